@@ -1,0 +1,38 @@
+"""What operator and trainer agree on: exit codes, and the files an attempt leaves on the run's volume."""
+
+from enum import IntEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.v1alpha1.base import ApiModel
+
+CONTRACT_VERSION = "1.0"
+"""Of the resolved job that the driver gets. A driver refuses a major version it does not know."""
+
+LAYOUT_VERSION = 1
+"""Of the run's volume."""
+
+
+class ExitCode(IntEnum):
+    """How a driver ends. -N and 128 + N are signal N; no exit record at all means infrastructure."""
+
+    DONE = 0
+    JOB = 64  # the job or its configuration is wrong
+    DATA = 65  # data or model is wrong
+    REWARD = 66  # the reward code is wrong
+    BUG = 70
+    INFRASTRUCTURE = 75  # worth another try
+    STOPPED = 76  # checkpointed and stopped on request
+    FENCED = 77  # another attempt took over
+    NO_CHECKPOINT = 78  # checkpoints exist but none is usable
+    STORAGE_FULL = 79
+
+
+class ExitRecord(ApiModel):
+    """`attempts/<n>.exit.json`."""
+
+    code: int = Field(description="The driver's exit code.")
+    reason: Annotated[str, Field(max_length=1024)] = Field(description="One CamelCase word.")
+    message: Annotated[str, Field(max_length=32_768)] = Field(description="What happened and what to do, for a person.")
+    field: str | None = Field(None, description="Path of the spec's field to change, where one is to blame.")

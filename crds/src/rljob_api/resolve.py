@@ -1,0 +1,131 @@
+"""From a spec with blanks to one without: what the driver gets and what `rljob show` prints."""
+
+from typing import Literal
+
+from rljob_api.presets import PRESETS
+from rljob_api.v1alpha1.actor import Actor
+from rljob_api.v1alpha1.algorithm import Advantage, Aggregation, Algorithm, DynamicSampling, Kl, KlEstimator, Loss
+from rljob_api.v1alpha1.model import FromScratch, Model
+from rljob_api.v1alpha1.rljob import RLJobSpec
+from rljob_api.v1alpha1.training import Cluster
+
+
+class ResolvedFromScratch(FromScratch):
+    kv_heads: int
+    intermediate_size: int
+
+
+class ResolvedModel(Model):
+    from_scratch: ResolvedFromScratch | None
+
+
+class ResolvedActor(Actor):
+    mini_batch_size: int
+
+
+class ResolvedCluster(Cluster):
+    ranks_per_node: int
+
+
+class ResolvedKl(Kl):
+    placement: Literal["none", "loss", "reward"]
+    estimator: KlEstimator
+    coefficient: float
+    controller: Literal["fixed", "adaptive"]
+    target: float
+    horizon: int
+    rules = ()  # they judge what a person wrote; here every field is filled
+
+
+class ResolvedDynamicSampling(DynamicSampling):
+    enabled: bool
+    max_rounds: int
+
+
+class ResolvedAlgorithm(Algorithm):
+    advantage: Advantage
+    loss: Loss
+    aggregation: Aggregation
+    clip_ratio: float
+    clip_ratio_low: float
+    clip_ratio_high: float
+    clip_ratio_c: float
+    gamma: float
+    kl: ResolvedKl
+    entropy_coefficient: float
+    dynamic_sampling: ResolvedDynamicSampling
+
+
+class ResolvedSpec(RLJobSpec):
+    """A spec in which every field that executes has a value."""
+
+    model: ResolvedModel
+    algorithm: ResolvedAlgorithm
+    actor: ResolvedActor
+    cluster: ResolvedCluster
+
+    @property
+    def ranks(self) -> int:
+        """Trainer processes in all."""
+        return self.cluster.nodes * self.cluster.ranks_per_node
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL penalty compares the policy with the one that RL began with."""
+        return self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0
+
+    @property
+    def supervised_only(self) -> bool:
+        return self.algorithm.preset == "sft"
+
+    @property
+    def total_steps(self) -> int:
+        """Supervised and RL steps together."""
+        return self.training.steps + (self.sft.steps if self.sft else 0)
+
+
+def resolve(spec: RLJobSpec) -> ResolvedSpec:
+    """Fill every field that a preset or another field governs. Pure: equal specs give equal results.
+
+    What the spec says always wins over the preset.
+    """
+    filled = spec.model_dump()
+    filled["algorithm"] = _algorithm(spec.algorithm)
+    filled["actor"]["mini_batch_size"] = spec.actor.mini_batch_size or spec.data.prompts_per_step
+    filled["cluster"]["ranks_per_node"] = spec.cluster.ranks_per_node or spec.cluster.gpus_per_node or 1
+    scratch = filled["model"]["from_scratch"]
+    if scratch is not None:
+        scratch["kv_heads"] = scratch["kv_heads"] or scratch["heads"]
+        scratch["intermediate_size"] = scratch["intermediate_size"] or 4 * scratch["hidden_size"]
+    return ResolvedSpec.model_validate(filled)
+
+
+def _algorithm(algorithm: Algorithm) -> dict[str, object]:
+    row = PRESETS[algorithm.preset]
+    preset = {
+        "preset": algorithm.preset,
+        "advantage": row.advantage,
+        "loss": row.loss,
+        "aggregation": row.aggregation,
+        "clip_ratio": row.clip_ratio,
+        "clip_ratio_low": row.clip_ratio_low,
+        "clip_ratio_high": row.clip_ratio_high,
+        "clip_ratio_c": row.clip_ratio_c,
+        "gamma": row.gamma,
+        "entropy_coefficient": row.entropy_coefficient,
+    }
+    kl = {
+        "placement": row.kl_placement,
+        "estimator": row.kl_estimator,
+        "coefficient": row.kl_coefficient,
+        "controller": row.kl_controller,
+        "target": row.kl_target,
+        "horizon": row.kl_horizon,
+    }
+    sampling = {"enabled": row.dynamic_sampling, "max_rounds": row.dynamic_sampling_max_rounds}
+    written = algorithm.model_dump(exclude_none=True)
+    return (
+        preset
+        | written
+        | {"kl": kl | written.get("kl", {}), "dynamic_sampling": sampling | written.get("dynamic_sampling", {})}
+    )

@@ -1,0 +1,49 @@
+"""What every part of the API shares: camelCase names, closed objects, and rules that hold across fields.
+
+A rule is written once, in CEL. The API server evaluates it from the CRD; `rljob validate` evaluates the same text
+on the same object, so a file is judged alike on a laptop and in a cluster. Rules keep to CEL's standard subset and
+to `has()`, and every list, map and string they touch is bounded, because Kubernetes prices rules by those bounds.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition across the fields of an object.
+
+    cel: an expression over `self`, the object that declares the rule; true where the object is right.
+    message: what is wrong and what would be right, naming the fields.
+    field: the camelCase path below `self` that the error points at ("rollout.topP"); "" is the object itself.
+    """
+
+    cel: str
+    message: str
+    field: str = ""
+
+
+class ApiModel(BaseModel):
+    """An object of the API: camelCase outside, snake_case in Python, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", validate_default=True, frozen=True, strict=False
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+"""A DNS label."""
+
+Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Duration = Annotated[
+    str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$", min_length=2, max_length=32)
+]
+"""A Go duration such as 90s, 1h30m or 500ms."""
+
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]

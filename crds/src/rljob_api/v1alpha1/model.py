@@ -1,0 +1,100 @@
+"""`spec.model`: the policy, loaded from a path or made from scratch."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.v1alpha1.base import ApiModel, Path, Rule
+
+Dtype = Literal["auto", "bfloat16", "float32"]
+Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
+
+
+class Tokenizer(ApiModel):
+    """The tokenizer of a model made from scratch."""
+
+    kind: Literal["byte", "bpe", "character"] = Field(
+        "character",
+        description="byte: one token a byte. character: one token for each character of the training data. "
+        "bpe: byte-pair encoding learnt from the training data.",
+    )
+    vocab_size: Annotated[int, Field(ge=260, le=262_144)] | None = Field(
+        None, description="Size of the vocabulary that bpe learns; the other kinds follow from the data."
+    )
+
+    rules = (
+        Rule(
+            "self.kind == 'bpe' ? has(self.vocabSize) : !has(self.vocabSize)",
+            "tokenizer.vocabSize belongs to kind bpe, which needs it: set it for bpe, remove it for the other kinds",
+            "vocabSize",
+        ),
+    )
+
+
+class FromScratch(ApiModel):
+    """A small model with random weights, for tasks that start without a pretrained one."""
+
+    architecture: Literal["qwen2", "llama"] = Field("qwen2", description="Architecture family, as transformers names it.")
+    layers: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Transformer layers.")
+    hidden_size: Annotated[int, Field(ge=32, le=16_384)] = Field(256, description="Width of the residual stream.")
+    heads: Annotated[int, Field(ge=1, le=256)] = Field(
+        4, description="Attention heads; hiddenSize / heads is the head size, at least 32 (vLLM's kernels need it)."
+    )
+    kv_heads: Annotated[int, Field(ge=1, le=256)] | None = Field(
+        None, description="Key and value heads of grouped-query attention; the default is heads."
+    )
+    intermediate_size: Annotated[int, Field(ge=32, le=65_536)] | None = Field(
+        None, description="Width of the feed-forward layers; the default is 4 x hiddenSize."
+    )
+    tie_embeddings: bool = Field(False, description="Share the input and output embeddings.")
+    tokenizer: Tokenizer = Field(default_factory=Tokenizer, description="The tokenizer, built from data.train.")
+
+    rules = (
+        Rule(
+            "self.hiddenSize % self.heads == 0 && self.hiddenSize / self.heads >= 32",
+            "hiddenSize must be a multiple of heads, and hiddenSize / heads at least 32: lower heads or raise hiddenSize",
+            "heads",
+        ),
+        Rule(
+            "!has(self.kvHeads) || (self.kvHeads <= self.heads && self.heads % self.kvHeads == 0)",
+            "kvHeads must divide heads: set kvHeads to a divisor of heads, or remove it",
+            "kvHeads",
+        ),
+    )
+
+
+class Model(ApiModel):
+    """The policy to train."""
+
+    path: Path | None = Field(
+        None,
+        description="A model on the Hugging Face hub (org/name) or a folder that transformers can load; "
+        "a relative folder starts at the RLJob's file.",
+    )
+    from_scratch: FromScratch | None = Field(None, description="Make a model with random weights instead of loading one.")
+    revision: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
+        None, description="Branch, tag or commit of a hub model."
+    )
+    dtype: Dtype = Field(
+        "auto",
+        description="Type of matrix products and of the engine's weights; auto is bfloat16 on a GPU and float32 on a CPU. "
+        "Master weights and optimizer state are always float32.",
+    )
+    attention: Attention = Field(
+        "auto",
+        description="Attention of the trainer. auto computes packed sequences without padding: flash attention's "
+        "variable-length kernel on a GPU, PyTorch's scaled dot product on a CPU.",
+    )
+    trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")
+    chat_template: Annotated[str, StringConstraints(min_length=1, max_length=32_768)] | None = Field(
+        None, description="Jinja chat template that replaces the tokenizer's own."
+    )
+
+    rules = (
+        Rule(
+            "has(self.path) != has(self.fromScratch)",
+            "a model comes from one place: set either path or fromScratch",
+            "path",
+        ),
+        Rule("!has(self.revision) || has(self.path)", "revision belongs to path: set path, or remove revision", "revision"),
+    )

@@ -1,0 +1,55 @@
+"""`spec.rewards`: what a good response is."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from rljob_api.v1alpha1.base import ApiModel, Duration, Name, Path, Rule
+
+Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity"]
+
+
+class RewardFunction(ApiModel):
+    """One reward, with verl's signature: compute_score(data_source, solution_str, ground_truth, extra_info=None).
+
+    It returns a number, or a mapping whose `score` is the reward and whose other numbers are logged.
+    """
+
+    name: Name = Field(description="Name in logs and metrics: reward/NAME.")
+    builtin: Builtin | None = Field(None, description="A reward that the trainer ships.")
+    path: Path | None = Field(None, description="A Python file; a relative path starts at the RLJob's file.")
+    module: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*$", max_length=256)] | None = Field(
+        None, description="An importable Python module."
+    )
+    source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
+        None, description="Python source code."
+    )
+    function: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$", max_length=128)] = Field(
+        "compute_score", description="Function to call in path, module or source."
+    )
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments that every call gets besides the four of the signature."
+    )
+    weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
+
+    rules = (
+        Rule(
+            "[has(self.builtin), has(self.path), has(self.module), has(self.source)].filter(x, x).size() == 1",
+            "a reward comes from one place: set exactly one of builtin, path, module, source",
+            "builtin",
+        ),
+    )
+
+
+class Rewards(ApiModel):
+    """The reward of a response is the weighted sum of its functions."""
+
+    functions: Annotated[list[RewardFunction], Field(max_length=32)] = Field(
+        default_factory=list, description="The functions whose weighted sum is the reward."
+    )
+    timeout: Duration = Field("30s", description="Longest that one call may take; then its process is killed.")
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Processes that score in parallel, on each node.")
+    on_error: Literal["fail", "drop_group"] = Field(
+        "fail",
+        description="When a call hangs, crashes or returns NaN or inf: end the job naming the sample, or leave the sample's group out.",
+    )

@@ -1,0 +1,136 @@
+"""The RLJob: its spec as a whole, and the rules that hold across its blocks."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rljob_api.v1alpha1.actor import Actor
+from rljob_api.v1alpha1.algorithm import Algorithm
+from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.data import Data
+from rljob_api.v1alpha1.model import Model
+from rljob_api.v1alpha1.rewards import Rewards
+from rljob_api.v1alpha1.rollout import Rollout
+from rljob_api.v1alpha1.sft import Sft
+from rljob_api.v1alpha1.status import RLJobStatus
+from rljob_api.v1alpha1.training import Checkpoint, Cluster, EnvVar, Training
+
+_RANKS = "self.cluster.nodes * (has(self.cluster.ranksPerNode) ? self.cluster.ranksPerNode : (self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode))"
+_SFT = "self.algorithm.preset == 'sft'"
+
+
+class RLJobSpec(ApiModel):
+    """What to train, on what, and how."""
+
+    model: Model = Field(description="The policy to train.")
+    data: Data = Field(description="Prompts to train and validate on.")
+    algorithm: Algorithm = Field(default_factory=Algorithm, description="How rewards become gradients.")
+    sft: Sft | None = Field(None, description="Supervised fine-tuning before the first RL step.")
+    rollout: Rollout = Field(default_factory=Rollout, description="Generation of responses.")
+    actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
+    rewards: Rewards = Field(default_factory=Rewards, description="What a good response is.")
+    training: Training = Field(description="Length and reporting of the run.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
+    cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
+    env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
+        default_factory=list, description="Environment variables of the trainer's processes."
+    )
+
+    rules = (
+        Rule(
+            f"{_SFT} || self.rewards.functions.size() > 0",
+            "an RL job needs a reward: add rewards.functions, for example [{name: exact, builtin: exact_match}]",
+            "rewards.functions",
+        ),
+        Rule(
+            f"!({_SFT}) || !has(self.sft)",
+            "preset sft is supervised from its first step: remove sft, or choose an RL preset",
+            "sft",
+        ),
+        Rule(
+            f"{_SFT} || (has(self.algorithm.advantage) ? self.algorithm.advantage : self.algorithm.preset)"
+            " == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
+            "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to 2 or more",
+            "rollout.samplesPerPrompt",
+        ),
+        Rule(
+            "!has(self.actor.miniBatchSize) || self.data.promptsPerStep % self.actor.miniBatchSize == 0",
+            "actor.miniBatchSize must divide data.promptsPerStep: set it to a divisor, or remove it",
+            "actor.miniBatchSize",
+        ),
+        Rule(
+            "self.actor.tokensPerMicroBatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
+            "actor.tokensPerMicroBatch must hold one whole sample: raise it to at least"
+            " data.maxPromptTokens + data.maxResponseTokens",
+            "actor.tokensPerMicroBatch",
+        ),
+        Rule(
+            f"({_RANKS}) % self.rollout.tensorParallelSize == 0",
+            "rollout.tensorParallelSize must divide the number of ranks, which is cluster.nodes x cluster.ranksPerNode",
+            "rollout.tensorParallelSize",
+        ),
+        Rule(
+            "self.cluster.gpusPerNode == 0 || self.cluster.gpusPerNode % self.rollout.tensorParallelSize == 0",
+            "an engine stays within one node: rollout.tensorParallelSize must divide cluster.gpusPerNode",
+            "rollout.tensorParallelSize",
+        ),
+        Rule(
+            "self.rollout.engine == 'vllm' || self.rollout.tensorParallelSize == 1",
+            "engine hf runs on one device: set rollout.tensorParallelSize to 1, or rollout.engine to vllm",
+            "rollout.tensorParallelSize",
+        ),
+        Rule(
+            f"{_SFT} ? self.data.promptsPerStep >= {_RANKS} :"
+            " (has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
+            f" * self.rollout.samplesPerPrompt >= {_RANKS}",
+            "each rank needs a sample of every optimizer step: raise data.promptsPerStep or actor.miniBatchSize,"
+            " or lower cluster.nodes",
+            "data.promptsPerStep",
+        ),
+        Rule(
+            f"!has(self.sft) || self.sft.batchSize >= {_RANKS}",
+            "each rank needs a row of every supervised step: raise sft.batchSize, or lower cluster.nodes",
+            "sft.batchSize",
+        ),
+        Rule(
+            "self.training.validateEvery == 0 || self.data.validation.size() > 0",
+            "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
+            "training.validateEvery",
+        ),
+        Rule(
+            "self.rewards.functions.all(f, self.rewards.functions.exists_one(g, g.name == f.name))",
+            "reward names must differ: give each of rewards.functions a name of its own",
+            "rewards.functions",
+        ),
+    )
+
+
+class ObjectMeta(ApiModel):
+    """The part of an object's metadata that RLJob reads; Kubernetes owns the rest."""
+
+    model_config = ApiModel.model_config | {"extra": "allow"}
+    name: str = Field(min_length=1, max_length=253, description="Name of the job.")
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class RLJob(ApiModel):
+    """Reinforcement-learning post-training of a language model."""
+
+    api_version: Literal["rljob.dev/v1alpha1"]
+    kind: Literal["RLJob"]
+    metadata: ObjectMeta
+    spec: RLJobSpec
+    status: RLJobStatus | None = None
+
+    rules = (
+        Rule(
+            "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name must be lowercase letters, digits and '-', at most 40 characters:"
+            " the objects made for the job carry it with a suffix",
+            "metadata.name",
+        ),
+    )
+
+
+Document = dict[str, Any]

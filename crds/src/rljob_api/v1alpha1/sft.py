@@ -1,0 +1,20 @@
+"""`spec.sft`: supervised fine-tuning before the first RL step."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.v1alpha1.base import ApiModel, Count
+from rljob_api.v1alpha1.data import Files
+
+
+class Sft(ApiModel):
+    """A supervised start for the policy: `steps` steps on given responses, on the same actor, before RL begins.
+
+    A row's target is its column `response`, or the last assistant message of its column `messages`.
+    """
+
+    steps: Count = Field(description="Supervised steps; RL steps are counted after them.")
+    data: Files = Field(default_factory=list, description="Files with responses; the default is data.train.")
+    batch_size: Count = Field(64, description="Rows of one step.")
+    learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-4, description="Peak learning rate, decayed linearly to 0.")

@@ -1,0 +1,76 @@
+"""Everything the trainer raises on purpose, and the exit code that tells a supervisor what to do about it.
+
+RLJobError
+├── JobError            64  the job or its configuration is wrong        stop
+├── DataError           65  data or model is wrong                       stop
+├── RewardError         66  the user's reward code is wrong              stop
+├── InfrastructureError 75  a process, a device or a network failed      try again
+├── StoppedOnRequest    76  checkpointed and stopped                     resume when asked
+├── FencedError         77  another attempt took over                    leave
+├── NoUsableCheckpoint  78  checkpoints exist, none can be used          stop
+└── StorageFullError    79  the volume is full                           stop, or grow the volume
+
+Any other exception is a bug: 70.
+"""
+
+from typing import ClassVar
+
+from rljob_api.contract import ExitCode
+
+
+class RLJobError(Exception):
+    """A failure with a short message for a person.
+
+    message: what is wrong and what to do about it, without a traceback.
+    field: the spec's field to change ("spec.data.train[0]"), where one is to blame.
+    """
+
+    exit_code: ClassVar[ExitCode]
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message, field)
+        self.message = message
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Ray carries errors between processes by pickle, which would drop keyword arguments.
+        return _rebuild, (type(self), self.message, self.field)
+
+
+def _rebuild(kind: type[RLJobError], message: str, field: str | None) -> RLJobError:
+    return kind(message, field=field)
+
+
+class JobError(RLJobError):
+    exit_code = ExitCode.JOB
+
+
+class DataError(RLJobError):
+    exit_code = ExitCode.DATA
+
+
+class RewardError(RLJobError):
+    exit_code = ExitCode.REWARD
+
+
+class InfrastructureError(RLJobError):
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class StoppedOnRequest(RLJobError):
+    exit_code = ExitCode.STOPPED
+
+
+class FencedError(RLJobError):
+    exit_code = ExitCode.FENCED
+
+
+class NoUsableCheckpoint(RLJobError):
+    exit_code = ExitCode.NO_CHECKPOINT
+
+
+class StorageFullError(RLJobError):
+    exit_code = ExitCode.STORAGE_FULL

@@ -1,0 +1,89 @@
+"""The run's volume: the same folders locally (`--dir`) and on the PVC. Light: no torch, no Ray.
+
+    job.json                          {jobUid, name, layoutVersion}
+    attempts/<n>.json                 the claim of attempt n: nonce, what it resumed from
+    attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
+    checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count
+    metrics/a<n>.jsonl                one line a step
+    samples/a<n>.jsonl                some responses, for people
+    logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
+    control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
+    control/request.json              {checkpoint, stop}: what the agent was asked and the driver has not done yet
+
+An attempt writes only under its own number.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Names of everything on a run's volume."""
+
+    root: Path
+
+    @property
+    def job(self) -> Path:
+        return self.root / "job.json"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control"
+
+    @property
+    def progress(self) -> Path:
+        return self.control / "progress.json"
+
+    @property
+    def request(self) -> Path:
+        return self.control / "request.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def claim(self, attempt: int) -> Path:
+        return self.attempts / f"{attempt}.json"
+
+    def exit_record(self, attempt: int) -> Path:
+        return self.attempts / f"{attempt}.exit.json"
+
+    def checkpoint(self, step: int, attempt: int) -> Path:
+        return self.checkpoints / f"step-{step}-a{attempt}"
+
+    def metrics(self, attempt: int) -> Path:
+        return self.root / "metrics" / f"a{attempt}.jsonl"
+
+    def samples(self, attempt: int) -> Path:
+        return self.root / "samples" / f"a{attempt}.jsonl"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_json(path: Path) -> Any | None:
+    """The file's value, or None where there is no such file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
