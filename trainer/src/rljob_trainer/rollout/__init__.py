@@ -1,0 +1,1 @@
+"""Generation of responses behind one protocol: `engine.RolloutEngine`, made by `hf` (transformers) and `vllm`."""

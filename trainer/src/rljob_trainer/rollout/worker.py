@@ -1,0 +1,93 @@
+"""One engine in a process of its own, speaking in prompts and groups. A Ray actor wraps this class."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine
+from rljob_trainer.types import GenerationRequest, Group, Ids, Prompt, Sample, Sampling
+from rljob_trainer.weight_sync.bucket import BucketDescriptor
+
+PROBE_SEED = 0
+
+
+def sample_seed(job_seed: int, step: int, prompt_id: str, sample_index: int) -> int:
+    """The seed of one sample, in [0, 2**63): the same in every process, attempt and Python version."""
+    name = f"{job_seed}/{step}/{prompt_id}/{sample_index}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
+
+
+class RolloutWorker:
+    """Generates groups, receives weights. Its methods are RolloutEngine's, on one engine that `start` makes."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._engine: RolloutEngine | None = None
+
+    def start(self) -> dict[str, Any]:
+        """Build the engine (seconds to minutes). Returns what a log should say about it."""
+        self._engine = create_engine(self.settings)
+        return {"engine": self.settings.kind, "device": self.settings.device, "dtype": self.settings.dtype}
+
+    @property
+    def engine(self) -> RolloutEngine:
+        if self._engine is None:
+            raise InfrastructureError("the rollout engine is not running")
+        return self._engine
+
+    def policy_version(self) -> int:
+        return self.engine.policy_version
+
+    def generate_groups(
+        self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]]
+    ) -> Iterator[Group]:
+        """Yield each prompt's group as soon as all its samples are done.
+
+        seeds: [prompts][samples], which also says how many samples each prompt gets.
+        """
+        waiting: dict[str, list[Sample]] = {prompt.id: [] for prompt in prompts}
+        wanted = {prompt.id: (prompt, len(row)) for prompt, row in zip(prompts, seeds, strict=True)}
+        version = self.engine.policy_version
+        for sample in self.engine.generate(_requests(prompts, seeds), sampling):
+            done = waiting[sample.prompt_id]
+            done.append(sample)
+            prompt, samples = wanted[sample.prompt_id]
+            if len(done) == samples:
+                yield Group(prompt, tuple(sorted(waiting.pop(prompt.id), key=lambda s: s.sample_index)), version)
+        if waiting:
+            raise InfrastructureError(f"the rollout engine left {len(waiting)} of {len(prompts)} prompts unfinished")
+
+    def probe(self, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
+        """A sample at temperature 1 for each of the fixed `prompts`, in their order, along the normal path."""
+        requests = [GenerationRequest("probe", index, ids, PROBE_SEED) for index, ids in enumerate(prompts)]
+        samples = self.engine.generate(requests, Sampling(max_tokens=max_tokens))
+        return sorted(samples, key=lambda sample: sample.sample_index)
+
+    def begin_update(self, version: int) -> None:
+        self.engine.begin_update(version)
+
+    def load_bucket(self, bucket: BucketDescriptor) -> None:
+        self.engine.load_bucket(bucket)
+
+    def finish_update(self, version: int) -> None:
+        self.engine.finish_update(version)
+
+    def sleep(self) -> None:
+        self.engine.sleep()
+
+    def wake(self) -> None:
+        self.engine.wake()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+def _requests(prompts: Sequence[Prompt], seeds: Sequence[Sequence[int]]) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(prompt.id, index, prompt.token_ids, seed)
+        for prompt, row in zip(prompts, seeds, strict=True)
+        for index, seed in enumerate(row)
+    ]
