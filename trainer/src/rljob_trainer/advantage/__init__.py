@@ -1,0 +1,31 @@
+"""From outcome rewards to one advantage per token. numpy only: the controller runs this, over all responses of a step.
+
+One estimator per file; an entry here registers it. An estimator that needs more than `AdvantageBatch` has (gae: values
+per token; remax: the greedy response's reward) adds an optional field there and nothing else.
+"""
+
+from collections.abc import Callable, Mapping
+
+from rljob_api.v1alpha1.algorithm import Advantage
+
+from rljob_trainer.advantage.batch import AdvantageBatch
+from rljob_trainer.advantage.dr_grpo import dr_grpo
+from rljob_trainer.advantage.grpo import grpo
+from rljob_trainer.advantage.informative import uninformative_groups
+from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
+from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
+from rljob_trainer.advantage.rloo import rloo
+from rljob_trainer.types import Floats
+
+AdvantageEstimator = Callable[[AdvantageBatch], Floats]
+"""Advantages [sum(lengths)], float32, in the order of the batch's tokens."""
+
+ADVANTAGES: Mapping[Advantage, AdvantageEstimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+}
+
+__all__ = ["ADVANTAGES", "AdvantageBatch", "AdvantageEstimator", "uninformative_groups"]

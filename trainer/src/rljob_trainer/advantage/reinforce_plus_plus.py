@@ -1,0 +1,30 @@
+"""REINFORCE++: discounted returns per token, whitened over all tokens of the step. No groups."""
+
+import numpy as np
+
+from rljob_trainer.advantage.batch import AdvantageBatch, Doubles
+from rljob_trainer.advantage.statistics import whiten
+from rljob_trainer.types import Floats
+
+
+def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
+    """A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over all tokens of the step, with G_t = r_t + gamma G_{t+1}.
+
+    The token reward r_t is minus the token's KL penalty, and the last token's has the outcome reward added.
+
+    Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
+    """
+    return whiten(discounted_returns(batch)).astype(np.float32)
+
+
+def discounted_returns(batch: AdvantageBatch) -> Doubles:
+    """G_t of each token, [sum(lengths)]: all responses at once, from their last tokens to their first."""
+    last = np.cumsum(batch.lengths) - 1
+    returns = np.zeros(batch.tokens)
+    if batch.token_penalties is not None:
+        returns -= batch.token_penalties
+    returns[last] += batch.rewards
+    for distance in range(1, int(batch.lengths.max())):
+        token = last[batch.lengths > distance] - distance
+        returns[token] += batch.gamma * returns[token + 1]
+    return returns

@@ -1,0 +1,36 @@
+"""Estimates of the divergence KL(policy || reference) from the sampled tokens."""
+
+import torch
+from rljob_api.v1alpha1.algorithm import KlEstimator
+from torch import Tensor
+
+from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
+
+
+def kl_estimate(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
+    """The divergence's estimate of each token, [T], in nats, from tokens that the policy sampled.
+
+    With d = log pi - log pi_ref of the sampled token:
+      k1   d               unbiased, of either sign
+      k2   d^2 / 2         biased, never negative
+      k3   exp(-d) - 1 + d unbiased, never negative; exp is bounded as in the losses
+    Schulman 2020, Approximating KL Divergence: http://joschu.net/blog/kl-approx.html
+
+    A good estimate of the value need not have a good gradient, and a loss acts through its gradient alone. In
+    expectation over the policy's own tokens
+      k1   grad = grad log pi             is 0: in the loss it only adds noise, and holds nothing back
+      k2   grad = d grad log pi           is the gradient of KL(policy || reference), as k1 in the reward also has it
+      k3   grad = (1 - exp(-d)) grad log pi   is the gradient of KL(reference || policy): GRPO's choice, k2's to first
+           order in d, weak where the policy likes a token far more than the reference does
+    and none of them counts what a token does to the divergence of later ones, which the reward's placement does.
+    Tang and Munos 2025: https://arxiv.org/abs/2506.09477; Liu et al. 2025: https://arxiv.org/abs/2510.01555
+    """
+    difference = log_probs - reference_log_probs
+    match estimator:
+        case "k1":
+            return difference
+        case "k2":
+            return difference.square() / 2
+        case "k3":
+            bounded = difference.clamp(min=-MAX_LOG_RATIO)
+            return torch.expm1(-bounded) + bounded

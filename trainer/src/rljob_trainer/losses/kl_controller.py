@@ -1,0 +1,51 @@
+"""The coefficient of the KL penalty over time. No torch: the controller holds it."""
+
+import math
+from collections.abc import Mapping
+
+from rljob_api.resolve import ResolvedKl
+
+from rljob_trainer.errors import JobError
+
+MAX_RELATIVE_ERROR = 0.2
+"""The relative distance to the target that one update answers to at most: a spike must not throw the coefficient."""
+
+
+class KlController:
+    """Fixed, or proportional control in log space towards a target divergence.
+
+    Adaptive, after each step: e = clip(KL / target - 1, -0.2, 0.2); coefficient *= 1 + e samples / horizon. A step with
+    more samples than the horizon counts as one horizon, since the coefficient must never turn negative.
+
+    Ziegler et al. 2019, section 2.2: https://arxiv.org/abs/1909.08593
+    """
+
+    def __init__(self, settings: ResolvedKl) -> None:
+        self._settings = settings
+        self.coefficient = settings.coefficient
+
+    def update(self, mean_kl_per_response: float, samples: int) -> None:
+        """Answer to one step.
+
+        mean_kl_per_response: the divergence of a response, summed over its tokens, in nats, mean over the step.
+        samples: responses in the step.
+        Raises JobError if the divergence is not finite.
+        """
+        if not math.isfinite(mean_kl_per_response):
+            raise JobError(
+                f"the KL divergence from the reference is {mean_kl_per_response}, so the policy has diverged: "
+                "lower the learning rate and resume",
+                field="spec.actor.learningRate",
+            )
+        if self._settings.controller == "adaptive":
+            error = mean_kl_per_response / self._settings.target - 1
+            bounded = min(max(error, -MAX_RELATIVE_ERROR), MAX_RELATIVE_ERROR)
+            self.coefficient *= 1 + bounded * min(samples / self._settings.horizon, 1.0)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"coefficient": self.coefficient}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on where an adaptive coefficient was; a fixed one is the spec's, which may have changed since."""
+        if self._settings.controller == "adaptive":
+            self.coefficient = state["coefficient"]

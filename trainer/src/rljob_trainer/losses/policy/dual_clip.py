@@ -1,0 +1,17 @@
+"""Dual-clip PPO: a bound on the loss of a bad token that the policy has made much likelier."""
+
+import torch
+from rljob_api.resolve import ResolvedAlgorithm
+
+from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_surrogate
+
+
+def dual_clip(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
+    """The loss clip, and for A < 0 at most -c A with c = clipRatioC: a ratio above c adds nothing.
+
+    Ye et al. 2020, Mastering Complex Control in MOBA Games, equation 5: https://arxiv.org/abs/1912.09729
+    """
+    ratio, bound = batch.ratio(), settings.clip_ratio_c
+    terms = clipped_surrogate(ratio, batch.advantages, 1 - settings.clip_ratio, 1 + settings.clip_ratio)
+    bounded = (batch.advantages < 0) & (ratio > bound)
+    return LossTerms(torch.where(bounded, -bound * batch.advantages, terms.per_token), terms.clipped | bounded)
