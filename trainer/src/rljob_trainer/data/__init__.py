@@ -1,0 +1,9 @@
+"""Prompts and supervised examples: from files or generated tasks, through the tokenizer, to streams with a position.
+
+    files, synthetic://       rows.py       columns of the files, checked row by row, converted lazily
+    -> PromptDataset          prompts.py    chat template, token ids, the length filter
+    -> SupervisedDataset      supervised.py the same with a response
+    -> DataStream             stream.py     seeded order of each epoch; a position to save and restore
+
+Imported by its modules: `from rljob_trainer.data.stream import PromptStream`.
+"""

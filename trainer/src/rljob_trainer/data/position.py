@@ -1,0 +1,91 @@
+"""Which rows come next: the seeded order of each epoch, and a position in it that survives a restart."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_trainer.errors import DataError
+
+
+class EpochOrder:
+    """Visits each row once an epoch, in an order that depends on (seed, epoch) alone.
+
+    With `epochs`, the last batch may be short and `exhausted` says that nothing follows; without, a batch may span
+    two epochs. `position` counts the rows of the current epoch that were handed out: after the last row of an epoch
+    it is `rows`, and the next row opens the next epoch.
+    """
+
+    def __init__(
+        self, rows: int, *, seed: int, fingerprint: str, shuffle: bool = True, epochs: int | None = None
+    ) -> None:
+        if rows < 1:
+            raise ValueError("an epoch needs at least one row")
+        self._rows = rows
+        self._seed = seed
+        self._fingerprint = fingerprint
+        self._shuffle = shuffle
+        self._epochs = epochs
+        self._epoch = 0
+        self._position = 0
+        self._order = self._order_of(0)
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the last row handed out, from 0."""
+        return self._epoch
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row of every epoch was handed out."""
+        return self._epochs is not None and self._epoch + 1 >= self._epochs and self._position >= self._rows
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """The next (epoch, row) pairs: `count` of them, or fewer where the last epoch ends."""
+        taken: list[tuple[int, int]] = []
+        while len(taken) < count and not self.exhausted:
+            if self._position == self._rows:
+                self._start(self._epoch + 1)
+            rows = self._order[self._position : self._position + count - len(taken)]
+            taken += [(self._epoch, int(row)) for row in rows]
+            self._position += len(rows)
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as plain values."""
+        return {
+            "epoch": self._epoch,
+            "position": self._position,
+            "exhausted": self.exhausted,
+            "seed": self._seed,
+            "rows": self._rows,
+            "fingerprint": self._fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            DataError: the data is not what the position was taken in.
+        """
+        if state["rows"] != self._rows or state["fingerprint"] != self._fingerprint:
+            raise DataError(
+                f"the data changed since the checkpoint: it had {state['rows']} usable rows and now has {self._rows}"
+                + (" (their content differs)" if state["rows"] == self._rows else "")
+                + "; restore the files, or start again with checkpoint.resume: never",
+                field="spec.data.train",
+            )
+        self._seed = state["seed"]
+        self._start(state["epoch"])
+        self._position = state["position"]
+
+    def _start(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._position = 0
+        self._order = self._order_of(epoch)
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        if not self._shuffle:
+            return np.arange(self._rows)
+        return np.random.default_rng([self._seed, epoch]).permutation(self._rows)

@@ -1,0 +1,68 @@
+"""Prompts of RL training and validation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rljob_api.v1alpha1 import Data
+
+from rljob_trainer.data.conversation import ChatFormat, read_prompt
+from rljob_trainer.data.rows import Rows, open_rows
+from rljob_trainer.data.tokenized import Limits, tokenize
+from rljob_trainer.types import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class PromptDataset:
+    """The prompts of some files that fit maxPromptTokens."""
+
+    def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
+        rows.require("data_source", "prompt", "reward_model")
+        self._rows = rows
+        self._tokenizer = chat.tokenizer
+        self._tokens = tokenize(rows, read_prompt, chat, limits)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any row's tokens, ground truth or place."""
+        return self._tokens.fingerprint
+
+    @property
+    def filtered(self) -> int:
+        """Rows left out because their prompt is too long."""
+        return self._tokens.filtered
+
+    def __len__(self) -> int:
+        return len(self._tokens.rows)
+
+    def item(self, index: int, epoch: int | str) -> Prompt:
+        """Prompt `index` with the id "EPOCH/ROW"; ROW counts the rows of the files."""
+        number = int(self._tokens.rows[index])
+        row = self._rows[number]
+        ids = self._tokens.ids(index)
+        return Prompt(
+            id=f"{epoch}/{number}",
+            token_ids=ids,
+            data_source=row["data_source"],
+            ground_truth=row["reward_model"]["ground_truth"],
+            extra_info=row.get("extra_info") or {},
+            text=self._tokenizer.decode(ids.tolist()),
+        )
+
+    def all(self, epoch: int | str) -> list[Prompt]:
+        """Every prompt, in the order of the files; validation uses the id "validation/ROW"."""
+        return [self.item(index, epoch) for index in range(len(self))]
+
+
+def load_prompts(
+    data: Data, tokenizer: "PreTrainedTokenizerBase", base_dir: Path, part: Literal["train", "validation"] = "train"
+) -> PromptDataset:
+    """The prompts of data.train or data.validation; relative paths start at `base_dir`.
+
+    Raises:
+        DataError: names the file, the row and the remedy.
+    """
+    files = data.train if part == "train" else data.validation
+    limits = Limits(data.max_prompt_tokens, data.max_response_tokens, data.overlong_prompts)
+    return PromptDataset(open_rows(files, base_dir, f"spec.data.{part}"), ChatFormat(tokenizer), limits)

@@ -1,0 +1,208 @@
+"""Rows of data files, in verl's format, converted to Python only where they are read.
+
+    data_source   str                                   handed to the reward
+    prompt        list of {role, content}
+    reward_model  {style, ground_truth}                 handed to the reward
+    extra_info    mapping, optional                     handed to the reward
+    response      str                                   a supervised target
+    messages      list of {role, content}               a supervised conversation, in place of prompt and response
+
+Other columns are not read.
+"""
+
+import bisect
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rljob_trainer.data.tasks import SCHEME, read_synthetic
+from rljob_trainer.errors import DataError
+
+COLUMNS = ("data_source", "prompt", "reward_model", "extra_info", "response", "messages")
+BATCH = 1024
+
+Row = Mapping[str, Any]
+
+
+class BadRow(ValueError):
+    """What is wrong with a row, for a person; who knows the file and the row adds them."""
+
+
+class Table(Protocol):
+    """The rows of one source."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names that each row should have."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> list[Row]:
+        """Rows start..stop - 1.
+
+        Raises:
+            BadRow: a row cannot be read.
+        """
+
+    def where(self, index: int) -> str:
+        """Row `index` as a person finds it in the source."""
+
+
+class ParquetTable:
+    """Columns stay in Arrow's memory, a fraction of what Python objects need."""
+
+    def __init__(self, path: Path) -> None:
+        self.columns: Sequence[str] = pq.read_schema(path).names
+        self._table = pq.read_table(path, columns=[name for name in COLUMNS if name in self.columns])
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def slice(self, start: int, stop: int) -> list[Row]:
+        rows: list[Row] = self._table.slice(start, stop - start).to_pylist()
+        return rows
+
+    def where(self, index: int) -> str:
+        return f"row {index}"
+
+
+class JsonlTable:
+    """One JSON object a line; blank lines are skipped. Lines are parsed when they are read."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1) if line.strip()]
+        self.columns: Sequence[str] = list(self.slice(0, 1)[0]) if self._lines else []
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def slice(self, start: int, stop: int) -> list[Row]:
+        return [self._parse(number, line) for number, line in self._lines[start:stop]]
+
+    def where(self, index: int) -> str:
+        return f"line {self._lines[index][0]}"
+
+    def _parse(self, number: int, line: bytes) -> Row:
+        try:
+            row = json.loads(line)
+        except ValueError as error:  # also bytes that are not UTF-8
+            raise BadRow(f"line {number} is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadRow(f'line {number} is {type(row).__name__}, not an object like {{"prompt": ...}}')
+        return row
+
+
+class GeneratedTable:
+    """Rows of a generated task."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+        self.columns: Sequence[str] = list(rows[0])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def slice(self, start: int, stop: int) -> list[Row]:
+        return self._rows[start:stop]
+
+    def where(self, index: int) -> str:
+        return f"row {index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One entry of a list of files. field: its place in the spec ("spec.data.train[0]")."""
+
+    name: str
+    field: str
+    table: Table
+
+    def error(self, message: str) -> DataError:
+        return DataError(f"{self.name}: {message}", field=self.field)
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        try:
+            return self.table.slice(start, stop)
+        except BadRow as error:
+            raise self.error(f"{error}; correct the file") from error
+
+
+class Rows:
+    """The rows of several sources, one after the other, numbered through."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self._ends = list(itertools.accumulate(len(source.table) for source in sources))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        source, local = self._locate(index)
+        return source.read(local, local + 1)[0]
+
+    def batches(self) -> Iterator[list[Row]]:
+        """All rows in order, at most BATCH at a time."""
+        for source in self.sources:
+            for start in range(0, len(source.table), BATCH):
+                yield source.read(start, start + BATCH)
+
+    def require(self, *columns: str) -> None:
+        """Refuse a source that lacks one of `columns`.
+
+        Raises:
+            DataError: names the source, the column and those it has.
+        """
+        for source in self.sources:
+            for column in columns:
+                if column not in source.table.columns:
+                    raise source.error(f"no column {column!r}; it has {', '.join(source.table.columns)}")
+
+    def error(self, index: int, message: str) -> DataError:
+        """An error about row `index`."""
+        source, local = self._locate(index)
+        return source.error(f"{source.table.where(local)}: {message}")
+
+    def _locate(self, index: int) -> tuple[Source, int]:
+        number = bisect.bisect_right(self._ends, index)
+        return self.sources[number], index - (self._ends[number - 1] if number else 0)
+
+
+def open_rows(files: Sequence[str], base_dir: Path, field: str) -> Rows:
+    """Open `files`, entries of the spec's list `field`; relative paths start at `base_dir`.
+
+    Raises:
+        DataError: a file is missing, empty or unreadable, or a generated task is unknown.
+    """
+    return Rows([_open(name, base_dir, f"{field}[{i}]") for i, name in enumerate(files)])
+
+
+def _open(name: str, base_dir: Path, field: str) -> Source:
+    if name.startswith(SCHEME):
+        return Source(name, field, GeneratedTable(read_synthetic(name, field)))
+    path = base_dir / name
+    try:
+        table = _table(path)
+    except FileNotFoundError as error:
+        message = f"no file {path}; correct the path (a relative one starts at the RLJob's file)"
+        raise DataError(message, field=field) from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"cannot read {path}: {reason}", field=field) from error
+    if not len(table):
+        raise DataError(f"{path} has no rows; remove it from the list, or fill it", field=field)
+    return Source(str(path), field, table)
+
+
+def _table(path: Path) -> Table:
+    if path.suffix == ".parquet":
+        return ParquetTable(path)
+    if path.suffix == ".jsonl":
+        return JsonlTable(path)
+    raise ValueError(f"unknown extension {path.suffix!r}; use .parquet or .jsonl")

@@ -1,0 +1,75 @@
+"""Examples with a given response, for supervised fine-tuning."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api.v1alpha1 import RLJobSpec
+
+from rljob_trainer.data.conversation import ChatFormat, read_supervised
+from rljob_trainer.data.rows import Rows, open_rows
+from rljob_trainer.data.tokenized import Limits, tokenize
+from rljob_trainer.types import Ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedExample:
+    """One row to imitate.
+
+    id: "EPOCH/ROW", as for prompts.
+    token_ids: [T], prompt, response and end-of-text token.
+    prompt_tokens: P; the loss counts tokens P..T-1.
+    """
+
+    id: str
+    token_ids: Ids
+    prompt_tokens: int
+
+
+class SupervisedDataset:
+    """The examples of some files that fit maxPromptTokens and maxResponseTokens."""
+
+    def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
+        for source in rows.sources:
+            if not {"prompt", "response"} <= set(source.table.columns) and "messages" not in source.table.columns:
+                raise source.error(
+                    "supervised training needs the columns prompt and response, or messages;"
+                    f" it has {', '.join(source.table.columns)}"
+                )
+        self._tokens = tokenize(rows, read_supervised, chat, limits)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any row's tokens or place."""
+        return self._tokens.fingerprint
+
+    @property
+    def filtered(self) -> int:
+        """Rows left out because they are too long."""
+        return self._tokens.filtered
+
+    def __len__(self) -> int:
+        return len(self._tokens.rows)
+
+    def item(self, index: int, epoch: int | str) -> SupervisedExample:
+        """Example `index` with the id "EPOCH/ROW"; ROW counts the rows of the files."""
+        return SupervisedExample(
+            id=f"{epoch}/{self._tokens.rows[index]}",
+            token_ids=self._tokens.ids(index),
+            prompt_tokens=int(self._tokens.prompt_tokens[index]),
+        )
+
+
+def load_supervised(spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_dir: Path) -> SupervisedDataset:
+    """The examples of sft.data, or of data.train where that is empty; relative paths start at `base_dir`.
+
+    Raises:
+        DataError: names the file, the row and the remedy.
+    """
+    own = spec.sft.data if spec.sft else []
+    rows = open_rows(own or spec.data.train, base_dir, "spec.sft.data" if own else "spec.data.train")
+    limits = Limits(spec.data.max_prompt_tokens, spec.data.max_response_tokens, spec.data.overlong_prompts)
+    return SupervisedDataset(rows, ChatFormat(tokenizer), limits)

@@ -1,0 +1,137 @@
+"""Generated tasks: data without a download.
+
+    synthetic://reverse-text?rows=2000&seed=1&split=train&maxLength=6
+
+rows, seed and split belong to every task; the other arguments are the task's own. Train and validation never share
+an example, whatever their seeds: a hash of the prompt decides which of the two an example belongs to.
+To add a task, write its file and its line in TASKS.
+"""
+
+import difflib
+import random
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.data.tasks.base import PARAMETERS, Split, Task, to_row
+from rljob_trainer.data.tasks.reverse_text import ReverseText
+from rljob_trainer.errors import DataError
+
+SCHEME = "synthetic://"
+TASKS: dict[str, type[Task]] = {
+    "reverse-text": ReverseText,
+}
+VALIDATION_SHARE = 10  # one prompt in ten belongs to validation
+MAX_TRIES_PER_ROW = 1000
+
+
+@dataclass(frozen=True, config=PARAMETERS)
+class Request:
+    """The arguments that every task has."""
+
+    rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
+    seed: Annotated[int, Field(ge=0)] = 0
+    split: Split = "train"
+
+
+def generate(name: str, task: Task, request: Request) -> list[Mapping[str, Any]]:
+    """Rows in verl's format, the same for the same arguments on every machine.
+
+    Raises:
+        ValueError: the task has (almost) no example of the split.
+    """
+    rng = random.Random(f"{name}/{request.seed}/{request.split}")
+    rows: list[Mapping[str, Any]] = []
+    for _ in range(request.rows * MAX_TRIES_PER_ROW):
+        example = task.example(rng)
+        if _split_of(example.prompt) == request.split:
+            rows.append(to_row(name, len(rows), request.split, task, example))
+        if len(rows) == request.rows:
+            return rows
+    raise ValueError(f"too few examples of {name} with these arguments for split {request.split}; widen them")
+
+
+def read_synthetic(url: str, field: str) -> list[Mapping[str, Any]]:
+    """The rows that a synthetic:// URL names.
+
+    Raises:
+        DataError: unknown task or argument, or a value out of bounds; `field` is to blame.
+    """
+    parts = urlsplit(url)
+    arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
+    try:
+        task, request = parse(parts.netloc, arguments)
+        return generate(parts.netloc, task, request)
+    except ValueError as error:
+        raise DataError(f"{url}: {error}", field=field) from error
+
+
+def write_task(
+    name: str, folder: Path, *, rows: int = 2000, validation_rows: int = 200, seed: int = 0, **arguments: Any
+) -> list[Path]:
+    """Write train.parquet and validation.parquet of a task into `folder`; `arguments` are the task's, in camelCase.
+
+    Raises:
+        DataError: unknown task or argument, or a value out of bounds.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for split, count in (("train", rows), ("validation", validation_rows)):
+        try:
+            task, request = parse(name, {**arguments, "rows": count, "seed": seed, "split": split})
+            table = pa.Table.from_pylist(generate(name, task, request))
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        written.append(folder / f"{split}.parquet")
+        pq.write_table(table, written[-1])
+    return written
+
+
+def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
+    """The task and the common arguments.
+
+    Raises:
+        ValueError: with a message for a person.
+    """
+    if name not in TASKS:
+        raise ValueError(f"unknown task {name!r}{_suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}")
+    common = _names(Request)
+    own = _names(TASKS[name])
+    known = common | own
+    for key in arguments:
+        if key not in known:
+            raise ValueError(f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(sorted(known))}")
+    request = _validate(Request, {key: value for key, value in arguments.items() if key in common})
+    task = _validate(TASKS[name], {key: value for key, value in arguments.items() if key in own})
+    return task, request
+
+
+def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{place}={first['input']}: {message}" if place else message) from error
+
+
+def _names(kind: Any) -> set[str]:
+    return set(TypeAdapter(kind).json_schema()["properties"])
+
+
+def _suggest(word: str, known: Mapping[str, Any] | set[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _split_of(prompt: str) -> Split:
+    return "validation" if zlib.crc32(prompt.encode()) % VALIDATION_SHARE == 0 else "train"

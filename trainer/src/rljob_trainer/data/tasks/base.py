@@ -1,0 +1,45 @@
+"""What a generated task is: parameters, and one example at a time."""
+
+import random
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
+
+Split = Literal["train", "validation"]
+
+PARAMETERS = ConfigDict(alias_generator=to_camel, extra="forbid", populate_by_name=True)
+"""Of a task's pydantic dataclass: its fields are the URL's arguments, in camelCase."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One exercise. prompt: the user's message. ground_truth: for the reward. response: a right answer, for SFT."""
+
+    prompt: str
+    ground_truth: str
+    response: str
+
+
+class Task(Protocol):
+    """A pydantic dataclass of parameters that makes examples."""
+
+    def example(self, rng: random.Random) -> Example:
+        """One exercise, drawn with `rng` alone."""
+
+    @property
+    def ability(self) -> str:
+        """Verl's column of that name."""
+
+
+def to_row(name: str, index: int, split: Split, task: Task, example: Example) -> dict[str, Any]:
+    """The example as verl's row, with its response."""
+    return {
+        "data_source": name,
+        "prompt": [{"role": "user", "content": example.prompt}],
+        "ability": task.ability,
+        "reward_model": {"style": "rule", "ground_truth": example.ground_truth},
+        "extra_info": {"split": split, "index": index},
+        "response": example.response,
+    }
