@@ -1,0 +1,27 @@
+"""How an error looks at the command line: what to change and where, never a traceback."""
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+
+def report(error: Exception) -> int:
+    """Print the error to stderr and return the exit code that it stands for."""
+    # Imported here: it needs the API's models, which `rljob --help` does without.
+    from rljob_api.contract import ExitCode
+
+    from rljob_trainer.errors import RLJobError
+
+    if isinstance(error, RLJobError):
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    path = _save_traceback(error)
+    print(f"error: this is a bug: {type(error).__name__}: {error}\n  traceback: {path}", file=sys.stderr)
+    return ExitCode.BUG
+
+
+def _save_traceback(error: Exception) -> Path:
+    with tempfile.NamedTemporaryFile("w", prefix="rljob-", suffix=".traceback", delete=False) as file:
+        file.writelines(traceback.format_exception(error))
+    return Path(file.name)

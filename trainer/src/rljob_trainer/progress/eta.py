@@ -1,0 +1,36 @@
+"""How long the rest of a run takes."""
+
+from collections import deque
+from collections.abc import Mapping
+from statistics import median_low
+
+from rljob_trainer.progress import names
+
+WINDOW = 20
+"""Steps that the estimate looks back on: enough to ignore a slow one, few enough to follow longer responses."""
+
+
+class StepTimes:
+    """Step times of one stage.
+
+    A step's usual part (all but validation and checkpoint) is estimated by the median of the last WINDOW steps: the
+    slow first step, which compiles and warms up, drops out as soon as there are two. The occasional part is the mean
+    over all steps so far, so that a validation counts once for each time it comes.
+    """
+
+    def __init__(self) -> None:
+        self._usual: deque[float] = deque(maxlen=WINDOW)
+        self._occasional = 0.0
+        self._steps = 0
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        occasional = sum(metrics.get(name, 0.0) for name in names.OCCASIONAL_TIMES)
+        self._usual.append(max(0.0, metrics[names.TIME_STEP] - occasional))
+        self._occasional += occasional
+        self._steps += 1
+
+    def remaining(self, steps: int) -> float | None:
+        """Seconds that `steps` more steps take; None before the first step."""
+        if not self._steps:
+            return None
+        return steps * (median_low(self._usual) + self._occasional / self._steps)

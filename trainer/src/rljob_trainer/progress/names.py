@@ -1,0 +1,81 @@
+"""Every metric's name, once: the driver writes them; views, plots, Prometheus and the documentation read them here.
+
+A line of metrics is one step: {"step": 12, "stage": "rl", "time": 1760000000.0, "reward/mean": 0.5, ...}. `step` counts
+the supervised steps too. Besides the names below, rewards bring `reward/<function name>`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """unit: as a person reads it; "" is a pure number."""
+
+    name: str
+    unit: str
+    description: str
+
+
+METRICS: Final[dict[str, Metric]] = {}
+"""All of the names below, in their order."""
+
+
+def _metric(name: str, unit: str, description: str) -> str:
+    METRICS[name] = Metric(name, unit, description)
+    return name
+
+
+REWARD_MEAN = _metric("reward/mean", "", "Mean reward of the step's responses")
+REWARD_STD = _metric("reward/std", "", "Standard deviation of the step's rewards")
+REWARD_MIN = _metric("reward/min", "", "Smallest reward of the step")
+REWARD_MAX = _metric("reward/max", "", "Largest reward of the step")
+VALIDATION_REWARD = _metric("validation/reward", "", "Mean reward of the validation responses")
+RESPONSE_LENGTH_MEAN = _metric("response/length_mean", "tokens", "Mean length of the responses")
+RESPONSE_LENGTH_MAX = _metric("response/length_max", "tokens", "Length of the longest response")
+RESPONSE_TRUNCATED = _metric("response/truncated", "share", "Responses cut at the length limit")
+PROMPT_LENGTH_MEAN = _metric("prompt/length_mean", "tokens", "Mean length of the prompts")
+ACTOR_LOSS = _metric("actor/loss", "", "Loss, the mean over the step's updates")
+ACTOR_ENTROPY = _metric("actor/entropy", "nats", "Mean entropy of the policy's next-token distribution")
+ACTOR_KL = _metric("actor/kl", "nats", "Mean divergence of a token from the reference model")
+ACTOR_CLIP_FRACTION = _metric("actor/clip_fraction", "share", "Tokens whose probability ratio was clipped")
+ACTOR_GRAD_NORM = _metric("actor/grad_norm", "", "Norm of the gradient before clipping")
+ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
+ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(
+    "rollout/log_prob_diff_mean", "nats", "Mean difference between the engine's and the trainer's log-probabilities"
+)
+ROLLOUT_LOG_PROB_DIFF_MAX = _metric("rollout/log_prob_diff_max", "nats", "Largest such difference of the step")
+ROLLOUT_EFFECTIVE_SAMPLE_SIZE = _metric(
+    "rollout/effective_sample_size", "share", "Effective sample size under the weights trainer / engine"
+)
+SYNC_PROBE_MEAN = _metric("sync/probe_mean", "nats", "Mean difference of log-probabilities in the weight sync's probe")
+SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-probabilities in the weight sync's probe")
+SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
+GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
+GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
+TIME_ROLLOUT = _metric("time/rollout", "seconds", "Generation of responses")
+TIME_REWARDS = _metric("time/rewards", "seconds", "Rewards")
+TIME_ADVANTAGE = _metric("time/advantage", "seconds", "Reference log-probabilities and advantages")
+TIME_UPDATE = _metric("time/update", "seconds", "Optimizer updates")
+TIME_SYNC = _metric("time/sync", "seconds", "Weight sync and its probe")
+TIME_VALIDATION = _metric("time/validation", "seconds", "Validation")
+TIME_CHECKPOINT = _metric("time/checkpoint", "seconds", "Checkpoint, as far as training waited for it")
+TIME_STEP = _metric("time/step", "seconds", "The whole step, all of the above included")
+TOKENS_PER_SECOND = _metric(
+    "throughput/tokens_per_second", "tokens/s", "Prompt and response tokens of the step over its time"
+)
+POLICY_VERSION = _metric("policy_version", "", "Version of the weights that the engines hold")
+EPOCH = _metric("epoch", "", "Passes over the training data so far")
+
+PHASE_TIMES: Final = (
+    TIME_ROLLOUT, TIME_REWARDS, TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT
+)  # fmt: skip
+"""The parts of time/step."""
+
+OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
+"""The parts that not every step has."""
+
+
+def short(name: str) -> str:
+    """The last part: "rollout" of "time/rollout"."""
+    return name.rsplit("/", 1)[-1]

@@ -1,0 +1,145 @@
+"""The driver's progress file: where the run is, for everybody who asks from outside."""
+
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from rljob_api.v1alpha1 import Progress
+
+from rljob_trainer.progress import names
+from rljob_trainer.progress.eta import StepTimes
+from rljob_trainer.volume import Volume, read_json, write_json
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT = 5.0
+"""Seconds after which an unchanged file is written again: its age tells whether the driver lives."""
+
+_MIN_INTERVAL = 0.2
+
+
+class ProgressReporter:
+    """Keeps control/progress.json (rljob_api.v1alpha1.Progress) up to date.
+
+    A thread writes the newest state, at most five times a second and at least every HEARTBEAT seconds, so that the
+    training never waits for the volume. Call order: begin, then phase and step_done as they come, then close.
+
+        with ProgressReporter(volume) as progress:
+            progress.phase("loading model")
+            progress.begin(step=0, total_steps=60, sft_steps=20)
+            progress.phase("rollout")
+            progress.step_done(line)                                  # what MetricsWriter.write returned
+    """
+
+    def __init__(self, volume: Volume) -> None:
+        self._path = volume.progress
+        self._state = _previous(volume)
+        self._sft_steps = 0
+        self._times = {"sft": StepTimes(), "rl": StepTimes()}
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._write_changes, name="progress", daemon=True)
+        self._thread.start()
+
+    def begin(self, *, step: int, total_steps: int, sft_steps: int = 0) -> None:
+        """step: the last one done before this attempt. sft_steps: how many of total_steps are supervised."""
+        self._sft_steps = sft_steps
+        self._update(
+            step=step,
+            total_steps=total_steps,
+            percent=_percent(step, total_steps),
+            stage="sft" if step < sft_steps else "rl",
+            eta=None,
+        )
+
+    def phase(self, name: str) -> None:
+        """What the trainer does from now on: "rollout", "rewards", "loading model" ..."""
+        self._update(phase=name)
+
+    def step_done(self, line: Mapping[str, Any]) -> None:
+        """One more step; `line` is its line of metrics."""
+        step, stage = line["step"], line["stage"]
+        self._times[stage].add(line)
+        measured = {
+            "reward": line.get(names.REWARD_MEAN),
+            "validation_reward": line.get(names.VALIDATION_REWARD),
+            "response_tokens": line.get(names.RESPONSE_LENGTH_MEAN),
+            "tokens_per_second": line.get(names.TOKENS_PER_SECOND),
+        }
+        self._update(
+            step=step,
+            percent=_percent(step, self._state.total_steps),
+            stage=stage,
+            eta=self._eta(step),
+            policy_version=int(line.get(names.POLICY_VERSION, self._state.policy_version)),
+            **{name: value for name, value in measured.items() if value is not None},
+        )
+
+    def close(self) -> None:
+        """Write the last state and stop."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._changed.set()
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _eta(self, step: int) -> datetime | None:
+        """None while a stage lies ahead of which no step has been measured."""
+        supervised = max(0, self._sft_steps - step)
+        parts = {"sft": supervised, "rl": self._state.total_steps - step - supervised}
+        seconds = [self._times[stage].remaining(steps) for stage, steps in parts.items() if steps > 0]
+        known = [value for value in seconds if value is not None]
+        if len(known) < len(seconds):
+            return None
+        return datetime.now(UTC) + timedelta(seconds=sum(known))
+
+    def _update(self, **changes: Any) -> None:
+        self._state = self._state.model_copy(update=changes)
+        self._changed.set()
+
+    def _write_changes(self) -> None:
+        while not self._closed.is_set():
+            self._changed.wait(HEARTBEAT)
+            self._changed.clear()
+            self._write()
+            self._closed.wait(_MIN_INTERVAL)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            write_json(self._path, self._state.model_dump(mode="json", by_alias=True))
+        except OSError as error:
+            # The next checkpoint or metrics line meets the same trouble and stops the run with the right words.
+            log.warning("progress_not_written", path=str(self._path), error=str(error))
+
+
+def _percent(step: int, total_steps: int) -> float:
+    return round(min(100.0, 100 * step / total_steps), 1) if total_steps else 0.0
+
+
+def _previous(volume: Volume) -> Progress:
+    """The last attempt's rewards stay visible until this one measures its own."""
+    try:
+        found = Progress.model_validate(read_json(volume.progress) or {})
+    except ValueError:
+        return Progress()
+    return found.model_copy(update={"phase": "starting", "eta": None})
+
+
+def age(volume: Volume) -> float | None:
+    """Seconds since the driver last wrote its progress; None if it never did."""
+    try:
+        return max(0.0, time.time() - volume.progress.stat().st_mtime)
+    except FileNotFoundError:
+        return None
