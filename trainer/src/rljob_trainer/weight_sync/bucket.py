@@ -7,7 +7,6 @@ The descriptor travels through the controller (it is small and picklable); the b
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,25 +40,22 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryHandle:
-    """A block of the sending process's anonymous shared memory, opened through /proc while that process lives.
-
-    token: unique to the block, so that a reader may keep its mapping.
-    """
+    """A block of the sending process's anonymous shared memory, opened through /proc while that process lives."""
 
     pid: int
     file_descriptor: int
     nbytes: int
-    token: str
 
 
 @dataclass(frozen=True, slots=True)
 class CudaIpcHandle:
     """The same bytes on one or several GPUs: a worker opens the block of the GPU that it runs on.
 
-    by_device: GPU UUID -> what torch needs to open the block of that GPU from another process.
+    nbytes: the same on all of them. by_device: GPU UUID -> cudaIpcMemHandle_t.
     """
 
-    by_device: dict[str, tuple[Any, ...]]
+    nbytes: int
+    by_device: dict[str, bytes]
 
 
 Handle = SharedMemoryHandle | CudaIpcHandle

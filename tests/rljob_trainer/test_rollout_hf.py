@@ -1,0 +1,190 @@
+"""Engine hf against transformers' own generate and forward."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.rollout.engine import NO_WEIGHTS
+from rljob_trainer.rollout.hf import HfEngine
+from rljob_trainer.types import Sampling
+from tests.rljob_trainer.rollout_support import (
+    END,
+    MAX_MODEL_LEN,
+    forward_log_probs,
+    largest_gap,
+    make_policy,
+    random_prompts,
+    requests,
+    settings,
+    sync,
+    write_model_dir,
+)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return write_model_dir(tmp_path_factory.mktemp("hf"))
+
+
+@pytest.fixture(scope="module")
+def policy(model_dir):
+    return make_policy(model_dir, seed=0)
+
+
+@pytest.fixture(scope="module")
+def engine(model_dir, policy):
+    engine = HfEngine(settings("hf", model_dir))
+    sync(engine, policy, 0)
+    return engine
+
+
+def by_name(samples):
+    return {(sample.prompt_id, sample.sample_index): sample for sample in samples}
+
+
+def test_greedy_responses_equal_transformers_generate(engine, policy):
+    prompts = random_prompts(24)
+    samples = by_name(engine.generate(requests(prompts), Sampling(max_tokens=20, temperature=0)))
+    for row, prompt in enumerate(prompts):
+        ids = torch.from_numpy(prompt).long()[None]
+        theirs = policy.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)
+        assert samples[str(row), 0].token_ids.tolist() == theirs[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_log_probs_equal_a_forward_pass_also_with_more_requests_than_slots(engine, policy, temperature):
+    prompts = random_prompts(30)
+    sampling = Sampling(max_tokens=25, temperature=temperature, top_p=0.9, top_k=50)
+    samples = list(engine.generate(requests(prompts, samples=3), sampling))
+    assert len(by_name(samples)) == 90
+    assert largest_gap(policy, prompts, samples, temperature) < 2e-5
+
+
+def test_greedy_log_probs_are_those_at_temperature_one(engine, policy):
+    prompts = random_prompts(4)
+    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8, temperature=0)))
+    assert largest_gap(policy, prompts, samples) < 2e-5
+
+
+def test_a_response_depends_on_its_seed_and_not_on_the_batch(engine, model_dir, policy):
+    prompts = random_prompts(20)
+    sampling = Sampling(max_tokens=20)
+    crowd = by_name(engine.generate(requests(prompts, samples=2), sampling))
+    for request in requests(prompts, samples=2)[::7]:
+        (alone,) = engine.generate([request], sampling)
+        assert alone.token_ids.tolist() == crowd[alone.prompt_id, alone.sample_index].token_ids.tolist()
+    first, second = crowd["0", 0], crowd["0", 1]
+    assert first.token_ids.tolist() != second.token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1),
+        Sampling(1, temperature=0.5),
+        Sampling(1, top_k=4),
+        Sampling(1, top_p=0.6),
+        Sampling(1, 2.0, 0.8, 20),
+    ],
+    ids=repr,
+)
+def test_tokens_are_sampled_from_the_softmax(model_dir, sampling):
+    """Pearson's statistic of 8,000 draws against the probabilities, grouped into cells of 8 expected draws or more."""
+    engine = HfEngine(settings("hf", model_dir, max_num_seqs=1000))
+    policy = make_policy(model_dir, seed=3)
+    sync(engine, policy, 0)
+    prompt = random_prompts(1)[0]
+    draws = [s.token_ids[0] for s in engine.generate(requests([prompt], samples=8000), sampling)]
+    with torch.no_grad():
+        logits = policy(torch.from_numpy(prompt).long()[None]).logits[0, -1].double()
+    expected = truncated_softmax(logits.numpy(), sampling) * len(draws)
+    observed = np.bincount(draws, minlength=len(expected))
+    assert observed[expected == 0].sum() == 0
+    cells = [(observed[i], expected[i]) for i in np.flatnonzero(expected >= 8)]
+    rest = (expected > 0) & (expected < 8)
+    cells.append((observed[rest].sum(), expected[rest].sum()))
+    statistic = sum((o - e) ** 2 / e for o, e in cells if e > 0)
+    freedom = len(cells) - 1
+    assert statistic < freedom + 5 * np.sqrt(2 * freedom) + 5
+
+
+def truncated_softmax(logits, sampling):
+    """The definition, token by token: top-k, then the likeliest tokens until their mass reaches top-p."""
+    probs = np.exp((logits - logits.max()) / sampling.temperature)
+    order = np.argsort(-probs)
+    if sampling.top_k > 0:
+        probs[order[sampling.top_k :]] = 0
+    probs /= probs.sum()
+    mass = 0.0
+    for token in order:
+        if mass >= sampling.top_p:
+            probs[token] = 0
+        mass += probs[token]
+    return probs / probs.sum()
+
+
+def test_a_response_ends_with_the_end_token_and_says_stop(engine):
+    samples = list(engine.generate(requests(random_prompts(200)), Sampling(max_tokens=60)))
+    ended = [sample for sample in samples if END in sample.token_ids]
+    assert ended
+    for sample in samples:
+        stopped = sample.finish_reason == "stop"
+        assert sample.token_ids.tolist().count(END) == stopped
+        assert sample.token_ids[-1] == END if stopped else len(sample.token_ids) == 60
+
+
+def test_a_stop_string_ends_a_response_and_stays_in_it(engine):
+    prompts = random_prompts(20)
+    free = by_name(engine.generate(requests(prompts), Sampling(max_tokens=30)))
+    longest = max(free.values(), key=lambda sample: len(sample.token_ids))
+    third, fourth = longest.token_ids[3:5]
+    sampling = Sampling(max_tokens=30, stop=("never", f"t{third} t{fourth} "))
+    cut = by_name(engine.generate(requests(prompts), sampling))[longest.prompt_id, 0]
+    assert cut.token_ids.tolist() == longest.token_ids[:5].tolist()
+    assert cut.finish_reason == "stop"
+
+
+def test_samples_stream_out_before_the_last_is_done(engine):
+    prompts = random_prompts(40)
+    started, seen = engine.generate(requests(prompts), Sampling(max_tokens=100)), []
+    for sample in started:
+        seen.append(sample)
+        if len(seen) == 3:
+            break
+    started.close()
+    assert len(list(engine.generate(requests(prompts), Sampling(max_tokens=2)))) == 40
+
+
+def test_the_models_length_limits_a_response(engine):
+    (prompt,) = random_prompts(1, MAX_MODEL_LEN - 5, MAX_MODEL_LEN - 5)
+    (sample,) = engine.generate(requests([prompt]), Sampling(max_tokens=50, top_k=1))
+    assert len(sample.token_ids) <= 5
+    with pytest.raises(JobError, match="leaves no room"):
+        list(engine.generate(requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5)))
+
+
+def test_an_engine_without_weights_refuses_to_generate(model_dir, policy):
+    engine = HfEngine(settings("hf", model_dir))
+    assert engine.policy_version == NO_WEIGHTS
+    with pytest.raises(InfrastructureError, match="no weights"):
+        list(engine.generate(requests(random_prompts(1)), Sampling(max_tokens=1)))
+
+
+def test_bfloat16_log_probs_are_near_transformers(model_dir, policy):
+    engine = HfEngine(replace(settings("hf", model_dir), dtype="bfloat16"))
+    sync(engine, policy, 0)
+    prompts = random_prompts(4)
+    reference = make_policy(model_dir, 0, torch.bfloat16)
+    for sample in engine.generate(requests(prompts), Sampling(max_tokens=8)):
+        theirs = forward_log_probs(reference, prompts[int(sample.prompt_id)], sample.token_ids)
+        assert np.abs(sample.log_probs - theirs).mean() < 0.1
+
+
+def test_tied_embeddings_are_loaded_once(tmp_path):
+    folder = write_model_dir(tmp_path, tied=True)
+    policy, engine = make_policy(folder, 5), HfEngine(settings("hf", folder))
+    sync(engine, policy, 0)
+    prompts = random_prompts(3)
+    assert largest_gap(policy, prompts, list(engine.generate(requests(prompts), Sampling(max_tokens=5)))) < 2e-5

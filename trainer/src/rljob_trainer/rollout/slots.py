@@ -1,0 +1,74 @@
+"""A KV cache of slots: each row holds one sequence from its first column on, at its own length.
+
+row 0   p p p r r r r . . .        p prompt, r response, . free
+row 1   p p p p p r . . . .        column = position, so a row's content depends on no other row
+row 2   p r r r r r r r . .
+        [0 .. longest)             what one decode step reads, masked by each row's length
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+
+class SlotLayer(DynamicLayer):
+    """Keys and values of one layer: [slots, KV heads, capacity, head size]."""
+
+    def __init__(self, cache: "SlotCache") -> None:
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = (self._allocate(states) for states in (key_states, value_states))
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def _allocate(self, like: Tensor) -> Tensor:
+        # Zeros, not empty: columns beyond a row's length are masked, but NaN times 0 would still be NaN.
+        return like.new_zeros(self.cache.slots, like.shape[1], self.cache.capacity, like.shape[3])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store one new token for each of the first B rows; return all that they may attend to."""
+        rows, columns, longest = self.cache.rows, self.cache.columns, self.cache.longest
+        self.keys[rows, :, columns] = key_states[:, :, 0]
+        self.values[rows, :, columns] = value_states[:, :, 0]
+        return self.keys[: len(rows), :, :longest], self.values[: len(rows), :, :longest]
+
+    def get_seq_length(self, *_args: Any) -> int:
+        return self.cache.longest
+
+    def admit(self, keys: Tensor, values: Tensor, row: int, source: Tensor) -> None:
+        """Copy prompts [prompts, KV heads, P, head size] into rows from `row` on; row i gets prompt source[i]."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+        rows, columns = slice(row, row + len(source)), slice(keys.shape[2])
+        self.keys[rows, :, columns] = keys[source]
+        self.values[rows, :, columns] = values[source]
+
+
+class SlotCache(Cache):
+    """The cache that the model sees while it decodes.
+
+    slots: rows. capacity: columns, the longest sequence that fits.
+    """
+
+    def __init__(self, layers: int, slots: int, capacity: int) -> None:
+        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+        self.slots, self.capacity, self.longest = slots, capacity, 0
+        self.rows = self.columns = torch.empty(0, dtype=torch.int64)
+
+    def expect(self, columns: Tensor, longest: int) -> None:
+        """The next decode step writes column columns[i] of row i and reads the first `longest` columns."""
+        self.rows, self.columns, self.longest = torch.arange(len(columns), device=columns.device), columns, longest
+
+    def admit(self, prompts: DynamicCache, row: int, source: Tensor) -> None:
+        for slot, prompt in zip(self.layers, prompts.layers, strict=True):
+            slot.admit(prompt.keys, prompt.values, row, source)
+
+    def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy whole rows, so that the active rows stay the first ones."""
+        for layer in self.layers:
+            layer.keys[targets, :, : self.longest] = layer.keys[sources, :, : self.longest]
+            layer.values[targets, :, : self.longest] = layer.values[sources, :, : self.longest]

@@ -1,0 +1,40 @@
+"""Where a response ends: end-of-text tokens, which both engines read alike, and stop strings, for engine hf."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(model_dir: str, trust_remote_code: bool) -> Any:
+    return AutoTokenizer.from_pretrained(model_dir, trust_remote_code=trust_remote_code)
+
+
+def end_token_ids(model_dir: str, trust_remote_code: bool) -> list[int]:
+    """Tokens that end a response: those of generation_config.json and config.json and the tokenizer's own."""
+    ids = {load_tokenizer(model_dir, trust_remote_code).eos_token_id}
+    for name in ("generation_config.json", "config.json"):
+        path = Path(model_dir, name)
+        value = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
+        ids.update(value if isinstance(value, list) else [value])
+    return sorted(ids - {None})
+
+
+class StopStrings:
+    """Finds stop strings in the newest tokens of responses.
+
+    window: tokens that can hold the longest stop string, at one byte a token or more; 0 without stop strings.
+    """
+
+    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
+        self._tokenizer, self._stop = tokenizer, stop
+        self.window = max((len(text.encode()) for text in stop), default=0)
+
+    def found(self, newest: list[list[int]]) -> list[bool]:
+        """Whether a stop string is in each response's `newest` tokens, at most `window` of them."""
+        texts = self._tokenizer.batch_decode(newest, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [any(stop in text for stop in self._stop) for text in texts]
