@@ -1,0 +1,48 @@
+# Each target is one command on a fresh machine: it first makes .venv, if need be (tools/setup.sh).
+.DEFAULT_GOAL := help
+SHELL := bash
+BIN := .venv/bin
+READY := .venv/.ready
+MEMBERS := crds operator trainer
+
+# make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
+LOCK_DATE := 2026-11-21
+
+.PHONY: help setup run test verify format generate lock clean
+
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Make .venv from the locked requirements
+
+$(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt $(MEMBERS:%=%/pyproject.toml)
+	@tools/setup.sh
+	@touch $@
+
+run: $(READY)  ## Train a model on this machine and draw its curves
+	$(BIN)/rljob run examples/reverse-text.yaml
+	$(BIN)/rljob plot runs/reverse-text
+
+test: $(READY)  ## Run the tests; make test ARGS="-k losses" runs some
+	$(BIN)/python -m pytest $(ARGS)
+
+verify: $(READY)  ## Format, lint, types, import contracts; nothing is changed
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+generate: $(READY)  ## Write the CRD and the API reference from the models
+	$(BIN)/python -m rljob_api.crd
+	$(BIN)/python -m rljob_api.reference
+
+lock:  ## Resolve dependencies as of LOCK_DATE into requirements/
+	tools/lock.sh $(LOCK_DATE)
+
+clean:  ## Remove .venv and caches; runs/ stays
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find $(MEMBERS) tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

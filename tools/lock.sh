@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Write requirements/*.txt: exact versions with hashes, and no registry's name, so that any mirror serves them.
+#
+#   tools/lock.sh DATE     resolve with the packages that had been published on DATE (YYYY-MM-DD)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=.venv/bin/uv
+
+[[ $# -eq 1 ]] || { echo "usage: tools/lock.sh DATE" >&2; exit 64; }
+[[ -x $uv ]] || tools/setup.sh
+rm -f uv.lock  # it names registries and is not kept; the date makes the result repeatable
+"$uv" lock --quiet --exclude-newer "${1}T00:00:00Z"
+
+export_to() {  # FILE OPTIONS...
+    local file=requirements/$1
+    shift
+    "$uv" export --quiet --frozen --no-emit-workspace --no-header --no-annotate --output-file "$file" "$@"
+    echo "$file: $(grep -c == "$file") packages"
+}
+export_to setup.txt --only-group setup                                              # what installs the rest
+export_to cpu.txt --package rljob-workspace                                         # this machine, tests and tools included
+export_to cuda.txt --package rljob-trainer --extra vllm --extra tensorboard --no-dev  # a GPU

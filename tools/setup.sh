@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Make .venv: the locked requirements and this workspace's three packages, editable.
+#
+# Asks for a Debian or Ubuntu on x86-64, Python 3.11 to 3.13, root or sudo, and package registries.
+# Repeating it is safe and, when nothing is missing, takes a second. Which mirror, which certificates, which proxy:
+# whatever uv and pip are configured to use. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+main() {
+    exec 9<"$0"
+    flock 9  # two makes at once: the second waits, and finds the work done
+    [[ $(uname -sm) == "Linux x86_64" ]] || fail "the locked packages are for Linux on x86-64, not $(uname -sm)"
+    works .venv/bin/python || make_venv
+    installed_uv || .venv/bin/python -m pip install --quiet --require-hashes -r requirements/setup.txt
+    install_packages
+    has_libnuma || apt_install libnuma1  # vLLM on CPUs loads it
+    say "ready: $(.venv/bin/python --version) in .venv"
+}
+
+make_venv() {
+    local python
+    python=${PYTHON:-$(find_python)} || fail "no Python 3.11, 3.12 or 3.13 found; install one (apt-get install python3)" \
+        "or name it: make setup PYTHON=/path/to/python3.12"
+    works "$python" || fail "$python is not Python 3.11 to 3.13"
+    "$python" -c "import ensurepip" 2>/dev/null || apt_install "$("$python" -c "$VENV_PACKAGE")"
+    say "making .venv with $("$python" --version)"
+    rm -rf .venv
+    "$python" -m venv .venv
+}
+
+install_packages() {
+    say "installing $(grep -c '^[a-z]' requirements/cpu.txt) locked packages (6 GB; minutes the first time, then seconds)"
+    # From requirements/, so that none of the project's own uv settings apply.
+    .venv/bin/uv --directory requirements pip sync --python ../.venv/bin/python --require-hashes cpu.txt 2> >(without_list)
+    .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation -e crds -e operator -e trainer \
+        2> >(without_list)
+}
+
+without_list() { grep -v '^ [-+~] ' >&2; }
+
+works() { "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))" 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in python3.11 python3.12 python3.13 python3; do
+        if works "$name"; then command -v "$name" && return; fi
+    done
+    return 1
+}
+
+installed_uv() { [[ "$(.venv/bin/uv --version 2>/dev/null)" == "uv $(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/setup.txt) "* ]]; }
+has_libnuma() { .venv/bin/python -c "import ctypes; ctypes.CDLL('libnuma.so.1')" 2>/dev/null; }
+VENV_PACKAGE='import sys; print("python%d.%d-venv" % sys.version_info[:2])'
+
+apt_install() {
+    local sudo=()
+    [[ $EUID -eq 0 ]] || sudo=(sudo)
+    command -v apt-get >/dev/null || fail "$* is missing; install it with your system's package manager"
+    say "installing $* with apt-get"
+    "${sudo[@]}" apt-get update -qq
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+        fail "apt-get could not install $*; install it by hand and repeat"
+}
+
+say() { echo "setup: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+main
