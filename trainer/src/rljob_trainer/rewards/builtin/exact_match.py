@@ -1,0 +1,25 @@
+"""exact_match: 1 for the right text, else 0."""
+
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.rewards.builtin import ARGUMENTS
+from rljob_trainer.rewards.protocol import Call
+
+
+@dataclass(frozen=True, config=ARGUMENTS)
+class Reward:
+    """The response equals the ground truth, or one of them where it is a list.
+
+    strip: spaces and newlines at both ends do not count. ignore_case: neither do capitals.
+    """
+
+    strip: bool = True
+    ignore_case: bool = False
+
+    def __call__(self, call: Call) -> float:
+        right = call.ground_truth if isinstance(call.ground_truth, list) else [call.ground_truth]
+        return float(self._plain(call.solution_str) in {self._plain(str(answer)) for answer in right})
+
+    def _plain(self, text: str) -> str:
+        text = text.strip() if self.strip else text
+        return text.casefold() if self.ignore_case else text

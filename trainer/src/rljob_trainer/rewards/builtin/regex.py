@@ -1,0 +1,39 @@
+"""regex: 1 where a regular expression finds what it should, else 0."""
+
+import re
+from typing import Self
+
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.rewards.builtin import ARGUMENTS
+from rljob_trainer.rewards.protocol import Call
+
+
+@dataclass(frozen=True, config=ARGUMENTS)
+class Reward:
+    r"""The pattern is found in the response.
+
+    compare: its first group, of the last place found, must also equal the ground truth (spaces at the ends aside):
+    with pattern "<answer>(.*?)</answer>", the response "<answer>4</answer>" is right for ground truth 4.
+    Flags stand in the pattern, as in "(?s)<think>.*</think>.*".
+    """
+
+    pattern: str
+    compare: bool = False
+
+    @model_validator(mode="after")
+    def _compiles(self) -> Self:
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ValueError(f"pattern {self.pattern!r}: {error}") from error
+        if self.compare and not groups:
+            raise ValueError(f"pattern {self.pattern!r} has no group (...) to compare with the ground truth")
+        return self
+
+    def __call__(self, call: Call) -> float:
+        found = list(re.finditer(self.pattern, call.solution_str))
+        if not found or not self.compare:
+            return float(bool(found))
+        return float((found[-1].group(1) or "").strip() == str(call.ground_truth).strip())

@@ -1,0 +1,27 @@
+"""similarity: how much of the ground truth the response has, from 0 to 1; a dense reward for text tasks."""
+
+import difflib
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.rewards.builtin import ARGUMENTS
+from rljob_trainer.rewards.protocol import Call
+
+
+@dataclass(frozen=True, config=ARGUMENTS)
+class Reward:
+    """ratio: 2 M / (|response| + |truth|), where M characters are in common blocks (difflib, Ratcliff and Obershelp).
+
+    positions: the characters that are right at their place, over the longer one's length.
+    For "cbx" against "cba", ratio is 2 x 2 / 6 = 2/3, and positions is 2/3; for "xcba", 6/7 and 0.
+    """
+
+    method: Literal["ratio", "positions"] = "ratio"
+
+    def __call__(self, call: Call) -> float:
+        response, truth = call.solution_str.strip(), str(call.ground_truth).strip()
+        if self.method == "ratio":
+            return difflib.SequenceMatcher(None, response, truth, autojunk=False).ratio()
+        longest = max(len(response), len(truth))
+        return sum(a == b for a, b in zip(response, truth, strict=False)) / longest if longest else 1.0

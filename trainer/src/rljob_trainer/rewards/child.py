@@ -1,0 +1,102 @@
+"""A reward process: python -m rljob_trainer.rewards.child FD PARENT_PID. Imports the user's code and little else.
+
+It dies with the thread that started it, however that one ends: an idle process sees the end of the socket, a busy
+one is killed by the kernel.
+"""
+
+import ctypes
+import math
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rljob_trainer.rewards.load import ComputeScore, LoadError, describe, load
+from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Ready, Score, Setup
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    fd, parent = int(sys.argv[1]), int(sys.argv[2])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        return
+    connection = Connection(fd)
+    try:
+        serve(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the pool is gone
+        return
+
+
+def serve(connection: Connection) -> None:
+    """Load, then answer calls until the pool closes the connection."""
+    setup: Setup = connection.recv()
+    loaded = _load(setup)
+    if isinstance(loaded, LoadFailure):
+        connection.send(loaded)
+        return
+    connection.send(Ready())
+    while True:
+        call: Call = connection.recv()
+        for function in loaded:
+            connection.send(_answer(function, call))
+
+
+def _load(setup: Setup) -> list[ComputeScore] | LoadFailure:
+    try:
+        return [
+            load(function, Path(setup.base_dir), f"spec.rewards.functions[{i}]")
+            for i, function in enumerate(setup.functions)
+        ]
+    except LoadError as error:
+        return error.failure
+
+
+def _answer(function: ComputeScore, call: Call) -> Score | Failure:
+    try:
+        result = function(call)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raises is reported
+        return Failure(f"raised {describe(error)}")
+    finally:
+        sys.stdout.flush()
+    return to_score(result)
+
+
+def to_score(result: Any) -> Score | Failure:
+    """A number, or a mapping with the number `score`, as a Score; its other values are kept where they are numbers."""
+    if not isinstance(result, Mapping):
+        value = _number(result)
+        return _checked({"score": value}) if value is not None else Failure(f"returned {_short(result)}, not a number")
+    if _number(result.get("score")) is None:
+        return Failure(f"returned {_short(result)}, a mapping without a number `score`")
+    return _checked({str(name): number for name, value in result.items() if (number := _number(value)) is not None})
+
+
+def _checked(numbers: dict[str, float]) -> Score | Failure:
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            return Failure(f"returned {number}" if name == "score" else f"returned {name}: {number}")
+    return Score(numbers.pop("score"), numbers)
+
+
+def _number(value: Any) -> float | None:
+    """A Python, numpy or torch number as float; None for anything else."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of several numbers, an integer above 1e308
+        return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+if __name__ == "__main__":
+    main()
