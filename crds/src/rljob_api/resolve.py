@@ -1,12 +1,11 @@
 """From a spec with blanks to one without: what the driver gets and what `rljob show` prints."""
 
-from typing import Literal
-
-from rljob_api.presets import PRESETS
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Advantage, Aggregation, Algorithm, DynamicSampling, Kl, KlEstimator, Loss
+from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.model import FromScratch, Model
+from rljob_api.v1alpha1.presets import PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
+from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
 from rljob_api.v1alpha1.training import Cluster
 
 
@@ -28,13 +27,12 @@ class ResolvedCluster(Cluster):
 
 
 class ResolvedKl(Kl):
-    placement: Literal["none", "loss", "reward"]
+    placement: KlPlacement
     estimator: KlEstimator
     coefficient: float
-    controller: Literal["fixed", "adaptive"]
+    controller: KlController
     target: float
     horizon: int
-    rules = ()  # they judge what a person wrote; here every field is filled
 
 
 class ResolvedDynamicSampling(DynamicSampling):
@@ -122,10 +120,13 @@ def _algorithm(algorithm: Algorithm) -> dict[str, object]:
         "target": row.kl_target,
         "horizon": row.kl_horizon,
     }
-    sampling = {"enabled": row.dynamic_sampling, "max_rounds": row.dynamic_sampling_max_rounds}
+    sampling = {"enabled": row.dynamic_sampling_enabled, "max_rounds": row.dynamic_sampling_max_rounds}
     written = algorithm.model_dump(exclude_none=True)
     return (
         preset
         | written
-        | {"kl": kl | written.get("kl", {}), "dynamic_sampling": sampling | written.get("dynamic_sampling", {})}
+        | {
+            "kl": kl | written.get("kl", {}),
+            "dynamic_sampling": sampling | written.get("dynamic_sampling", {}),
+        }
     )

@@ -1,59 +1,99 @@
 """`spec.algorithm`: a preset, and each of its parts to override.
 
-The fields without a default are those a preset governs: `rljob_api.resolve` fills them from `rljob_api.presets`.
+The fields without a default are those a preset governs: `rljob_api.resolve` fills them from `v1alpha1.presets`.
+A field that the resolved algorithm would not read is refused, so that no setting is silently without effect.
 """
 
-from typing import Annotated, Literal
+from collections import defaultdict
+from typing import Annotated
 
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.presets import PRESETS
+from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss, Preset
 
-Preset = Literal[
-    "grpo", "dapo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "sft"
+__all__ = [
+    "Advantage",
+    "Aggregation",
+    "Algorithm",
+    "DynamicSampling",
+    "Kl",
+    "KlEstimator",
+    "Loss",
+    "Preset",
+    "governed",
 ]
-Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
-Loss = Literal["clip", "dual_clip", "decoupled_clip"]
-Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
-KlEstimator = Literal["k1", "k2", "k3"]
+
+
+def governed(field: str, column: str, owner: str = "self") -> str:
+    """CEL for the value that `field` of `owner` ("loss", "kl.placement") has once its preset has filled it.
+
+    column: the field of PresetRow that holds the preset's value.
+    """
+    presets: dict[str, list[str]] = defaultdict(list)
+    for preset, row in PRESETS.items():
+        presets[_literal(getattr(row, column))].append(preset)
+    common = max(presets, key=lambda value: len(presets[value]))
+    others = [f"{owner}.preset in {names} ? {value} : " for value, names in presets.items() if value != common]
+    return f"(has({owner}.{field}) ? {owner}.{field} : {''.join(others)}{common})"
+
+
+def _literal(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+_ADVANTAGE = governed("advantage", "advantage")
+_LOSS = governed("loss", "loss")
+_PLACEMENT = governed("kl.placement", "kl_placement")
+_CONTROLLER = governed("kl.controller", "kl_controller")
+_DYNAMIC = governed("dynamicSampling.enabled", "dynamic_sampling_enabled")
+
+EFFECTIVE = {
+    "clipRatio": (f"{_LOSS} != 'decoupled_clip'", "loss is clip or dual_clip"),
+    "clipRatioLow": (f"{_LOSS} == 'decoupled_clip'", "loss is decoupled_clip"),
+    "clipRatioHigh": (f"{_LOSS} == 'decoupled_clip'", "loss is decoupled_clip"),
+    "clipRatioC": (f"{_LOSS} == 'dual_clip'", "loss is dual_clip"),
+    "gamma": (f"{_ADVANTAGE} == 'reinforce_plus_plus'", "advantage is reinforce_plus_plus"),
+    "kl.estimator": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.coefficient": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.controller": (f"{_PLACEMENT} != 'none'", "kl.placement is loss or reward"),
+    "kl.target": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
+    "kl.horizon": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
+    "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
+}
+"""When a field has an effect: in CEL over the algorithm, and in words."""
+
+_UNCONDITIONAL = ("advantage", "loss", "aggregation", "entropyCoefficient", "kl.placement", "dynamicSampling.enabled")
+_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in (*_UNCONDITIONAL, *EFFECTIVE))
 
 
 class Kl(ApiModel):
     """The penalty for leaving the reference model, which is the policy before its first RL step."""
 
-    placement: Literal["none", "loss", "reward"] | None = Field(
-        None, description="Where the penalty acts: not at all, as a term of the loss, or subtracted from each token's reward."
+    placement: KlPlacement | None = Field(
+        None,
+        description=(
+            "Where the penalty acts: not at all, as a term of the loss, or subtracted from each token's reward."
+        ),
     )
     estimator: KlEstimator | None = Field(
         None, description="Estimator of the divergence by Schulman (http://joschu.net/blog/kl-approx.html)."
     )
-    coefficient: Annotated[float, Field(ge=0, le=100)] | None = Field(None, description="Weight of the penalty at the start.")
-    controller: Literal["fixed", "adaptive"] | None = Field(
-        None, description="fixed keeps the coefficient; adaptive steers it towards target (Ziegler et al. 2019, section 2.2)."
+    coefficient: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="Weight of the penalty at the start."
+    )
+    controller: KlController | None = Field(
+        None,
+        description=(
+            "fixed keeps the coefficient; adaptive steers it towards target (Ziegler et al. 2019, section 2.2)."
+        ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         None, description="Divergence per response that the adaptive controller steers to, in nats."
     )
     horizon: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         None, description="Samples over which the adaptive controller reacts."
-    )
-
-    rules = (
-        Rule(
-            "!has(self.target) || (has(self.controller) && self.controller == 'adaptive')",
-            "kl.target belongs to the adaptive controller: set kl.controller: adaptive, or remove kl.target",
-            "target",
-        ),
-        Rule(
-            "!has(self.horizon) || (has(self.controller) && self.controller == 'adaptive')",
-            "kl.horizon belongs to the adaptive controller: set kl.controller: adaptive, or remove kl.horizon",
-            "horizon",
-        ),
-        Rule(
-            "!has(self.controller) || self.controller != 'adaptive' || (has(self.placement) && self.placement == 'reward')",
-            "the adaptive controller steers a penalty in the reward: set kl.placement: reward, or kl.controller: fixed",
-            "controller",
-        ),
     )
 
 
@@ -76,11 +116,14 @@ class Algorithm(ApiModel):
     loss: Loss | None = Field(None, description="Policy loss.")
     aggregation: Aggregation | None = Field(
         None,
-        description="How token losses become one number: the mean over all tokens, the mean over responses of each one's mean, "
-        "or Dr.GRPO's sum over tokens divided by responses x maxResponseTokens.",
+        description=(
+            "How token losses become one number: the mean over all tokens, the mean over responses of each one's mean, "
+            "or Dr.GRPO's sum over tokens divided by responses x maxResponseTokens."
+        ),
     )
     clip_ratio: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Clip range of the probability ratio: 1 - clipRatio to 1 + clipRatio (losses clip and dual_clip)."
+        None,
+        description="Clip range of the probability ratio: 1 - clipRatio to 1 + clipRatio (losses clip and dual_clip).",
     )
     clip_ratio_low: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Lower clip range of decoupled_clip."
@@ -100,4 +143,26 @@ class Algorithm(ApiModel):
     )
     dynamic_sampling: DynamicSampling = Field(
         default_factory=DynamicSampling, description="Replacement of groups whose rewards are all equal."
+    )
+
+    rules = (
+        *(
+            Rule(
+                f"!has(self.{field}) || {condition}",
+                f"algorithm.{field} has an effect only where {words}: remove it, or change that",
+                field,
+            )
+            for field, (condition, words) in EFFECTIVE.items()
+        ),
+        Rule(
+            f"{_CONTROLLER} != 'adaptive' || {_PLACEMENT} == 'reward'",
+            "the adaptive controller steers a penalty in the reward:"
+            " set algorithm.kl.placement to reward, or algorithm.kl.controller to fixed",
+            "kl.controller",
+        ),
+        Rule(
+            f"self.preset != 'sft' || !({_ANY_OVERRIDE})",
+            "preset sft is supervised and reads no other field of algorithm: remove them, or choose an RL preset",
+            "preset",
+        ),
     )

@@ -10,6 +10,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+
+from rljob_api.durations import DURATION_PATTERN
 
 
 @dataclass(frozen=True)
@@ -30,20 +33,45 @@ class ApiModel(BaseModel):
     """An object of the API: camelCase outside, snake_case in Python, unknown fields refused."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", validate_default=True, frozen=True, strict=False
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        validate_default=True,
+        frozen=True,
+        strict=False,
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+def list_map(key: str) -> JsonDict:
+    """A list of objects of which no two have the same `key`; Kubernetes merges it entry by entry."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
+VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+
+PATTERN_MEANINGS = {
+    DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
+    NAME_PATTERN: "lowercase letters, digits and '-', with a letter or digit at both ends",
+    OBJECT_NAME_PATTERN: "lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
+    KEY_PATTERN: "letters, digits, '-', '_' and '.'",
+    VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
+    MODULE_PATTERN: "a Python module such as package.module",
+}
+"""Each pattern of the API in words, for people whose text does not match."""
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=63)]
 """A DNS label."""
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Duration = Annotated[
-    str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$", min_length=2, max_length=32)
-]
+Duration = Annotated[str, StringConstraints(pattern=DURATION_PATTERN, min_length=2, max_length=32)]
 """A Go duration such as 90s, 1h30m or 500ms."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Seed = Annotated[int, Field(ge=0, le=2_147_483_647)]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Count, Path
+from rljob_api.v1alpha1.base import ApiModel, Count, Path, Seed
 
 Files = Annotated[list[Path], Field(max_length=256)]
 
@@ -27,4 +27,4 @@ class Data(ApiModel):
         "filter", description="A prompt above maxPromptTokens is left out and counted (filter), or ends the job (fail)."
     )
     shuffle: bool = Field(True, description="Shuffle the prompts anew in each epoch, by seed.")
-    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(0, description="Seed of the shuffling.")
+    seed: Seed = Field(0, description="Seed of the shuffling.")

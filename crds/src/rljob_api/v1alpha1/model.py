@@ -15,8 +15,10 @@ class Tokenizer(ApiModel):
 
     kind: Literal["byte", "bpe", "character"] = Field(
         "character",
-        description="byte: one token a byte. character: one token for each character of the training data. "
-        "bpe: byte-pair encoding learnt from the training data.",
+        description=(
+            "byte: one token a byte. character: one token for each character of the training data. "
+            "bpe: byte-pair encoding learnt from the training data."
+        ),
     )
     vocab_size: Annotated[int, Field(ge=260, le=262_144)] | None = Field(
         None, description="Size of the vocabulary that bpe learns; the other kinds follow from the data."
@@ -34,7 +36,9 @@ class Tokenizer(ApiModel):
 class FromScratch(ApiModel):
     """A small model with random weights, for tasks that start without a pretrained one."""
 
-    architecture: Literal["qwen2", "llama"] = Field("qwen2", description="Architecture family, as transformers names it.")
+    architecture: Literal["qwen2", "llama"] = Field(
+        "qwen2", description="Architecture family, as transformers names it."
+    )
     layers: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Transformer layers.")
     hidden_size: Annotated[int, Field(ge=32, le=16_384)] = Field(256, description="Width of the residual stream.")
     heads: Annotated[int, Field(ge=1, le=256)] = Field(
@@ -52,7 +56,8 @@ class FromScratch(ApiModel):
     rules = (
         Rule(
             "self.hiddenSize % self.heads == 0 && self.hiddenSize / self.heads >= 32",
-            "hiddenSize must be a multiple of heads, and hiddenSize / heads at least 32: lower heads or raise hiddenSize",
+            "hiddenSize must be a multiple of heads, and hiddenSize / heads at least 32: lower heads or raise"
+            " hiddenSize",
             "heads",
         ),
         Rule(
@@ -68,22 +73,30 @@ class Model(ApiModel):
 
     path: Path | None = Field(
         None,
-        description="A model on the Hugging Face hub (org/name) or a folder that transformers can load; "
-        "a relative folder starts at the RLJob's file.",
+        description=(
+            "A model on the Hugging Face hub (org/name) or a folder that transformers can load; "
+            "a relative folder starts at the RLJob's file."
+        ),
     )
-    from_scratch: FromScratch | None = Field(None, description="Make a model with random weights instead of loading one.")
+    from_scratch: FromScratch | None = Field(
+        None, description="Make a model with random weights instead of loading one."
+    )
     revision: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
         None, description="Branch, tag or commit of a hub model."
     )
     dtype: Dtype = Field(
         "auto",
-        description="Type of matrix products and of the engine's weights; auto is bfloat16 on a GPU and float32 on a CPU. "
-        "Master weights and optimizer state are always float32.",
+        description=(
+            "Type of matrix products and of the engine's weights; auto is bfloat16 on a GPU and float32 on a CPU. "
+            "Master weights and optimizer state are always float32."
+        ),
     )
     attention: Attention = Field(
         "auto",
-        description="Attention of the trainer. auto computes packed sequences without padding: flash attention's "
-        "variable-length kernel on a GPU, PyTorch's scaled dot product on a CPU.",
+        description=(
+            "Attention of the trainer. auto computes packed sequences without padding: flash attention's "
+            "variable-length kernel on a GPU, PyTorch's scaled dot product on a CPU."
+        ),
     )
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")
     chat_template: Annotated[str, StringConstraints(min_length=1, max_length=32_768)] | None = Field(
@@ -96,5 +109,9 @@ class Model(ApiModel):
             "a model comes from one place: set either path or fromScratch",
             "path",
         ),
-        Rule("!has(self.revision) || has(self.path)", "revision belongs to path: set path, or remove revision", "revision"),
+        Rule(
+            "!has(self.revision) || has(self.path)",
+            "revision belongs to path: set path, or remove revision",
+            "revision",
+        ),
     )

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import ApiModel, Duration, Name, Path, Rule
+from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Name, Path, Rule, list_map
 
 Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity"]
 
@@ -18,16 +18,16 @@ class RewardFunction(ApiModel):
     name: Name = Field(description="Name in logs and metrics: reward/NAME.")
     builtin: Builtin | None = Field(None, description="A reward that the trainer ships.")
     path: Path | None = Field(None, description="A Python file; a relative path starts at the RLJob's file.")
-    module: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*$", max_length=256)] | None = Field(
+    module: Annotated[str, StringConstraints(pattern=MODULE_PATTERN, min_length=1, max_length=256)] | None = Field(
         None, description="An importable Python module."
     )
     source: Annotated[str, StringConstraints(min_length=1, max_length=65_536)] | None = Field(
         None, description="Python source code."
     )
-    function: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$", max_length=128)] = Field(
+    function: Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)] = Field(
         "compute_score", description="Function to call in path, module or source."
     )
-    arguments: dict[str, Any] = Field(
+    arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
         default_factory=dict, description="Keyword arguments that every call gets besides the four of the signature."
     )
     weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
@@ -45,11 +45,24 @@ class Rewards(ApiModel):
     """The reward of a response is the weighted sum of its functions."""
 
     functions: Annotated[list[RewardFunction], Field(max_length=32)] = Field(
-        default_factory=list, description="The functions whose weighted sum is the reward."
+        default_factory=list,
+        description="The functions whose weighted sum is the reward.",
+        json_schema_extra=list_map("name"),
     )
     timeout: Duration = Field("30s", description="Longest that one call may take; then its process is killed.")
-    processes: Annotated[int, Field(ge=1, le=1024)] = Field(4, description="Processes that score in parallel, on each node.")
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(
+        4, description="Processes that score in parallel, on each node."
+    )
     on_error: Literal["fail", "drop_group"] = Field(
         "fail",
-        description="When a call hangs, crashes or returns NaN or inf: end the job naming the sample, or leave the sample's group out.",
+        description=(
+            "When a call hangs, crashes or returns NaN or inf: end the job naming the sample, or leave the sample's"
+            " group out."
+        ),
+    )
+
+    rules = (
+        Rule(
+            "duration(self.timeout) > duration('0s')", "rewards.timeout must be above 0s: set it to 30s, say", "timeout"
+        ),
     )

@@ -1,12 +1,12 @@
 """The RLJob: its spec as a whole, and the rules that hold across its blocks."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
-from rljob_api.v1alpha1.algorithm import Algorithm
-from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.algorithm import Algorithm, governed
+from rljob_api.v1alpha1.base import ApiModel, Rule, list_map
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
 from rljob_api.v1alpha1.rewards import Rewards
@@ -15,7 +15,11 @@ from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
 from rljob_api.v1alpha1.training import Checkpoint, Cluster, EnvVar, Training
 
-_RANKS = "self.cluster.nodes * (has(self.cluster.ranksPerNode) ? self.cluster.ranksPerNode : (self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode))"
+_RANKS = (
+    "self.cluster.nodes * (has(self.cluster.ranksPerNode) ? self.cluster.ranksPerNode :"
+    " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
+)
+_ADVANTAGE = governed("advantage", "advantage", owner="self.algorithm")
 _SFT = "self.algorithm.preset == 'sft'"
 
 
@@ -33,7 +37,9 @@ class RLJobSpec(ApiModel):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
     cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
     env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
-        default_factory=list, description="Environment variables of the trainer's processes."
+        default_factory=list,
+        description="Environment variables of the trainer's processes.",
+        json_schema_extra=list_map("name"),
     )
 
     rules = (
@@ -48,8 +54,7 @@ class RLJobSpec(ApiModel):
             "sft",
         ),
         Rule(
-            f"{_SFT} || (has(self.algorithm.advantage) ? self.algorithm.advantage : self.algorithm.preset)"
-            " == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
+            f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to 2 or more",
             "rollout.samplesPerPrompt",
         ),
@@ -97,11 +102,6 @@ class RLJobSpec(ApiModel):
             "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
             "training.validateEvery",
         ),
-        Rule(
-            "self.rewards.functions.all(f, self.rewards.functions.exists_one(g, g.name == f.name))",
-            "reward names must differ: give each of rewards.functions a name of its own",
-            "rewards.functions",
-        ),
     )
 
 
@@ -117,11 +117,11 @@ class ObjectMeta(ApiModel):
 class RLJob(ApiModel):
     """Reinforcement-learning post-training of a language model."""
 
-    api_version: Literal["rljob.dev/v1alpha1"]
-    kind: Literal["RLJob"]
-    metadata: ObjectMeta
-    spec: RLJobSpec
-    status: RLJobStatus | None = None
+    api_version: Literal["rljob.dev/v1alpha1"] = Field(description="rljob.dev/v1alpha1.")
+    kind: Literal["RLJob"] = Field(description="RLJob.")
+    metadata: ObjectMeta = Field(description="Name and labels.")
+    spec: RLJobSpec = Field(description="What to train, on what, and how.")
+    status: RLJobStatus | None = Field(None, description="What the operator reports; never written by a person.")
 
     rules = (
         Rule(
@@ -131,6 +131,3 @@ class RLJob(ApiModel):
             "metadata.name",
         ),
     )
-
-
-Document = dict[str, Any]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import ApiModel, Duration
+from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Seed
 
 Engine = Literal["vllm", "hf"]
 
@@ -12,7 +12,9 @@ Engine = Literal["vllm", "hf"]
 class ValidationSampling(ApiModel):
     """Sampling of validation responses."""
 
-    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Responses to each validation prompt.")
+    samples_per_prompt: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="Responses to each validation prompt."
+    )
     temperature: Annotated[float, Field(ge=0, le=10)] = Field(0.0, description="0 is greedy.")
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling.")
 
@@ -25,8 +27,10 @@ class WeightSync(ApiModel):
     )
     probe_tolerance: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None,
-        description="Largest mean difference between the engine's and the trainer's log-probabilities of the probe's tokens, "
-        "in nats. The default follows the dtype: 0.001 for float32 and 0.15 for bfloat16.",
+        description=(
+            "Largest mean difference between the engine's and the trainer's log-probabilities of the probe's tokens, "
+            "in nats. The default follows the dtype: 0.001 for float32 and 0.15 for bfloat16."
+        ),
     )
 
 
@@ -38,13 +42,20 @@ class Rollout(ApiModel):
         8, description="Responses to each prompt, its group (verl's rollout.n)."
     )
     temperature: Annotated[float, Field(gt=0, le=10)] = Field(1.0, description="Sampling temperature.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling: probability mass to sample from.")
-    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] = Field(-1, description="Number of likeliest tokens to sample from; -1 is all.")
-    stop: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)] = Field(
-        default_factory=list, description="Strings that end a response, besides the end-of-text token."
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Nucleus sampling: probability mass to sample from."
     )
-    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(
-        0, description="Seed of the sampling; each sample's own seed derives from it, the step, the prompt and the sample."
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] = Field(
+        -1, description="Number of likeliest tokens to sample from; -1 is all."
+    )
+    stop: Annotated[list[Annotated[str, StringConstraints(min_length=1, max_length=256)]], Field(max_length=16)] = (
+        Field(default_factory=list, description="Strings that end a response, besides the end-of-text token.")
+    )
+    seed: Seed = Field(
+        0,
+        description=(
+            "Seed of the sampling; each sample's own seed derives from it, the step, the prompt and the sample."
+        ),
     )
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(
         1, description="GPUs that one engine spreads over (vllm)."
@@ -55,7 +66,20 @@ class Rollout(ApiModel):
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] = Field(
         256, description="Sequences that an engine generates at once; finished ones are replaced at once."
     )
-    enforce_eager: bool = Field(False, description="Run vLLM without CUDA graphs and compilation: starts faster, generates slower.")
+    enforce_eager: bool = Field(
+        False, description="Run vLLM without CUDA graphs and compilation: starts faster, generates slower."
+    )
     deadline: Duration = Field("30m", description="Longest that one step's generation may take.")
-    validation: ValidationSampling = Field(default_factory=ValidationSampling, description="Sampling of validation responses.")
+    validation: ValidationSampling = Field(
+        default_factory=ValidationSampling, description="Sampling of validation responses."
+    )
     weight_sync: WeightSync = Field(default_factory=WeightSync, description="Transfer of weights into the engines.")
+
+    rules = (
+        Rule(
+            "duration(self.deadline) > duration('0s')",
+            "rollout.deadline must be above 0s: set it to 30m, say",
+            "deadline",
+        ),
+        Rule("self.topK != 0", "rollout.topK of 0 leaves no token to sample: set it to -1 for all tokens", "topK"),
+    )

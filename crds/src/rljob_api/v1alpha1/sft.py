@@ -17,4 +17,6 @@ class Sft(ApiModel):
     steps: Count = Field(description="Supervised steps; RL steps are counted after them.")
     data: Files = Field(default_factory=list, description="Files with responses; the default is data.train.")
     batch_size: Count = Field(64, description="Rows of one step.")
-    learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(1e-4, description="Peak learning rate, decayed linearly to 0.")
+    learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        1e-4, description="Peak learning rate, decayed linearly to 0."
+    )

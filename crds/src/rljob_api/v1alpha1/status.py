@@ -5,10 +5,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel
+from rljob_api.v1alpha1.base import ApiModel, list_map
 
 Phase = Literal[
-    "Pending", "Queued", "Starting", "Running", "Recovering", "Suspending", "Suspended", "Succeeded", "Failed", "Deleting"
+    "Pending",
+    "Queued",
+    "Starting",
+    "Running",
+    "Recovering",
+    "Suspending",
+    "Suspended",
+    "Succeeded",
+    "Failed",
+    "Deleting",
 ]
 
 
@@ -30,12 +39,16 @@ class Progress(ApiModel):
     total_steps: int = Field(0, ge=0, description="Steps of the whole run, supervised ones included.")
     percent: float = Field(0.0, ge=0, le=100, description="step / totalSteps x 100.")
     eta: datetime | None = Field(None, description="When the last step should be done.")
-    phase: Annotated[str, Field(max_length=64)] = Field("", description="What the trainer does now: rollout, update, sync ...")
+    phase: Annotated[str, Field(max_length=64)] = Field(
+        "", description="What the trainer does now: rollout, update, sync ..."
+    )
     stage: Annotated[str, Field(max_length=64)] = Field("", description="sft or rl.")
     reward: float | None = Field(None, description="Mean reward of the last RL step.")
     validation_reward: float | None = Field(None, description="Mean reward of the last validation.")
     response_tokens: float | None = Field(None, description="Mean length of the last step's responses, in tokens.")
-    tokens_per_second: float | None = Field(None, description="Prompt and response tokens of the last step over its time.")
+    tokens_per_second: float | None = Field(
+        None, description="Prompt and response tokens of the last step over its time."
+    )
     policy_version: int = Field(0, ge=0, description="Optimizer updates' version that the engines hold.")
 
 
@@ -57,7 +70,7 @@ class RLJobStatus(ApiModel):
     start_time: datetime | None = Field(None, description="When the first driver started.")
     completion_time: datetime | None = Field(None, description="When the job succeeded or failed.")
     conditions: Annotated[list[Condition], Field(max_length=64)] = Field(
-        default_factory=list, description="Aspects of the job's state.", json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        default_factory=list, description="Aspects of the job's state.", json_schema_extra=list_map("type")
     )
     progress: Progress | None = Field(None, description="How far the training is.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest durable checkpoint.")

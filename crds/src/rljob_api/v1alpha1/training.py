@@ -4,21 +4,42 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import ApiModel, Count, CountOrZero, Name, Path, Rule, Text
+from rljob_api.v1alpha1.base import (
+    KEY_PATTERN,
+    OBJECT_NAME_PATTERN,
+    VARIABLE_PATTERN,
+    ApiModel,
+    Count,
+    CountOrZero,
+    Path,
+    Rule,
+    Seed,
+    Text,
+)
 
 Logger = Literal["console", "tensorboard", "wandb", "mlflow", "trackio"]
+
+
+def _console() -> list[Logger]:
+    return ["console"]
 
 
 class Training(ApiModel):
     """Length and reporting of the run."""
 
     steps: Count = Field(description="Training steps (after the supervised ones of spec.sft).")
-    epochs: Count | None = Field(None, description="Passes over the training data after which the run ends even before its last step.")
+    epochs: Count | None = Field(
+        None, description="Passes over the training data after which the run ends even before its last step."
+    )
     validate_every: CountOrZero = Field(0, description="Steps between validations; 0 is never.")
-    validate_before_training: bool = Field(True, description="Validate before the first RL step too, where there is validation data.")
-    seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = Field(0, description="Seed of random weights.")
+    validate_before_training: bool = Field(
+        True, description="Validate before the first RL step too, where there is validation data."
+    )
+    seed: Seed = Field(0, description="Seed of random weights.")
     loggers: Annotated[list[Logger], Field(max_length=8)] = Field(
-        default_factory=lambda: ["console"], description="Where metrics go, besides the run's own metrics file."
+        default_factory=_console,
+        description="Where metrics go, besides the run's own metrics file.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     project: Text = Field("rljob", description="Project name for wandb, mlflow and trackio.")
 
@@ -29,15 +50,20 @@ class Checkpoint(ApiModel):
     every_steps: CountOrZero = Field(10, description="Steps between checkpoints; 0 keeps only the last step's.")
     keep_last: Count = Field(3, description="Checkpoints to keep.")
     resume: Path = Field(
-        "auto", description="auto: from the newest checkpoint, if any. never: from the start. Else the path of a checkpoint."
+        "auto",
+        description="auto: from the newest checkpoint, if any. never: from the start. Else the path of a checkpoint.",
     )
 
 
 class Cluster(ApiModel):
     """Shape of the cluster. `rljob run` trains on one machine and takes --ranks instead."""
 
-    nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="Worker pods; the head is extra and has no GPU.")
-    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(8, description="GPUs of each worker pod; 0 trains on CPUs.")
+    nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="Worker pods; the head is extra and has no GPU."
+    )
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(
+        8, description="GPUs of each worker pod; 0 trains on CPUs."
+    )
     ranks_per_node: Annotated[int, Field(ge=1, le=16)] | None = Field(
         None, description="Trainer processes of each worker pod; the default is gpusPerNode, or 1 without GPUs."
     )
@@ -54,8 +80,12 @@ class Cluster(ApiModel):
 class SecretKeyRef(ApiModel):
     """One key of a Secret."""
 
-    name: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(description="The Secret's name.")
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(description="The key in the Secret.")
+    name: Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_length=1, max_length=253)] = Field(
+        description="The Secret's name."
+    )
+    key: Annotated[str, StringConstraints(pattern=KEY_PATTERN, min_length=1, max_length=253)] = Field(
+        description="The key in the Secret."
+    )
 
 
 class EnvValueFrom(ApiModel):
@@ -69,15 +99,10 @@ class EnvValueFrom(ApiModel):
 class EnvVar(ApiModel):
     """One environment variable of the trainer's processes."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] = Field(
+    name: Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=256)] = Field(
         description="The variable's name."
     )
     value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(None, description="Its value.")
     value_from: EnvValueFrom | None = Field(None, description="The source of its value.")
 
-    rules = (
-        Rule("has(self.value) != has(self.valueFrom)", "set either value or valueFrom", "value"),
-    )
-
-
-__all__ = ["Checkpoint", "Cluster", "EnvValueFrom", "EnvVar", "Logger", "Name", "SecretKeyRef", "Training"]
+    rules = (Rule("has(self.value) != has(self.valueFrom)", "set either value or valueFrom", "value"),)

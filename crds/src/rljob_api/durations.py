@@ -1,0 +1,19 @@
+"""Go's durations, as every time span of the API is written."""
+
+import re
+
+DURATION_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h))+$"
+"""Six digits a part: no duration overflows Go's 64-bit nanoseconds within the field's length."""
+
+_PART = re.compile(r"([0-9.]+)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a Go duration: "1h30m" is 5400.0, "500ms" is 0.5.
+
+    Raises ValueError where `text` is none that the API accepts.
+    """
+    if not re.fullmatch(DURATION_PATTERN, text):
+        raise ValueError(f"{text!r} is no duration; write 90s, 1h30m or 500ms")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))

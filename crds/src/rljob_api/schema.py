@@ -1,0 +1,108 @@
+"""The models as a structural schema, the form that Kubernetes asks of a CRD.
+
+Structural means: no $ref, no anyOf, oneOf or allOf, a type at every node. What pydantic writes differently is inlined
+and flattened here: `X | None` is an optional X, and a default that pydantic builds is written out.
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
+"""
+
+import inspect
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema, to_jsonable_python
+
+from rljob_api.v1alpha1.base import ApiModel
+
+Schema = dict[str, Any]
+
+RULES = "x-kubernetes-validations"
+FREE_FORM = "x-kubernetes-preserve-unknown-fields"
+
+
+@cache
+def structural_schema(model: type[ApiModel]) -> Schema:
+    """The schema of `model`, named by its aliases, with the defaults and CEL rules of every model in it."""
+    schema = model.model_json_schema(schema_generator=_Structural)
+    inlined: Schema = _inlined(schema, schema.get("$defs", {}))
+    return inlined
+
+
+def with_defaults(schema: Schema, value: Any) -> Any:
+    """A copy of `value` as the API server judges it: nulls dropped, absent fields filled where they have a default."""
+    if isinstance(value, dict) and "properties" in schema:
+        written = {key: item for key, item in value.items() if item is not None}
+        for key, field in schema["properties"].items():
+            if key not in written and "default" in field:
+                written[key] = deepcopy(field["default"])
+        return {key: with_defaults(schema["properties"].get(key, {}), item) for key, item in written.items()}
+    if isinstance(value, list):
+        return [with_defaults(schema.get("items", {}), item) for item in value]
+    return deepcopy(value)
+
+
+class _Structural(GenerateJsonSchema):
+    """pydantic's generator, with Kubernetes' words for what JSON Schema says otherwise."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        return {"type": "string", "enum": list(schema["expected"])}
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return _bounds(super().int_schema(schema))
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return _bounds(super().float_schema(schema))
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
+        written = super().dict_schema(schema)
+        if written.get("additionalProperties") is True:
+            written = {key: item for key, item in written.items() if key != "additionalProperties"} | {FREE_FORM: True}
+        return written
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        written = self.generate_inner(schema["schema"])
+        default = schema["default_factory"]() if "default_factory" in schema else schema.get("default")  # type: ignore[call-arg]
+        if default is None:
+            return written
+        return written | {"default": {} if isinstance(default, BaseModel) else to_jsonable_python(default)}
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        model = schema["cls"]
+        written = super().model_schema(schema)
+        written["description"] = inspect.cleandoc(model.__doc__ or "")
+        if rules := getattr(model, "rules", ()):
+            written[RULES] = [
+                {"rule": rule.cel, "message": rule.message} | ({"fieldPath": f".{rule.field}"} if rule.field else {})
+                for rule in rules
+            ]
+        return written
+
+
+def _bounds(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """OpenAPI 3.0 says `minimum: 0, exclusiveMinimum: true` for JSON Schema's `exclusiveMinimum: 0`."""
+    for bound in ("Minimum", "Maximum"):
+        if (limit := schema.pop(f"exclusive{bound}", None)) is not None:
+            schema |= {bound.lower(): limit, f"exclusive{bound}": True}
+    return schema
+
+
+def _inlined(node: Any, definitions: dict[str, Schema]) -> Any:
+    """`node` with every $ref replaced by what it names; what stands beside a $ref wins."""
+    if isinstance(node, list):
+        return [_inlined(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        beside = {key: item for key, item in node.items() if key != "$ref"}
+        node = definitions[node["$ref"].rsplit("/", 1)[1]] | beside
+    return {key: _inlined(item, definitions) for key, item in node.items() if not _dropped(key, item)}
+
+
+def _dropped(key: str, item: Any) -> bool:
+    """Titles repeat names, definitions are inlined, and Kubernetes closes objects by itself."""
+    return key == "$defs" or (key == "title" and isinstance(item, str)) or (key == "additionalProperties" and not item)

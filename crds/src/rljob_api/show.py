@@ -1,0 +1,60 @@
+"""The resolved job as text: what `rljob show` prints."""
+
+from typing import Any
+
+import yaml
+
+from rljob_api.resolve import resolve
+from rljob_api.schema import structural_schema, with_defaults
+from rljob_api.v1alpha1 import RLJob, RLJobSpec
+from rljob_api.v1alpha1.algorithm import Algorithm
+from rljob_api.validation.rules import rule_findings
+from rljob_api.validation.source import FieldPath, plain_scalar
+
+
+def render_show(job: RLJob) -> str:
+    """`job` with every field that it executes filled in, as YAML in the order of the models.
+
+    Fields without an effect are left out (clipRatioHigh where the loss is clip), so the text is a valid RLJob itself.
+    """
+    spec = with_defaults(structural_schema(RLJobSpec), resolve(job.spec).model_dump(mode="json", by_alias=True))
+    spec["algorithm"] = _effective(spec["algorithm"])
+    metadata = job.metadata.model_dump(mode="json", by_alias=True)
+    document = {
+        "apiVersion": job.api_version,
+        "kind": job.kind,
+        "metadata": {key: metadata[key] for key in _SHOWN_METADATA if metadata.get(key)},
+        "spec": spec,
+    }
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+_SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+def _effective(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """`algorithm` without the fields that its own rules refuse."""
+    if algorithm["preset"] == "sft":
+        return {"preset": "sft"}
+    refused = {finding.path for finding in rule_findings(structural_schema(Algorithm), algorithm)}
+    return _without(algorithm, refused)
+
+
+def _without(fields: dict[str, Any], refused: set[FieldPath], path: FieldPath = ()) -> dict[str, Any]:
+    return {
+        name: _without(item, refused, (*path, name)) if isinstance(item, dict) else item
+        for name, item in fields.items()
+        if (*path, name) not in refused
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Text of several lines as a block; text that Kubernetes would read as something else in quotes."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if isinstance(plain_scalar(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,131 @@
+"""One file, judged as the API server would judge it, with every error at once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rljob_api.schema import FREE_FORM, Schema, structural_schema, with_defaults
+from rljob_api.v1alpha1 import RLJob
+from rljob_api.validation.metadata import METADATA
+from rljob_api.validation.overrides import apply_overrides
+from rljob_api.validation.problems import InvalidRLJob, Problem
+from rljob_api.validation.rules import rule_findings
+from rljob_api.validation.source import Document, dotted, read_documents
+from rljob_api.validation.structure import findings
+from rljob_api.validation.suggest import closest
+
+GROUP = "rljob.dev"
+KIND = "RLJob"
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What a file holds.
+
+    jobs: its valid RLJobs. problems: every error, in the order of the file. notes: what was left unjudged.
+    """
+
+    jobs: tuple[RLJob, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...] = ()
+
+
+def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated:
+    """Judge each RLJob of a YAML file; documents of other kinds are noted and left alone.
+
+    source: the file's name, for the problems' positions.
+    overrides: "PATH=VALUE" each, written into every RLJob before it is judged.
+    """
+    documents, problems = read_documents(text, source)
+    jobs: list[RLJob] = []
+    notes: list[Problem] = []
+    for document in documents:
+        if kind := _other_kind(document.value):
+            notes.append(_problem(document, ("kind",), f"a {kind} is not judged here"))
+        elif found := [*apply_overrides(document, overrides), *judge(document)]:
+            problems += found
+        else:
+            jobs.append(_parsed(document.value))
+    if not jobs and not problems:
+        problems.append(_nothing_in(source, notes))
+    return Validated(tuple(jobs), tuple(_in_order(problems)), tuple(notes))
+
+
+def validate_file(path: Path | str, overrides: Sequence[str] = ()) -> Validated:
+    """`validate` for a file by name; a file that cannot be read is a problem too."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(path, f"is not UTF-8 text: byte {error.start} is wrong")
+    except OSError as error:
+        return _unreadable(path, f"cannot be read: {error.strerror}")
+    return validate(text, str(path), overrides)
+
+
+def load_rljob(path: Path | str, overrides: Sequence[str] = ()) -> RLJob:
+    """The one RLJob of a file, overrides applied.
+
+    Raises InvalidRLJob with every problem of the file.
+    """
+    validated = validate_file(path, overrides)
+    if validated.problems:
+        raise InvalidRLJob(validated.problems)
+    if len(validated.jobs) > 1:
+        names = ", ".join(job.metadata.name for job in validated.jobs)
+        message = f"holds several RLJobs: {names}"
+        raise InvalidRLJob([Problem(str(path), 1, 1, "", message, "Give each a file of its own")])
+    return validated.jobs[0]
+
+
+def judge(document: Document) -> list[Problem]:
+    """Every error of one document that is meant to be an RLJob."""
+    schema = document_schema()
+    value = with_defaults(schema, document.value)
+    found = list(findings(schema, value))
+    found += rule_findings(schema, value, broken={finding.path for finding in found})
+    return document.problems + [
+        _problem(document, finding.path, finding.message, finding.remedy, at_key=finding.at_key) for finding in found
+    ]
+
+
+@cache
+def document_schema() -> Schema:
+    """The schema of a whole file: the CRD's, and Kubernetes' own for metadata. status is the operator's, not judged."""
+    schema = structural_schema(RLJob)
+    return schema | {"properties": schema["properties"] | {"metadata": METADATA, "status": {FREE_FORM: True}}}
+
+
+def _parsed(value: Any) -> RLJob:
+    written = {key: item for key, item in with_defaults(document_schema(), value).items() if key != "status"}
+    return RLJob.model_validate(written, strict=True, by_alias=True, by_name=False)
+
+
+def _other_kind(value: Any) -> str | None:
+    """The kind of a document that is clearly some other Kubernetes object, not a misspelt RLJob."""
+    if not isinstance(value, dict):
+        return None
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if not isinstance(kind, str) or not isinstance(version, str) or version.startswith(f"{GROUP}/"):
+        return None
+    return None if closest(kind, [KIND], cutoff=0.8) else kind
+
+
+def _nothing_in(source: str, notes: Sequence[Problem]) -> Problem:
+    message = "holds no RLJob" if notes else "is empty"
+    return Problem(source, 1, 1, "", message, f"An RLJob begins with apiVersion: {GROUP}/v1alpha1 and kind: {KIND}")
+
+
+def _problem(
+    document: Document, path: tuple[str | int, ...], message: str, remedy: str = "", *, at_key: bool = False
+) -> Problem:
+    return Problem(*document.locate(path, key=at_key), dotted(path), message, remedy)
+
+
+def _unreadable(path: Path | str, message: str) -> Validated:
+    return Validated((), (Problem(str(path), None, None, "", message),))
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))

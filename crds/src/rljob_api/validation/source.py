@@ -1,0 +1,251 @@
+"""YAML as Kubernetes reads it, with the place of every key and value.
+
+kubectl turns YAML 1.1 into JSON before the API server sees it (sigs.k8s.io/yaml): yes, on and y are booleans, 1e-6 and
+1_000 are numbers, 010 is eight, 8.0 is the integer 8, and 1:30 and dates are text. PyYAML differs in most of these, so
+only its scanner and composer serve here; what a scalar means is decided below.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from rljob_api.validation.problems import Problem
+
+FieldPath = tuple[str | int, ...]
+
+MAX_NODES = 100_000
+MAX_DEPTH = 64
+
+
+class Location(NamedTuple):
+    """A place in a file, counted from 1; or an option that wrote a value, which has no lines."""
+
+    source: str
+    line: int | None = None
+    column: int | None = None
+
+
+@dataclass(slots=True)
+class Document:
+    """One YAML document as JSON values, with the places of its keys and values, and what was wrong with its YAML."""
+
+    value: Any
+    start: Location
+    keys: dict[FieldPath, Location] = field(default_factory=dict)
+    values: dict[FieldPath, Location] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def locate(self, path: FieldPath, *, key: bool) -> Location:
+        """Where `path` stands: its key or its value; for an absent field the key of what should hold it."""
+        if path in self.values:
+            return self.keys.get(path, self.values[path]) if key else self.values[path]
+        return self.locate(path[:-1], key=True) if path else self.start
+
+    def mark(self, path: FieldPath, location: Location) -> None:
+        """Note that `location` wrote what stands at `path` and below it."""
+        for places in (self.keys, self.values):
+            for old in [known for known in places if known[: len(path)] == path]:
+                del places[old]
+        self.values[path] = location
+
+
+def dotted(path: FieldPath) -> str:
+    """("spec", "rewards", "functions", 0, "name") as "spec.rewards.functions[0].name"."""
+    text = ""
+    for part in path:
+        plain = isinstance(part, str) and re.fullmatch(r"[\w-]+", part)
+        text += (f".{part}" if text else str(part)) if plain else f"[{part}]"
+    return text
+
+
+def read_documents(text: str, source: str) -> tuple[list[Document], list[Problem]]:
+    """The documents of a file that are not empty, and what keeps the rest of it from being read."""
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    try:
+        for node in yaml.compose_all(text, Loader=_Loader):
+            document = _Builder(source).document(node)
+            if document.value is not None or document.problems:
+                documents.append(document)
+    except yaml.MarkedYAMLError as error:
+        problems.append(_unreadable(error, source))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problems.append(Problem(source, line, 1, "", "YAML cannot hold this control character", "Remove it"))
+    except (_TooLargeError, RecursionError):
+        message = f"holds more than {MAX_NODES} values or {MAX_DEPTH} levels once its aliases are followed"
+        problems.append(Problem(source, 1, 1, "", message, "Write it without nested anchors"))
+    return documents, problems
+
+
+def read_value(text: str) -> Any:
+    """One value as YAML writes it; text that is no YAML stands for itself."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        return None if node is None else _Builder("").build(node, (), 0)
+    except (yaml.YAMLError, _TooLargeError, RecursionError):
+        return text
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+class _Loader(yaml.BaseLoader):
+    """Marks each scalar that has neither quotes nor a tag as `plain`."""
+
+
+_Loader.add_implicit_resolver("plain", re.compile(""), None)
+
+_TAG = "tag:yaml.org,2002:"
+_TYPED = {"plain", *(_TAG + name for name in ("bool", "int", "float", "null", "timestamp"))}
+
+
+class _Builder:
+    """Values of one document, and where each stands."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.keys: dict[FieldPath, Location] = {}
+        self.values: dict[FieldPath, Location] = {}
+        self.problems: list[Problem] = []
+        self.nodes = 0
+
+    def document(self, node: Node) -> Document:
+        value = self.build(node, (), 0)
+        return Document(value, _location(self.source, node.start_mark), self.keys, self.values, self.problems)
+
+    def build(self, node: Node, path: FieldPath, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise _TooLargeError
+        self.values[path] = _location(self.source, node.start_mark)
+        if isinstance(node, SequenceNode):
+            return [self.build(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path, depth)
+        return self._scalar(node, path)
+
+    def _mapping(self, node: MappingNode, path: FieldPath, depth: int) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node, merged in self._pairs(node, path, depth):
+            key = self._key(key_node, path)
+            if key is None or (merged and key in mapping):
+                continue
+            here = (*path, key)
+            if key in mapping:
+                first = self.keys[here].line
+                self._problem(key_node, here, f"is set twice, first in line {first}", "Remove one of the two")
+            mapping[key] = self.build(value_node, here, depth + 1)
+            self.keys[here] = _location(self.source, key_node.start_mark)
+        return mapping
+
+    def _pairs(self, node: MappingNode, path: FieldPath, depth: int) -> Iterator[tuple[Node, Node, bool]]:
+        """The mapping's own pairs, then those that `<<` merges into it and that it may override."""
+        if depth > MAX_DEPTH:
+            raise _TooLargeError
+        yield from ((key, value, False) for key, value in node.value if not _is_merge(key))
+        for merge in (value for key, value in node.value if _is_merge(key)):
+            for source in merge.value if isinstance(merge, SequenceNode) else [merge]:
+                if isinstance(source, MappingNode):
+                    yield from ((key, value, True) for key, value, _ in self._pairs(source, path, depth + 1))
+                else:
+                    self._problem(source, (*path, "<<"), "must be an alias of a mapping, such as *defaults")
+
+    def _key(self, node: Node, path: FieldPath) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self._problem(node, path, "a key must be text", "Write a name before the ':'")
+            return None
+        key = plain_scalar(node.value) if node.tag in _TYPED else node.value
+        return key if isinstance(key, str) else json.dumps(key)
+
+    def _scalar(self, node: Node, path: FieldPath) -> Any:
+        if node.tag not in {*_TYPED, _TAG + "str"}:
+            self._problem(node, path, f"Kubernetes does not know the YAML tag {node.tag}", "Remove the tag")
+        value = plain_scalar(node.value) if node.tag in _TYPED else node.value
+        if isinstance(value, float) and not math.isfinite(value):
+            self._problem(node, path, f"must be a finite number; got {node.value}")
+            return None
+        return value
+
+    def _problem(self, node: Node, path: FieldPath, message: str, remedy: str = "") -> None:
+        location = _location(self.source, node.start_mark)
+        self.problems.append(Problem(*location, dotted(path), message, remedy))
+
+
+def _is_merge(key: Node) -> bool:
+    return bool(key.tag == "plain" and key.value == "<<")
+
+
+_WORDS: dict[str, bool | float | None] = {
+    **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
+    **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
+    **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
+    **dict.fromkeys([".nan", ".NaN", ".NAN"], math.nan),
+    **dict.fromkeys([".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], math.inf),
+    **dict.fromkeys(["-.inf", "-.Inf", "-.INF"], -math.inf),
+}
+_BASES = {
+    16: re.compile(r"[-+]?0[xX][0-9a-fA-F]+"),
+    8: re.compile(r"[-+]?0[oO]?[0-7]+"),
+    2: re.compile(r"[-+]?0[bB][01]+"),
+    10: re.compile(r"[-+]?(0|[1-9][0-9]*)"),
+}
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_LARGEST_INTEGER_AS_JSON = 1e21  # Go writes larger floats with an exponent
+
+
+def plain_scalar(text: str) -> Any:
+    """The JSON value of a scalar without quotes, as sigs.k8s.io/yaml has it."""
+    if text in _WORDS:
+        return _WORDS[text]
+    digits = text.replace("_", "") if text[0] in "+-0123456789" else text
+    for base, pattern in _BASES.items():
+        if pattern.fullmatch(digits):
+            return _json_number(int(re.sub("0[xXoObB]?(?=.)", "", digits, count=1) if base != 10 else digits, base))
+    return _json_number(float(digits)) if _FLOAT.fullmatch(digits) else text
+
+
+def _json_number(number: float) -> float:
+    """Whole floats are integers in JSON; integers beyond 64 bits are floats in Kubernetes."""
+    if isinstance(number, int):
+        return number if -(2**63) <= number < 2**63 else float(number)
+    whole = number.is_integer() and abs(number) < _LARGEST_INTEGER_AS_JSON
+    return _json_number(int(number)) if whole and abs(number) < 2**63 else number
+
+
+def _location(source: str, mark: yaml.Mark) -> Location:
+    return Location(source, mark.line + 1, mark.column + 1)
+
+
+_YAML_ERRORS = (
+    ("'\\t'", "a tab cannot indent YAML", "Use spaces"),
+    (
+        "mapping values are not allowed",
+        "a second ':' in one line, or a line indented too far",
+        "Quote text with ': ' in it",
+    ),
+    ("could not find expected ':'", "a key without ':'", "Write KEY: VALUE, and quote text of several lines"),
+    ("expected <block end>", "this line's indentation fits no block above it", "Indent it like its neighbours"),
+    ("expected ',' or ']'", "a list in [ ] is not closed, or lacks a comma", "Close it with ]"),
+    ("expected ',' or '}'", "a mapping in { } is not closed, or lacks a comma", "Close it with }"),
+    ("while scanning a quoted scalar", "a quote is not closed", "Close it, or double it inside the text"),
+    ("found undefined alias", "an alias without its anchor", "Define &NAME before *NAME"),
+    ("found duplicate anchor", "an anchor is defined twice", "Rename one"),
+    ("that cannot start any token", "text cannot begin with this character", "Put the text in quotes"),
+)
+
+
+def _unreadable(error: yaml.MarkedYAMLError, source: str) -> Problem:
+    mark = error.problem_mark or error.context_mark or yaml.Mark(source, 0, 0, 0, None, 0)
+    said = f"{error.context} {error.problem}"
+    for part, message, remedy in _YAML_ERRORS:
+        if part in said:
+            return Problem(*_location(source, mark), "", f"not readable as YAML: {message}", remedy)
+    return Problem(*_location(source, mark), "", f"not readable as YAML: {error.problem}")

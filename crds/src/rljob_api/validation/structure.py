@@ -1,0 +1,177 @@
+"""Whether a value has the shape that a structural schema asks for, in words for people."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.schema import FREE_FORM, Schema
+from rljob_api.v1alpha1.base import PATTERN_MEANINGS
+from rljob_api.validation.source import FieldPath
+from rljob_api.validation.suggest import closest, suggest_field
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One error at `path`. at_key: it is the field's name that is wrong, or the field that is missing."""
+
+    path: FieldPath
+    message: str
+    remedy: str = ""
+    at_key: bool = False
+
+
+def findings(schema: Schema, value: Any, path: FieldPath = ()) -> Iterator[Finding]:
+    """Every error of `value` against `schema`, at most one for a scalar."""
+    if not _has_type(schema, value):
+        yield Finding(path, f"must be {_ARTICLES[schema['type']]}; got {shown(value)}", _type_remedy(schema, value))
+    elif isinstance(value, dict):
+        yield from _object(schema, value, path)
+    elif isinstance(value, list):
+        yield from _list(schema, value, path)
+    elif finding := _scalar(schema, value, path):
+        yield finding
+
+
+def shown(value: Any) -> str:
+    """`value` as it would stand in YAML, cut where it is long."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 4]}...{text[-1]}"
+
+
+_LONGEST_SHOWN = 60
+_ARTICLES = {
+    "object": "a mapping of fields",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+}
+
+
+def _has_type(schema: Schema, value: Any) -> bool:
+    if "type" not in schema:
+        return True
+    return isinstance(value, _TYPES[schema["type"]]) and (schema["type"] == "boolean" or not isinstance(value, bool))
+
+
+def _type_remedy(schema: Schema, value: Any) -> str:
+    wanted = schema["type"]
+    if wanted == "string" and isinstance(value, (bool, int, float)):
+        return "Put it in quotes"
+    if wanted == "array" and value is not None:
+        return "Write it as a list, in [ ]"
+    if wanted == "object" and schema.get("properties"):
+        return f"Its fields are {', '.join(schema['properties'])}"
+    if isinstance(value, str) and _reads_as(wanted, value):
+        return "Remove the quotes"
+    return ""
+
+
+def _reads_as(wanted: str, text: str) -> bool:
+    pattern = {"integer": r"[-+]?\d+", "number": r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?", "boolean": "true|false"}
+    return bool(re.fullmatch(pattern.get(wanted, "(?!)"), text))
+
+
+def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[Finding]:
+    properties = schema.get("properties", {})
+    others = schema.get("additionalProperties")
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Finding((*path, name), "is required", _first_sentence(properties[name]), at_key=True)
+    for name, item in value.items():
+        field = properties.get(name, others)
+        if field is not None:
+            yield from findings(field, item, (*path, name))
+        elif FREE_FORM not in schema:
+            yield Finding((*path, name), "unknown field", suggest_field(name, tuple(properties)), at_key=True)
+    if len(value) > schema.get("maxProperties", len(value)):
+        yield Finding(path, f"takes at most {schema['maxProperties']} entries; got {len(value)}")
+
+
+def _first_sentence(schema: Schema) -> str:
+    description: str = schema.get("description", "")
+    return description.split(". ", maxsplit=1)[0].removesuffix(".")
+
+
+def _list(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Finding]:
+    for index, item in enumerate(value):
+        yield from findings(schema.get("items", {}), item, (*path, index))
+    if len(value) < schema.get("minItems", 0):
+        yield Finding(path, f"needs at least {schema['minItems']} entry")
+    if len(value) > schema.get("maxItems", len(value)):
+        yield Finding(path, f"takes at most {schema['maxItems']} entries; got {len(value)}")
+    yield from _repeats(schema, value, path)
+
+
+def _repeats(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Finding]:
+    """Entries that an earlier one equals, in their key (list type map) or as a whole (list type set)."""
+    kind = schema.get("x-kubernetes-list-type")
+    key = schema["x-kubernetes-list-map-keys"][0] if kind == "map" else None
+    seen: list[Any] = []
+    for index, item in enumerate(value if kind in {"map", "set"} else ()):
+        identity = item.get(key) if isinstance(item, dict) else item
+        if identity in seen and identity is not None:
+            where = (*path, index, key) if key else (*path, index)
+            yield Finding(where, f"{shown(identity)} stands in this list already", "Rename it" if key else "Remove it")
+        seen.append(identity)
+
+
+def _scalar(schema: Schema, value: Any, path: FieldPath) -> Finding | None:
+    options = schema.get("enum")
+    if options and value not in options:
+        wanted = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
+        near = closest(value, options)
+        return Finding(path, f"must be {wanted}; got {shown(value)}", f"Did you mean {near}?" if near else "")
+    wanted = _broken_length(schema, value) if isinstance(value, str) else _broken_range(schema, value)
+    return Finding(path, f"{wanted}; got {shown(value)}") if wanted else None
+
+
+def _broken_length(schema: Schema, text: str) -> str:
+    if not text and schema.get("minLength", 0) > 0:
+        return "must not be empty"
+    if len(text) > schema.get("maxLength", len(text)):
+        return f"must have at most {schema['maxLength']} characters, not {len(text)}"
+    pattern = schema.get("pattern")
+    too_short = len(text) < schema.get("minLength", 0)
+    return f"must be {PATTERN_MEANINGS[pattern]}" if pattern and (too_short or not _matches(pattern, text)) else ""
+
+
+def _matches(pattern: str, text: str) -> bool:
+    # Python's $ also matches before a final line break; RE2's does not.
+    return bool(re.fullmatch(pattern, text))
+
+
+def _broken_range(schema: Schema, number: float) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum", False), schema.get("exclusiveMaximum", False)
+    too_low = low is not None and (number <= low if above else number < low)
+    too_high = high is not None and (number >= high if below else number > high)
+    if not (too_low or too_high):
+        return ""
+    if None not in (low, high) and not above and not below:
+        return f"must be from {_plain(low)} to {_plain(high)}"
+    bounds = [
+        f"{'above' if above else 'at least'} {_plain(low)}" if low is not None else "",
+        f"{'below' if below else 'at most'} {_plain(high)}" if high is not None else "",
+    ]
+    return f"must be {' and '.join(filter(None, bounds))}"
+
+
+def _plain(number: Any) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)

@@ -1,0 +1,94 @@
+"""What a person may have meant by a name that does not exist."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache
+
+from pydantic.alias_generators import to_camel
+
+from rljob_api.schema import Schema, structural_schema
+from rljob_api.v1alpha1 import RLJobSpec
+
+VERL_NAMES = {
+    "train_files": "spec.data.train",
+    "val_files": "spec.data.validation",
+    "train_batch_size": "spec.data.promptsPerStep",
+    "max_prompt_length": "spec.data.maxPromptTokens",
+    "max_response_length": "spec.data.maxResponseTokens",
+    "filter_overlong_prompts": "spec.data.overlongPrompts",
+    "adv_estimator": "spec.algorithm.advantage",
+    "loss_agg_mode": "spec.algorithm.aggregation",
+    "entropy_coeff": "spec.algorithm.entropyCoefficient",
+    "kl_loss_coef": "spec.algorithm.kl.coefficient",
+    "kl_coef": "spec.algorithm.kl.coefficient",
+    "kl_loss_type": "spec.algorithm.kl.estimator",
+    "kl_ctrl": "spec.algorithm.kl",
+    "filter_groups": "spec.algorithm.dynamicSampling",
+    "max_num_gen_batches": "spec.algorithm.dynamicSampling.maxRounds",
+    "n": "spec.rollout.samplesPerPrompt",
+    "tensor_model_parallel_size": "spec.rollout.tensorParallelSize",
+    "lr": "spec.actor.learningRate",
+    "lr_scheduler_type": "spec.actor.lrSchedule",
+    "ppo_mini_batch_size": "spec.actor.miniBatchSize",
+    "ppo_epochs": "spec.actor.epochs",
+    "ppo_max_token_len_per_gpu": "spec.actor.tokensPerMicroBatch",
+    "param_offload": "spec.actor.fsdp.offload",
+    "optimizer_offload": "spec.actor.fsdp.offload",
+    "enable_gradient_checkpointing": "spec.actor.gradientCheckpointing",
+    "custom_reward_function": "spec.rewards.functions",
+    "total_training_steps": "spec.training.steps",
+    "total_epochs": "spec.training.epochs",
+    "test_freq": "spec.training.validateEvery",
+    "val_before_train": "spec.training.validateBeforeTraining",
+    "logger": "spec.training.loggers",
+    "project_name": "spec.training.project",
+    "save_freq": "spec.checkpoint.everySteps",
+    "resume_mode": "spec.checkpoint.resume",
+    "nnodes": "spec.cluster.nodes",
+    "n_gpus_per_node": "spec.cluster.gpusPerNode",
+}
+"""Names of verl's configuration whose fields have other names here."""
+
+_ELSEWHERE_AT_MOST = 3
+
+
+def closest(word: str, options: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """The option that `word` is probably a misspelling of, capitals aside."""
+    lower = {option.lower(): option for option in options}
+    found = get_close_matches(str(word).lower(), lower, n=1, cutoff=cutoff)
+    return lower[found[0]] if found else None
+
+
+def suggest_field(name: str, siblings: Sequence[str]) -> str:
+    """What `name` should be: a sibling, verl's word, the same field elsewhere, or one of the siblings."""
+    camel = to_camel(name)
+    places = _places().get(camel, [])
+    if camel in siblings:
+        return f"Did you mean {camel}?"
+    if name.lower() in VERL_NAMES:
+        return f"Did you mean {VERL_NAMES[name.lower()]}?"
+    if places:
+        return f"Did you mean {' or '.join(places[:_ELSEWHERE_AT_MOST])}?"
+    if near := closest(camel, siblings):
+        return f"Did you mean {near}?"
+    if far := closest(camel, list(_places()), cutoff=0.8):
+        return f"Did you mean {' or '.join(_places()[far][:_ELSEWHERE_AT_MOST])}?"
+    return f"The fields here are {', '.join(siblings)}" if siblings else "Remove it"
+
+
+@cache
+def _places() -> dict[str, list[str]]:
+    """Paths of all fields of the spec, by their names."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in _paths(structural_schema(RLJobSpec), "spec"):
+        places[path.rsplit(".", 1)[1]].append(path)
+    return dict(places)
+
+
+def _paths(schema: Schema, prefix: str) -> Iterator[str]:
+    for name, field in schema.get("properties", {}).items():
+        path = f"{prefix}.{name}"
+        yield path
+        yield from _paths(field, path)
+        yield from _paths(field.get("items", {}), f"{path}[]")
