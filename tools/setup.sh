@@ -2,8 +2,8 @@
 # Make .venv: the locked requirements and this workspace's three packages, editable.
 #
 # Asks for a Debian or Ubuntu on x86-64, Python 3.11 to 3.13, root or sudo, and package registries.
-# Repeating it is safe and, when nothing is missing, takes a second. Which mirror, which certificates, which proxy:
-# whatever uv and pip are configured to use. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+# Repeating it is safe and, when nothing is missing, takes two seconds. Which mirror, which certificates, which proxy:
+# whatever uv and pip are configured to use, and else the system's certificates. PYTHON=/path/to/python chooses the interpreter of a new .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -14,6 +14,7 @@ main() {
     [[ $(uname -sm) == "Linux x86_64" ]] || fail "the locked packages are for Linux on x86-64, not $(uname -sm)"
     works .venv/bin/python || make_venv
     installed_uv || .venv/bin/python -m pip install --quiet --require-hashes -r requirements/setup.txt
+    configure_uv
     install_packages
     has_libnuma || apt_install libnuma1  # vLLM on CPUs loads it
     say "ready: $(.venv/bin/python --version) in .venv"
@@ -28,6 +29,21 @@ make_venv() {
     say "making .venv with $("$python" --version)"
     rm -rf .venv
     "$python" -m venv .venv
+}
+
+configure_uv() {  # it reads its own settings only
+    local index cert
+    index=$(pip_setting index-url)
+    cert=$(pip_setting cert)
+    if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
+    if [[ -n $cert ]]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$cert}; fi
+    if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}; fi
+}
+
+pip_setting() {  # NAME: from pip's environment, or from its files
+    local variable=PIP_${1^^}
+    variable=${variable//-/_}
+    echo "${!variable:-$(.venv/bin/python -m pip config get "global.$1" 2>/dev/null)}"
 }
 
 install_packages() {
