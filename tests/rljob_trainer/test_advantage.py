@@ -1,0 +1,221 @@
+"""Advantages against numbers worked out by hand; test_losses_against_trl.py compares them with TRL's."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import pytest
+from rljob_api.v1alpha1.algorithm import Advantage
+from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, uninformative_groups
+from rljob_trainer.errors import JobError, RewardError
+from rljob_trainer.types import Floats
+
+GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo"]
+EVERY_ESTIMATOR: list[Advantage] = list(ADVANTAGES)
+
+
+def batch(
+    rewards: Sequence[float],
+    groups: Sequence[int],
+    lengths: Sequence[int] | None = None,
+    penalties: Sequence[float] | None = None,
+    gamma: float = 1.0,
+) -> AdvantageBatch:
+    return AdvantageBatch(
+        np.array(rewards, np.float32),
+        np.array(groups, np.int64),
+        np.array(lengths or [1] * len(rewards), np.int64),
+        None if penalties is None else np.array(penalties, np.float32),
+        gamma,
+    )
+
+
+def random_batch(seed: int, gamma: float = 1.0) -> AdvantageBatch:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 9, size=12)
+    return AdvantageBatch(
+        rng.normal(size=12).astype(np.float32),
+        rng.permutation(np.repeat([7, 3, 5], 4)),
+        lengths,
+        rng.normal(scale=0.1, size=lengths.sum()).astype(np.float32),
+        gamma,
+    )
+
+
+def test_every_advantage_of_the_api_is_registered():
+    assert set(ADVANTAGES) == set(get_args(Advantage))
+
+
+def test_grpo_divides_the_distance_from_the_mean_by_the_sample_standard_deviation():
+    # Group 4: 1, 0, 0 has mean 1/3 and variance (4/9 + 1/9 + 1/9) / 2 = 1/3, so std 0.57735: 2/3 / std, -1/3 / std.
+    # Group 9: 2, 4 has mean 3 and variance (1 + 1) / 1 = 2, so std 1.41421: -1 / std, 1 / std.
+    advantages = ADVANTAGES["grpo"](batch([1, 2, 0, 4, 0], groups=[4, 9, 4, 9, 4], lengths=[2, 1, 1, 2, 1]))
+    expected = [1.154701, 1.154701, -0.707107, -0.577350, 0.707107, 0.707107, -0.577350]
+    np.testing.assert_allclose(advantages, expected, atol=3e-6)
+
+
+def test_dr_grpo_only_subtracts_the_mean():
+    advantages = ADVANTAGES["dr_grpo"](batch([1, 2, 0, 4, 0], groups=[4, 9, 4, 9, 4], lengths=[2, 1, 1, 2, 1]))
+    np.testing.assert_allclose(advantages, [2 / 3, 2 / 3, -1, -1 / 3, 1, 1, -1 / 3], rtol=1e-6)
+
+
+def test_rloo_subtracts_the_mean_of_the_others():
+    # Group 4: 1 - (0 + 0)/2 = 1, 0 - (1 + 0)/2 = -0.5. Group 9: 2 - 4 = -2, 4 - 2 = 2.
+    advantages = ADVANTAGES["rloo"](batch([1, 2, 0, 4, 0], groups=[4, 9, 4, 9, 4], lengths=[2, 1, 1, 2, 1]))
+    np.testing.assert_allclose(advantages, [1, 1, -2, -0.5, 2, 2, -0.5], rtol=1e-6)
+
+
+def test_group_estimators_take_the_summed_penalty_from_the_response_score():
+    # Scores: 1 - (0.1 + 0.2) = 0.7 and 1 - 0.5 = 0.5, of mean 0.6.
+    penalized = batch([1, 1], groups=[0, 0], lengths=[2, 1], penalties=[0.1, 0.2, 0.5])
+    np.testing.assert_allclose(ADVANTAGES["dr_grpo"](penalized), [0.1, 0.1, -0.1], rtol=1e-5)
+    np.testing.assert_allclose(ADVANTAGES["rloo"](penalized), [0.2, 0.2, -0.2], rtol=1e-5)
+    np.testing.assert_allclose(ADVANTAGES["grpo"](penalized), np.array([1, 1, -1]) / np.sqrt(2), rtol=1e-4)
+
+
+def test_reinforce_plus_plus_whitens_discounted_token_returns():
+    # Token rewards: -0.1, 1 - 0.2 = 0.8 | 0 - 0.4. Returns at gamma 0.5: -0.1 + 0.5 * 0.8 = 0.3, 0.8 | -0.4.
+    # Mean 0.7/3 = 0.233333; deviations 0.066667, 0.566667, -0.633333; variance 0.726667/3, std 0.492161.
+    advantages = ADVANTAGES["reinforce_plus_plus"](
+        batch([1, 0], groups=[0, 1], lengths=[2, 1], penalties=[0.1, 0.2, 0.4], gamma=0.5)
+    )
+    np.testing.assert_allclose(advantages, [0.135457, 1.151385, -1.286842], atol=2e-6)
+
+
+def test_reinforce_plus_plus_baseline_whitens_distances_from_the_group_mean():
+    # Distances per token: 0.5, 0.5 | -0.5 | 0, 0, 0 | 0. Mean 0.5/7 = 0.0714286; variance 0.75/7 - 0.0051020
+    # = 0.1020408, std 0.3194383: 0.4285714 / std, -0.5714286 / std, -0.0714286 / std.
+    advantages = ADVANTAGES["reinforce_plus_plus_baseline"](
+        batch([1, 0, 1, 1], groups=[0, 0, 1, 1], lengths=[2, 1, 3, 1])
+    )
+    np.testing.assert_allclose(advantages, [1.341641] * 2 + [-1.788854] + [-0.223607] * 4, atol=2e-6)
+
+
+def one_return_at_a_time(given: AdvantageBatch) -> list[float]:
+    assert given.token_penalties is not None
+    returns, start = [], 0
+    for reward, length in zip(given.rewards.tolist(), given.lengths.tolist(), strict=True):
+        rewards = [-penalty for penalty in given.token_penalties[start : start + length].tolist()]
+        rewards[-1] += reward
+        returns += [sum(r * given.gamma**k for k, r in enumerate(rewards[t:])) for t in range(length)]
+        start += length
+    return returns
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_reinforce_plus_plus_agrees_with_returns_summed_one_token_at_a_time(gamma: float):
+    given = random_batch(seed=3, gamma=gamma)
+    returns = np.array(one_return_at_a_time(given))
+    expected = (returns - returns.mean()) / returns.std()
+    np.testing.assert_allclose(ADVANTAGES["reinforce_plus_plus"](given), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(name: Advantage):
+    advantages = ADVANTAGES[name](random_batch(seed=4)).astype(np.float64)
+    assert advantages.mean() == pytest.approx(0, abs=1e-6)
+    assert advantages.var() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", EVERY_ESTIMATOR)
+@pytest.mark.parametrize("reward", [0.0, 0.1, 1e6])
+def test_equal_rewards_give_exactly_0(name: Advantage, reward: float):
+    advantages = ADVANTAGES[name](batch([reward] * 6, groups=[0, 0, 0, 1, 1, 1], lengths=[3, 1, 2, 1, 1, 7]))
+    assert advantages.tolist() == [0.0] * 15
+
+
+@pytest.mark.parametrize("name", GROUP_ESTIMATORS)
+def test_a_group_of_one_gets_exactly_0(name: Advantage):
+    assert ADVANTAGES[name](batch([3.7, 1, 0], groups=[0, 1, 1], lengths=[2, 1, 1]))[:2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", [*GROUP_ESTIMATORS, "reinforce_plus_plus_baseline"])
+def test_group_advantages_do_not_change_when_a_group_gets_more_reward(name: Advantage):
+    given = random_batch(seed=5)
+    more = AdvantageBatch(
+        given.rewards + np.where(given.groups == 3, 100, -40).astype(np.float32),
+        given.groups, given.lengths, given.token_penalties,
+    )  # fmt: skip
+    np.testing.assert_allclose(ADVANTAGES[name](more), ADVANTAGES[name](given), atol=1e-4)
+
+
+def test_reinforce_plus_plus_does_not_change_when_every_response_gets_more_reward():
+    given = random_batch(seed=6)
+    more = AdvantageBatch(given.rewards + 50, given.groups, given.lengths, given.token_penalties)
+    ours, theirs = ADVANTAGES["reinforce_plus_plus"](more), ADVANTAGES["reinforce_plus_plus"](given)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", EVERY_ESTIMATOR)
+def test_the_order_of_responses_does_not_matter(name: Advantage):
+    given = random_batch(seed=7)
+    assert given.token_penalties is not None
+    order = np.random.default_rng(0).permutation(12)
+    starts = np.cumsum(given.lengths) - given.lengths
+    tokens = np.concatenate([np.arange(starts[i], starts[i] + given.lengths[i]) for i in order])
+    shuffled = AdvantageBatch(
+        given.rewards[order], given.groups[order], given.lengths[order], given.token_penalties[tokens]
+    )
+    np.testing.assert_allclose(ADVANTAGES[name](shuffled), ADVANTAGES[name](given)[tokens], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EVERY_ESTIMATOR)
+def test_advantages_are_one_float32_per_token(name: Advantage):
+    given = random_batch(seed=8)
+    advantages = ADVANTAGES[name](given)
+    assert advantages.dtype == np.float32
+    assert advantages.shape == (given.tokens,)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_a_reward_that_is_not_finite_is_refused_by_name(broken: float):
+    with pytest.raises(RewardError, match=r"spec\.rewards: 1 of 3 .* response 1 \(group 8\): (nan|-?inf)"):
+        batch([0, broken, 1], groups=[7, 8, 8])
+    with pytest.raises(RewardError, match=r"response 1 \(group 8\)"):
+        uninformative_groups(np.array([0, broken, 1], np.float32), np.array([7, 8, 8]))
+
+
+def test_a_penalty_that_is_not_finite_means_that_the_policy_diverged():
+    with pytest.raises(JobError, match=r"spec\.actor\.learningRate: .* diverged"):
+        batch([0, 1], groups=[0, 0], penalties=[0.1, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("groups", "lengths", "penalties", "message"),
+    [
+        ([0], [1, 1], None, r"must be \[N\]"),
+        ([0, 0], [1], None, r"must be \[N\]"),
+        ([0, 0], [1, 2], [0.1, 0.2], r"token_penalties must be \[3\]"),
+        ([0, 0], [2, 0], None, "response 1 has no tokens"),
+    ],
+)
+def test_shapes_that_disagree_are_refused(
+    groups: list[int], lengths: list[int], penalties: list[float] | None, message: str
+):
+    with pytest.raises(ValueError, match=message):
+        batch([0, 1], groups, lengths, penalties)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "groups", "expected"),
+    [
+        ([1, 0, 1, 1, 0, 0], [0, 0, 1, 1, 2, 2], [1, 2]),
+        ([1, 2, 1, 3], [5, 2, 5, 2], [5]),
+        ([0.1, 0.1, 0.1], [0, 0, 0], [0]),
+        ([1, 1, 0], [0, 1, 1], [0]),
+        ([], [], []),
+    ],
+)
+def test_groups_with_equal_rewards_are_uninformative(rewards: list[float], groups: list[int], expected: list[int]):
+    found = uninformative_groups(np.array(rewards, np.float32), np.array(groups, np.int64))
+    assert found.tolist() == expected
+
+
+def test_an_uninformative_group_is_one_whose_advantages_are_0():
+    rng = np.random.default_rng(9)
+    rewards: Floats = rng.integers(0, 2, size=60).astype(np.float32)
+    groups = np.arange(60) // 3
+    advantages = ADVANTAGES["dr_grpo"](AdvantageBatch(rewards, groups, np.ones(60, np.int64)))
+    silent = [g for g in range(20) if not advantages[groups == g].any()]
+    assert 0 < len(silent) < 20
+    assert uninformative_groups(rewards, groups).tolist() == silent
