@@ -67,9 +67,7 @@ class _Structural(GenerateJsonSchema):
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         written = self.generate_inner(schema["schema"])
         default = schema["default_factory"]() if "default_factory" in schema else schema.get("default")  # type: ignore[call-arg]
-        if default is None:
-            return written
-        return written | {"default": {} if isinstance(default, BaseModel) else to_jsonable_python(default)}
+        return written if default is None else written | {"default": _written_out(default)}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         model = schema["cls"]
@@ -81,6 +79,13 @@ class _Structural(GenerateJsonSchema):
                 for rule in rules
             ]
         return written
+
+
+def _written_out(default: Any) -> Any:
+    """A default with those inside it: the API server holds each default against the rules as it is written."""
+    if isinstance(default, BaseModel):
+        return default.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return to_jsonable_python(default)
 
 
 def _bounds(schema: JsonSchemaValue) -> JsonSchemaValue:
@@ -98,9 +103,16 @@ def _inlined(node: Any, definitions: dict[str, Schema]) -> Any:
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
-        beside = {key: item for key, item in node.items() if key != "$ref"}
-        node = definitions[node["$ref"].rsplit("/", 1)[1]] | beside
+        named = definitions[node["$ref"].rsplit("/", 1)[1]]
+        node = named | {key: item for key, item in node.items() if key != "$ref"}
+        node["description"] = _described(node["description"], named["description"])
     return {key: _inlined(item, definitions) for key, item in node.items() if not _dropped(key, item)}
+
+
+def _described(field: str, model: str) -> str:
+    """What a field says of its object, then what the object's own docstring says beyond its first paragraph."""
+    more = model.partition("\n\n")[2]
+    return f"{field}\n\n{more}" if more and field != model else field
 
 
 def _dropped(key: str, item: Any) -> bool:

@@ -17,8 +17,7 @@ def render_show(job: RLJob) -> str:
 
     Fields without an effect are left out (clipRatioHigh where the loss is clip), so the text is a valid RLJob itself.
     """
-    spec = with_defaults(structural_schema(RLJobSpec), resolve(job.spec).model_dump(mode="json", by_alias=True))
-    spec["algorithm"] = _effective(spec["algorithm"])
+    spec = resolved_document(job.spec)
     metadata = job.metadata.model_dump(mode="json", by_alias=True)
     document = {
         "apiVersion": job.api_version,
@@ -30,6 +29,14 @@ def render_show(job: RLJob) -> str:
 
 
 _SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
+
+
+def resolved_document(spec: RLJobSpec) -> dict[str, Any]:
+    """`resolve(spec)` in JSON values, without the fields that have no effect."""
+    document: dict[str, Any] = with_defaults(
+        structural_schema(RLJobSpec), resolve(spec).model_dump(mode="json", by_alias=True)
+    )
+    return document | {"algorithm": _effective(document["algorithm"])}
 
 
 def _effective(algorithm: dict[str, Any]) -> dict[str, Any]:

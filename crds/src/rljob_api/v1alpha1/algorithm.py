@@ -64,8 +64,18 @@ EFFECTIVE = {
 }
 """When a field has an effect: in CEL over the algorithm, and in words."""
 
-_UNCONDITIONAL = ("advantage", "loss", "aggregation", "entropyCoefficient", "kl.placement", "dynamicSampling.enabled")
-_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in (*_UNCONDITIONAL, *EFFECTIVE))
+GOVERNED = (
+    "advantage",
+    "loss",
+    "aggregation",
+    "entropyCoefficient",
+    "kl.placement",
+    "dynamicSampling.enabled",
+    *EFFECTIVE,
+)
+"""The fields that a preset governs."""
+
+_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in GOVERNED)
 
 
 class Kl(ApiModel):

@@ -1,0 +1,136 @@
+"""Writes the API reference from the models: `python -m rljob_api.reference [FILE]`."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from rljob_api.schema import FREE_FORM, RULES, Schema, structural_schema
+from rljob_api.show import resolved_document
+from rljob_api.v1alpha1 import RLJob, RLJobSpec
+from rljob_api.v1alpha1.base import PATTERN_MEANINGS
+from rljob_api.v1alpha1.terms import Preset
+
+FILE = "docs/api.md"
+
+_HEAD = """# API reference: `rljob.dev/v1alpha1`, kind `RLJob`
+
+Generated from the models by `make generate`; do not edit.
+
+A field without a default is optional and stays out, unless it says **required**. *By preset* means that
+`algorithm.preset` decides ([presets](#presets)); `rljob show FILE` prints a file with every field filled in.
+Durations are Go's: `90s`, `1h30m`, `500ms`. The API server and `rljob validate` judge by the same schema and the same rules.
+"""
+
+
+def render() -> str:
+    """The reference as Markdown; equal models give equal text."""
+    root = structural_schema(RLJob)["properties"]
+    spec = _block("spec", root["spec"], level=2)
+    return "\n".join([_HEAD, *spec, *_presets(), *_block("status", root["status"], level=2)])
+
+
+def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
+    """One object: what it is, its fields, its rules, then the objects in it."""
+    yield f"{'#' * level} `{path}`\n\n{schema['description']}\n"
+    required = schema.get("required", ())
+    rows = [_row(name, field, name in required) for name, field in schema["properties"].items()]
+    yield _table(("Field", "Type", "Default", "Bounds", "Meaning"), rows)
+    if rules := schema.get(RULES):
+        yield "Rules:\n\n" + "\n".join(f"- {rule['message']}." for rule in rules) + "\n"
+    for name, field in schema["properties"].items():
+        if "properties" in field:
+            yield from _block(f"{path}.{name}", field, min(level + 1, 4))
+        elif "properties" in field.get("items", {}):
+            yield from _block(f"{path}.{name}[]", field["items"], min(level + 1, 4))
+
+
+def _row(name: str, schema: Schema, required: bool) -> tuple[str, ...]:
+    return (
+        f"`{name}`",
+        _type(schema),
+        _default(schema, required),
+        _bounds(schema),
+        schema["description"].replace("\n", " "),
+    )
+
+
+def _type(schema: Schema) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{option}`" for option in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_type(schema['items'])}"
+    if FREE_FORM in schema:
+        return "any fields"
+    if schema.get("format") == "date-time":
+        return "time"
+    return "duration" if _is_duration(schema) else str(schema["type"])
+
+
+def _is_duration(schema: Schema) -> bool:
+    return "duration" in PATTERN_MEANINGS.get(schema.get("pattern", ""), "")
+
+
+def _default(schema: Schema, required: bool) -> str:
+    if required:
+        return "**required**"
+    default = schema.get("default")
+    return "" if default is None or isinstance(default, dict) else f"`{json.dumps(default)}`".replace('"', "")
+
+
+def _bounds(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    parts = [
+        f"{'>' if schema.get('exclusiveMinimum') else '≥'} {low:,}" if low is not None else "",
+        f"{'<' if schema.get('exclusiveMaximum') else '≤'} {high:,}" if high is not None else "",
+        f"≤ {schema['maxLength']:,} characters" if "maxLength" in schema and not _is_duration(schema) else "",
+        f"≥ {schema['minItems']}" if "minItems" in schema else "",
+        f"≤ {schema['maxItems']} entries" if "maxItems" in schema else "",
+        f"≤ {schema['maxProperties']} entries" if "maxProperties" in schema else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _presets() -> Iterator[str]:
+    presets = [preset for preset in get_args(Preset) if preset != "sft"]
+    columns = [_algorithm(preset) for preset in presets]
+    fields = dict.fromkeys(field for column in columns for field in column)
+    rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in fields]
+    yield "## Presets\n\nValues of the fields of `spec.algorithm` that a preset governs, until the file sets them; an empty"
+    yield "cell has no effect there. `sft` is supervised fine-tuning and reads none of them.\n"
+    yield _table(("Field", *(f"`{preset}`" for preset in presets)), rows)
+
+
+def _algorithm(preset: str) -> dict[str, str]:
+    """What a preset stands for, by the fields' paths."""
+    minimal = {
+        "model": {"path": "m"},
+        "data": {"train": ["t"]},
+        "training": {"steps": 1},
+        "algorithm": {"preset": preset},
+    }
+    algorithm = resolved_document(RLJobSpec.model_validate(minimal))["algorithm"]
+    return {field: _cell(value) for field, value in _flat(algorithm) if field != "preset"}
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _cell(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, (bool, float, int)) else str(value)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = tuple(head)
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else FILE).write_text(render())
