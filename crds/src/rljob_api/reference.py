@@ -46,16 +46,6 @@ def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
             yield from _block(f"{path}.{name}[]", field["items"], min(level + 1, 4))
 
 
-def _row(name: str, schema: Schema, required: bool) -> tuple[str, ...]:
-    return (
-        f"`{name}`",
-        _type(schema),
-        _default(schema, required),
-        _bounds(schema),
-        schema["description"].replace("\n", " "),
-    )
-
-
 def _type(schema: Schema) -> str:
     if "enum" in schema:
         return ", ".join(f"`{option}`" for option in schema["enum"])
