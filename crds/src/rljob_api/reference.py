@@ -9,6 +9,7 @@ from typing import Any, get_args
 from rljob_api.schema import FREE_FORM, RULES, Schema, structural_schema
 from rljob_api.show import resolved_document
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
+from rljob_api.v1alpha1.algorithm import GOVERNED
 from rljob_api.v1alpha1.base import PATTERN_MEANINGS
 from rljob_api.v1alpha1.terms import Preset
 
@@ -18,9 +19,9 @@ _HEAD = """# API reference: `rljob.dev/v1alpha1`, kind `RLJob`
 
 Generated from the models by `make generate`; do not edit.
 
-A field without a default is optional and stays out, unless it says **required**. *By preset* means that
+A field without a default is optional, unless it says **required**. *By preset* means that
 `algorithm.preset` decides ([presets](#presets)); `rljob show FILE` prints a file with every field filled in.
-Durations are Go's: `90s`, `1h30m`, `500ms`. The API server and `rljob validate` judge by the same schema and the same rules.
+Durations are Go's: `90s`, `1h30m`, `500ms`. The API server and `rljob validate` judge by the same schema and rules.
 """
 
 
@@ -35,7 +36,16 @@ def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
     """One object: what it is, its fields, its rules, then the objects in it."""
     yield f"{'#' * level} `{path}`\n\n{schema['description']}\n"
     required = schema.get("required", ())
-    rows = [_row(name, field, name in required) for name, field in schema["properties"].items()]
+    rows = [
+        (
+            f"`{name}`",
+            _type(field),
+            _default(f"{path}.{name}", field, name in required),
+            _bounds(field),
+            _meaning(field),
+        )
+        for name, field in schema["properties"].items()
+    ]
     yield _table(("Field", "Type", "Default", "Bounds", "Meaning"), rows)
     if rules := schema.get(RULES):
         yield "Rules:\n\n" + "\n".join(f"- {rule['message']}." for rule in rules) + "\n"
@@ -62,9 +72,16 @@ def _is_duration(schema: Schema) -> bool:
     return "duration" in PATTERN_MEANINGS.get(schema.get("pattern", ""), "")
 
 
-def _default(schema: Schema, required: bool) -> str:
+def _meaning(schema: Schema) -> str:
+    description: str = schema["description"]
+    return (description.partition("\n\n")[0] if "properties" in schema else description).replace("\n", " ")
+
+
+def _default(path: str, schema: Schema, required: bool) -> str:
     if required:
         return "**required**"
+    if path.removeprefix("spec.algorithm.") in GOVERNED:
+        return "*by preset*"
     default = schema.get("default")
     return "" if default is None or isinstance(default, dict) else f"`{json.dumps(default)}`".replace('"', "")
 
@@ -85,22 +102,17 @@ def _bounds(schema: Schema) -> str:
 def _presets() -> Iterator[str]:
     presets = [preset for preset in get_args(Preset) if preset != "sft"]
     columns = [_algorithm(preset) for preset in presets]
-    fields = dict.fromkeys(field for column in columns for field in column)
-    rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in fields]
-    yield "## Presets\n\nValues of the fields of `spec.algorithm` that a preset governs, until the file sets them; an empty"
-    yield "cell has no effect there. `sft` is supervised fine-tuning and reads none of them.\n"
+    rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in GOVERNED]
+    yield "## Presets\n\nValues of the fields of `spec.algorithm` that a preset governs, until the file sets them;"
+    yield "an empty cell has no effect there. `sft` is supervised fine-tuning and reads none of them.\n"
     yield _table(("Field", *(f"`{preset}`" for preset in presets)), rows)
 
 
 def _algorithm(preset: str) -> dict[str, str]:
     """What a preset stands for, by the fields' paths."""
-    minimal = {
-        "model": {"path": "m"},
-        "data": {"train": ["t"]},
-        "training": {"steps": 1},
-        "algorithm": {"preset": preset},
-    }
-    algorithm = resolved_document(RLJobSpec.model_validate(minimal))["algorithm"]
+    minimal = {"model": {"path": "m"}, "data": {"train": ["t"]}, "training": {"steps": 1}}
+    spec = RLJobSpec.model_validate(minimal | {"algorithm": {"preset": preset}})
+    algorithm = resolved_document(spec)["algorithm"]
     return {field: _cell(value) for field, value in _flat(algorithm) if field != "preset"}
 
 

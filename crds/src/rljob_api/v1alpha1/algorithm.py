@@ -65,12 +65,7 @@ EFFECTIVE = {
 """When a field has an effect: in CEL over the algorithm, and in words."""
 
 GOVERNED = (
-    "advantage",
-    "loss",
-    "aggregation",
-    "entropyCoefficient",
-    "kl.placement",
-    "dynamicSampling.enabled",
+    *("advantage", "loss", "aggregation", "entropyCoefficient", "kl.placement", "dynamicSampling.enabled"),
     *EFFECTIVE,
 )
 """The fields that a preset governs."""
