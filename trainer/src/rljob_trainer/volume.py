@@ -69,6 +69,9 @@ class Volume:
     def samples(self, attempt: int) -> Path:
         return self.root / "samples" / f"a{attempt}.jsonl"
 
+    def log(self, attempt: int) -> Path:
+        return self.logs / f"a{attempt}.jsonl"
+
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash."""

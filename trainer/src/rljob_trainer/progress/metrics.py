@@ -1,23 +1,18 @@
-"""The run's metrics: one JSON line a step, one file an attempt."""
+"""Writing metrics: one JSON line a step, one file an attempt. `history` reads them."""
 
 import errno
 import json
 import math
-import re
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from rljob_trainer.errors import JobError, StorageFullError
-from rljob_trainer.volume import Volume, read_json
+from rljob_trainer.progress.history import Line
+from rljob_trainer.volume import Volume
 
 Stage = Literal["sft", "rl"]
-Line = dict[str, Any]
-"""{"step": int, "stage": Stage, "time": unix seconds, <metric name>: float, ...}"""
-
-_ATTEMPT_FILE = re.compile(r"a(\d+)\.jsonl")
 
 
 class MetricsWriter:
@@ -67,51 +62,4 @@ def _finite(name: str, value: float, step: int) -> float:
             f"{name} is {number} at step {step}: the training has diverged; lower the learning rate",
             field="spec.actor.learningRate",
         )
-    return round(number, 8) if abs(number) >= 1e-3 else number
-
-
-def attempts(volume: Volume) -> list[int]:
-    """Numbers of the attempts that wrote metrics, oldest first."""
-    folder = volume.metrics(0).parent
-    if not folder.is_dir():
-        return []
-    matches = (_ATTEMPT_FILE.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in matches if match)
-
-
-def read_metrics(run_dir: Path) -> list[Line]:
-    """The run's history, oldest step first, as its last attempt sees it.
-
-    An attempt that resumed from step s replaces what older attempts wrote about steps after s. An example:
-
-        a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
-
-    A line that a crash cut short is left out.
-    """
-    volume = Volume(run_dir)
-    history: list[Line] = []
-    for attempt in attempts(volume):
-        resumed = resumed_step(volume, attempt)
-        history = [line for line in history if line["step"] <= resumed]
-        history += parse_lines(volume.metrics(attempt).read_text())
-    return history
-
-
-def resumed_step(volume: Volume, attempt: int) -> int:
-    """The step after which the attempt began; -1 if it began with nothing."""
-    try:
-        claim = read_json(volume.claim(attempt))
-    except ValueError:
-        claim = None
-    step = claim.get("resumedStep") if isinstance(claim, dict) else None
-    return step if isinstance(step, int) else -1
-
-
-def parse_lines(text: str) -> Iterator[Line]:
-    for row in text.splitlines():
-        try:
-            line = json.loads(row)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
-            yield line
+    return number

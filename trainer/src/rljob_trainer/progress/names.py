@@ -53,6 +53,7 @@ SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-pr
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
+TIME_START = _metric("time/start", "seconds", "Start of a stage: engines and optimizer")
 TIME_ROLLOUT = _metric("time/rollout", "seconds", "Generation of responses")
 TIME_REWARDS = _metric("time/rewards", "seconds", "Rewards")
 TIME_ADVANTAGE = _metric("time/advantage", "seconds", "Reference log-probabilities and advantages")
@@ -68,11 +69,12 @@ POLICY_VERSION = _metric("policy_version", "", "Version of the weights that the 
 EPOCH = _metric("epoch", "", "Passes over the training data so far")
 
 PHASE_TIMES: Final = (
-    TIME_ROLLOUT, TIME_REWARDS, TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT
+    TIME_ROLLOUT, TIME_REWARDS, TIME_ADVANTAGE, TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT,
+    TIME_START,
 )  # fmt: skip
 """The parts of time/step."""
 
-OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
+OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT, TIME_START)
 """The parts that not every step has."""
 
 

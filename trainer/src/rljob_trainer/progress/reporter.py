@@ -1,18 +1,18 @@
 """The driver's progress file: where the run is, for everybody who asks from outside."""
 
 import threading
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
 import structlog
-from rljob_api.v1alpha1 import Progress
 
+from rljob_api.v1alpha1 import Progress
 from rljob_trainer.progress import names
 from rljob_trainer.progress.eta import StepTimes
-from rljob_trainer.volume import Volume, read_json, write_json
+from rljob_trainer.progress.state import read_object
+from rljob_trainer.volume import Volume, write_json
 
 log = structlog.get_logger(__name__)
 
@@ -131,15 +131,7 @@ def _percent(step: int, total_steps: int) -> float:
 def _previous(volume: Volume) -> Progress:
     """The last attempt's rewards stay visible until this one measures its own."""
     try:
-        found = Progress.model_validate(read_json(volume.progress) or {})
+        found = Progress.model_validate(read_object(volume.progress) or {})
     except ValueError:
         return Progress()
     return found.model_copy(update={"phase": "starting", "eta": None})
-
-
-def age(volume: Volume) -> float | None:
-    """Seconds since the driver last wrote its progress; None if it never did."""
-    try:
-        return max(0.0, time.time() - volume.progress.stat().st_mtime)
-    except FileNotFoundError:
-        return None

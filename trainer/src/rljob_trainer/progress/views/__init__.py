@@ -8,8 +8,8 @@ The supervisor calls `poll` whenever it looks at its processes; a view decides b
 from typing import Literal, Protocol
 
 from rich.console import Console
-from rljob_api.contract import ExitRecord
 
+from rljob_api.contract import ExitRecord
 from rljob_trainer.progress.run_info import RunInfo
 
 Style = Literal["live", "plain", "json"]

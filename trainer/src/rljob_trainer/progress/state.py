@@ -1,0 +1,43 @@
+"""A run's directory, read from outside: which attempt, how it ended, whether its driver lives.
+
+Everything here is tolerant: a file that is missing, half-written or not what it should be counts as absent, because
+the agent must answer at any moment of a run's life.
+"""
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from rljob_trainer.volume import Volume, read_json
+
+SILENT_AFTER = 30.0
+"""Seconds without a sign of life after which a driver without exit record counts as gone: six heartbeats."""
+
+_CLAIM = re.compile(r"(\d+)\.json")
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file, or None where there is none that can be read."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def last_attempt(volume: Volume) -> int:
+    """Number of the newest attempt; 0 before the first."""
+    try:
+        matches = [_CLAIM.fullmatch(path.name) for path in volume.attempts.iterdir()]
+    except OSError:
+        return 0
+    return max((int(match[1]) for match in matches if match), default=0)
+
+
+def silence(volume: Volume) -> float | None:
+    """Seconds since the driver last gave a sign of life; None if it never did."""
+    try:
+        return max(0.0, time.time() - volume.progress.stat().st_mtime)
+    except OSError:
+        return None

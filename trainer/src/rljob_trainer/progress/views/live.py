@@ -1,0 +1,128 @@
+"""The run as a picture in a terminal: at least 80 columns, drawn anew when something changed."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rljob_api.contract import ExitRecord
+from rljob_trainer.progress import names
+from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.progress.views.format import duration, sparkline
+from rljob_trainer.progress.views.summary import headline, shown_path, summary
+from rljob_trainer.progress.views.watch import RunWatch
+from rljob_trainer.volume import Volume
+
+REDRAW_CHANGED, REDRAW_ALWAYS = 0.25, 1.0
+"""Least seconds between two pictures, when something changed and when only the phase's clock went on."""
+
+_REWARDS = (
+    (names.REWARD_MEAN, "reward", ".3f", "bold green"),
+    (names.VALIDATION_REWARD, "validation", ".3f", "green"),
+    (names.RESPONSE_LENGTH_MEAN, "response length", ".1f", "cyan"),
+    (names.ACTOR_KL, "KL", ".4f", "cyan"),
+)
+_ACTOR = (
+    (names.ACTOR_ENTROPY, "entropy", ".3f", "cyan"),
+    (names.ACTOR_GRAD_NORM, "gradient norm", ".3f", "cyan"),
+    (names.TOKENS_PER_SECOND, "tokens/s", ",.0f", "cyan"),
+)
+_CURVES = {"sft": ((names.ACTOR_LOSS, "loss", ".3f", "bold green"), *_ACTOR), "rl": (*_REWARDS, *_ACTOR)}
+_PHASE_COLOURS = dict(
+    zip(names.PHASE_TIMES, ("blue", "magenta", "yellow", "green", "cyan", "red", "white", "bright_black"), strict=True)
+)
+_MAX_WIDTH = 100
+
+
+class LiveView:
+    def __init__(self, run: RunInfo, console: Console) -> None:
+        self._run, self._console = run, console
+        self._watch = RunWatch(Volume(run.directory))
+        self._started = self._drawn = time.monotonic()
+        self._changed = False
+        self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self.render)
+
+    def start(self) -> None:
+        self._live.start(refresh=True)
+
+    def poll(self) -> None:
+        news = self._watch.poll()
+        for warning in news.warnings:
+            self._console.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        self._changed = self._changed or bool(news)
+        if time.monotonic() - self._drawn >= (REDRAW_CHANGED if self._changed else REDRAW_ALWAYS):
+            self._drawn, self._changed = time.monotonic(), False
+            self._live.refresh()
+
+    def note(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def finish(self, record: ExitRecord | None) -> None:
+        self._watch.poll()
+        self._live.stop()
+        self._console.print(headline(self._run), markup=False, highlight=False, soft_wrap=True)
+        for line in summary(self._run, self._watch, record, time.monotonic() - self._started):
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def render(self) -> RenderableType:
+        """The whole picture, from what the watch knows."""
+        run, width = self._run, min(self._console.width, _MAX_WIDTH)
+        subtitle = " · ".join(part for part in (run.model, run.engine, f"ranks {run.ranks}") if part)
+        rows = [Text(subtitle, style="dim", no_wrap=True, overflow="ellipsis"), self._progress(), self._curves(width)]
+        return Panel(
+            Group(*rows, *self._phases(width - 4)),
+            title=Text(f" {run.name} ", style="bold"),
+            subtitle=Text(f" {shown_path(run.directory)} ", style="dim"),
+            title_align="left", subtitle_align="right", width=width, border_style="blue",
+        )  # fmt: skip
+
+    def _progress(self) -> RenderableType:
+        progress = self._watch.progress
+        row = Table.grid(expand=True, padding=(0, 1))
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True)
+        eta = duration((progress.eta - datetime.now(UTC)).total_seconds()) if progress.eta else "-:--"
+        counted = f"{progress.stage:<3} step {progress.step}/{progress.total_steps or '?'}"
+        bar = ProgressBar(
+            total=max(1, progress.total_steps), completed=progress.step, complete_style="green", finished_style="green"
+        )
+        row.add_row(counted, bar, f"{progress.percent:.0f} %  eta {eta}")
+        now = f"{progress.phase or 'starting'} {duration(self._watch.phase_seconds())}"
+        elapsed = f"elapsed {duration(time.monotonic() - self._started)}"
+        row.add_row(Text(now, style="yellow"), "", Text(elapsed, style="dim", justify="right"))
+        return row
+
+    def _curves(self, width: int) -> RenderableType:
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=15)
+        table.add_column(width=10, justify="right")
+        table.add_column()
+        stage = self._watch.progress.stage
+        for name, label, form, colour in _CURVES.get(stage, ()):
+            if values := self._watch.series(stage, name):
+                curve = sparkline(values, width - 34)
+                table.add_row(label, Text(f"{values[-1]:{form}}", style="bold"), Text(curve, style=colour))
+        return table
+
+    def _phases(self, width: int) -> Iterator[RenderableType]:
+        """The last step's time, shared out among its phases."""
+        line = self._watch.history[-1] if self._watch.history else {}
+        times = {name: line[name] for name in names.PHASE_TIMES if line.get(name, 0.0) > 0}
+        total = sum(times.values())
+        if not total:
+            return
+        bar, legend = Text(no_wrap=True), Text()
+        for name, seconds in times.items():
+            colour = _PHASE_COLOURS[name]
+            bar.append("█" * round(width * seconds / total), style=colour)
+            legend.append("■\u00a0", style=colour).append(f"{names.short(name)}\u00a0{seconds:.2f}\u00a0s  ")
+        yield Text()
+        yield bar
+        yield legend

@@ -1,0 +1,63 @@
+"""The lines that every view for people begins and ends with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rljob_api.contract import ExitCode, ExitRecord
+from rljob_trainer.progress import names
+from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.progress.views.format import duration
+from rljob_trainer.progress.views.watch import RunWatch
+
+_CURVES = (
+    ("sft", names.ACTOR_LOSS, "supervised loss"),
+    ("rl", names.REWARD_MEAN, "reward"),
+    ("rl", names.VALIDATION_REWARD, "validation reward"),
+)
+
+_EDGE = 5
+"""Steps that make up a curve's beginning and its end: single steps are noisy."""
+
+
+def headline(run: RunInfo) -> str:
+    ranks = f"{run.ranks} rank{'s' if run.ranks != 1 else ''}"
+    parts = (run.name, run.model, f"engine {run.engine}" if run.engine else "", ranks, shown_path(run.directory))
+    return " · ".join(part for part in parts if part)
+
+
+def shown_path(path: Path) -> str:
+    """Relative to the current directory where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: float) -> list[str]:
+    """What came out of it. The error itself is the caller's to print."""
+    last = watch.history[-1]["step"] if watch.history else 0
+    reached = f"step {last}/{watch.progress.total_steps or last}"
+    lines = [f"{_outcome(record)}: {reached} in {duration(seconds)}"]
+    shown = [
+        f"{label} {change}" for stage, name, label in _CURVES if (change := _change(watch.series(stage, name), name))
+    ]
+    if shown:
+        lines.append("  " + " · ".join(shown))
+    lines.append(f"  run: {shown_path(run.directory)} · curves: rljob plot {shown_path(run.directory)}")
+    return lines
+
+
+def _outcome(record: ExitRecord | None) -> str:
+    if record is None:
+        return "ended without a record"
+    if record.code == ExitCode.DONE:
+        return "done"
+    if record.code == ExitCode.STOPPED:
+        return "stopped with a checkpoint"
+    return f"failed ({record.reason})"
+
+
+def _change(values: Sequence[float], name: str) -> str:
+    """Such as "0.021 -> 0.934"; validations are few, so their first and last count alone."""
+    if not values:
+        return ""
+    edge = 1 if name == names.VALIDATION_REWARD else max(1, min(_EDGE, len(values) // 2))
+    return f"{fmean(values[:edge]):.3f} -> {fmean(values[-edge:]):.3f}"

@@ -1,0 +1,135 @@
+"""Follows a run's files while they grow. It costs a few calls of stat when nothing is new."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rljob_api.v1alpha1 import Progress
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import Line, parse_lines, read_metrics, resumed_step
+from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened since the last look. phase: the phase that began, if one did."""
+
+    lines: list[Line] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    phase: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.warnings or self.phase)
+
+
+class RunWatch:
+    """The state of a run as its files tell it, from now on: what older attempts left is history, not news.
+
+    history: all lines, as in read_metrics. phase_since: monotonic time at which the phase was first seen.
+    """
+
+    def __init__(self, volume: Volume) -> None:
+        self.history: list[Line] = []
+        self._series: dict[tuple[str, str], list[float]] = {}
+        self._add(read_metrics(volume.root))
+        self.progress = Progress()
+        self.phase_since = time.monotonic()
+        self._volume = volume
+        self._progress_stamp = _stamp(volume.progress)
+        self._attempt = last_attempt(volume)
+        self._metrics = _Tail(volume.metrics(self._attempt), at_end=True)
+        self._log = _Tail(volume.log(self._attempt), at_end=True)
+
+    def poll(self) -> News:
+        attempt = last_attempt(self._volume)
+        if attempt != self._attempt:
+            self._follow(attempt)
+        lines = list(parse_lines(self._metrics.read()))
+        self._add(lines)
+        return News(lines, _warnings(self._log.read()), self._new_phase())
+
+    def phase_seconds(self) -> float:
+        return time.monotonic() - self.phase_since
+
+    def series(self, stage: str, name: str) -> Sequence[float]:
+        """One metric over the steps of a stage, those without it left out."""
+        return self._series.get((stage, name), ())
+
+    def _add(self, lines: Sequence[Line]) -> None:
+        self.history += lines
+        for line in lines:
+            for name in names.METRICS.keys() & line.keys():
+                self._series.setdefault((line["stage"], name), []).append(line[name])
+
+    def _follow(self, attempt: int) -> None:
+        resumed = resumed_step(self._volume, attempt)
+        kept = [line for line in self.history if line["step"] <= resumed]
+        self.history, self._series = [], {}
+        self._add(kept)
+        self._attempt = attempt
+        self._metrics = _Tail(self._volume.metrics(attempt))
+        self._log = _Tail(self._volume.log(attempt))
+
+    def _new_phase(self) -> str | None:
+        stamp = _stamp(self._volume.progress)
+        if stamp == self._progress_stamp:
+            return None
+        self._progress_stamp, before = stamp, self.progress
+        try:
+            self.progress = Progress.model_validate(read_object(self._volume.progress) or {})
+        except ValueError:
+            return None
+        if (self.progress.phase, self.progress.step) == (before.phase, before.step):
+            return None
+        self.phase_since = time.monotonic()
+        return self.progress.phase if self.progress.phase != before.phase else None
+
+
+class _Tail:
+    """The part of a growing text file that was not read yet, in whole lines."""
+
+    def __init__(self, path: Path, *, at_end: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if at_end and path.exists() else 0
+
+    def read(self) -> str:
+        if _stamp(self._path)[1] <= self._offset:
+            return ""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode(errors="replace")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time of change and size; zeros where there is no such file."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+_FRAME = ("event", "level", "logger", "timestamp")
+
+
+def _warnings(text: str) -> list[str]:
+    """Log lines of level warning and above as `event key=value`."""
+    found: list[str] = []
+    for row in text.splitlines():
+        try:
+            entry: Any = json.loads(row)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("level") in ("warning", "error", "critical"):
+            keys = " ".join(
+                f"{key}={value}" for key, value in entry.items() if key not in _FRAME and key != "exception"
+            )
+            found.append(f"{entry['level']}: {entry.get('event', '')} {keys}".rstrip())
+    return found
