@@ -1,6 +1,7 @@
 # Each target is one command on a fresh machine: it first makes .venv, if need be (tools/setup.sh).
 .DEFAULT_GOAL := help
 SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
 BIN := .venv/bin
 READY := .venv/.ready
 MEMBERS := crds operator trainer
@@ -26,11 +27,13 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 test: $(READY)  ## Run the tests; make test ARGS="-k losses" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
-verify: $(READY)  ## Format, lint, types, import contracts; nothing is changed
+verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m rljob_api.crd /dev/stdout | diff -u crds/rljobs.rljob.dev.yaml - || (echo "run make generate"; false)
+	$(BIN)/python -m rljob_api.reference /dev/stdout | diff -u docs/api.md - || (echo "run make generate"; false)
 
 format: $(READY)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
