@@ -4,9 +4,10 @@ from typing import get_args
 
 import pytest
 import torch
+from torch import Tensor
+
 from rljob_api.v1alpha1.algorithm import Aggregation
 from rljob_trainer.losses.aggregation import BatchTotals, token_weights
-from torch import Tensor
 
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
 

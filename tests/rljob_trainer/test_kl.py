@@ -5,12 +5,13 @@ from typing import Literal
 
 import pytest
 import torch
+from torch import Tensor
+
 from rljob_api.resolve import ResolvedKl
 from rljob_api.v1alpha1.algorithm import KlEstimator
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.kl_controller import KlController
-from torch import Tensor
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 
 

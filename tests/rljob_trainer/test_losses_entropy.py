@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
+
 from rljob_trainer.losses import entropy as module
 from rljob_trainer.losses.entropy import entropy_from_logits
-from torch import Tensor
 
 INF = math.inf
 

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+
 from rljob_api import RLJobSpec, resolve
 from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import Loss

@@ -7,7 +7,6 @@ per token; remax: the greedy response's reward) adds an optional field there and
 from collections.abc import Callable, Mapping
 
 from rljob_api.v1alpha1.algorithm import Advantage
-
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.dr_grpo import dr_grpo
 from rljob_trainer.advantage.grpo import grpo

@@ -1,4 +1,8 @@
-"""Statistics of groups and of all tokens, in float64: a float32 sum over a million tokens loses five digits."""
+"""Statistics of groups and of all tokens, in float64.
+
+A float32 sum over a million tokens loses five digits; and in float64 the mean of equal float32 rewards is exactly that
+reward (their sum needs 24 bits and those of the count, of 53), so that groups without a signal get exactly 0.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +19,7 @@ as 1e-3 before it changes an advantage by half a percent. The value of verl and 
 class GroupStatistics:
     """Of each response's group, [N] each.
 
-    centered: the score less its group's mean; exactly 0 where all scores of a group are equal, and for a group of one.
+    centered: the score less its group's mean; exactly 0 where a group has equal rewards and no penalties.
     std: sample standard deviation (divided by size - 1); 0 for a group of one.
     size: responses in the group.
     """
@@ -26,11 +30,9 @@ class GroupStatistics:
 
 
 def group_statistics(scores: Doubles, groups: Indexes) -> GroupStatistics:
-    _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    _, member = np.unique(groups, return_inverse=True)
     size = np.bincount(member)
-    # Relative to one member of the group, equal scores are exactly 0 and stay so: a mean of three 0.1 is not 0.1.
-    relative = scores - scores[first][member]
-    centered = relative - (np.bincount(member, weights=relative) / size)[member]
+    centered = scores - (np.bincount(member, weights=scores) / size)[member]
     squares = np.bincount(member, weights=centered**2)
     std = np.sqrt(squares / np.maximum(size - 1, 1))
     return GroupStatistics(centered, std[member], size[member].astype(np.int64))
@@ -38,7 +40,6 @@ def group_statistics(scores: Doubles, groups: Indexes) -> GroupStatistics:
 
 def whiten(values: Doubles) -> Doubles:
     """(x - mean) / sqrt(var + epsilon) over all of [T], with the population variance; exactly 0 if all are equal."""
-    relative = values - values[0]
-    centered: Doubles = relative - relative.mean()
+    centered: Doubles = values - values.mean()
     whitened: Doubles = centered / np.sqrt((centered**2).mean() + WHITENING_EPSILON)
     return whitened

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from rljob_api.v1alpha1.algorithm import Aggregation
 from torch import Tensor
+
+from rljob_api.v1alpha1.algorithm import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Estimates of the divergence KL(policy || reference) from the sampled tokens."""
 
 import torch
-from rljob_api.v1alpha1.algorithm import KlEstimator
 from torch import Tensor
 
+from rljob_api.v1alpha1.algorithm import KlEstimator
 from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
 
 

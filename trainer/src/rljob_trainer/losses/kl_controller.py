@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 
 from rljob_api.resolve import ResolvedKl
-
 from rljob_trainer.errors import JobError
 
 MAX_RELATIVE_ERROR = 0.2

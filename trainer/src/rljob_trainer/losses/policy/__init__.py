@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from rljob_api.v1alpha1.algorithm import Loss
-
 from rljob_trainer.losses.policy.clip import clip
 from rljob_trainer.losses.policy.decoupled_clip import decoupled_clip
 from rljob_trainer.losses.policy.dual_clip import dual_clip

@@ -1,7 +1,6 @@
 """The clipped surrogate of PPO."""
 
 from rljob_api.resolve import ResolvedAlgorithm
-
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_surrogate
 
 

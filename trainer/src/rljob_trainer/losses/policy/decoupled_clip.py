@@ -1,7 +1,6 @@
 """DAPO's clip-higher: more room upwards, so that unlikely tokens can grow and entropy lasts."""
 
 from rljob_api.resolve import ResolvedAlgorithm
-
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_surrogate
 
 

@@ -1,8 +1,8 @@
 """Dual-clip PPO: a bound on the loss of a bad token that the policy has made much likelier."""
 
 import torch
-from rljob_api.resolve import ResolvedAlgorithm
 
+from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_surrogate
 
 

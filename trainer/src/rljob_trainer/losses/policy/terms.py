@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from rljob_api.resolve import ResolvedAlgorithm
 from torch import Tensor
+
+from rljob_api.resolve import ResolvedAlgorithm
 
 MAX_LOG_RATIO = 20.0
 """Bound of the log of a probability ratio before exp. Beyond 88.7 exp overflows in float32 and one token turns the
