@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rljob_api.v1alpha1 import Data
-
 from rljob_trainer.data.conversation import ChatFormat, read_prompt
 from rljob_trainer.data.rows import Rows, open_rows
 from rljob_trainer.data.tokenized import Limits, tokenize

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.v1alpha1 import RLJobSpec
-
 from rljob_trainer.data.conversation import ChatFormat, read_supervised
 from rljob_trainer.data.rows import Rows, open_rows
 from rljob_trainer.data.tokenized import Limits, tokenize

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rljob_api.v1alpha1 import Model, RLJobSpec
-from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rljob_api.v1alpha1 import Model, RLJobSpec
+from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.rows import open_rows
 from rljob_trainer.errors import DataError
 

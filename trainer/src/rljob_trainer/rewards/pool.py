@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from rljob_api.v1alpha1 import Rewards
 
+from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.durations import seconds
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.process import CallError, RewardProcess

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rljob_api.v1alpha1 import Rewards
 from tokenizers import Tokenizer
 
+from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.rewards.pool import Response, RewardPool
 from rljob_trainer.types import Group, GroupSummary, Sample
 

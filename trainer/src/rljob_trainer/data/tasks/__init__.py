@@ -27,7 +27,7 @@ TASKS: dict[str, type[Task]] = {
     "reverse-text": ReverseText,
 }
 VALIDATION_SHARE = 10  # one prompt in ten belongs to validation
-MAX_TRIES_PER_ROW = 1000
+MAX_MISSES = 10_000  # examples of the other split in a row; a split with a tenth of them never has so many
 
 
 @dataclass(frozen=True, config=PARAMETERS)
@@ -47,12 +47,16 @@ def generate(name: str, task: Task, request: Request) -> list[Mapping[str, Any]]
     """
     rng = random.Random(f"{name}/{request.seed}/{request.split}")
     rows: list[Mapping[str, Any]] = []
-    for _ in range(request.rows * MAX_TRIES_PER_ROW):
+    misses = 0
+    while len(rows) < request.rows and misses < MAX_MISSES:
         example = task.example(rng)
         if _split_of(example.prompt) == request.split:
             rows.append(to_row(name, len(rows), request.split, task, example))
-        if len(rows) == request.rows:
-            return rows
+            misses = 0
+        else:
+            misses += 1
+    if len(rows) == request.rows:
+        return rows
     raise ValueError(f"too few examples of {name} with these arguments for split {request.split}; widen them")
 
 

@@ -1,0 +1,191 @@
+"""The rewards that ship, against values worked out by hand."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from rljob_api.v1alpha1.rewards import Builtin
+from rljob_trainer.rewards.child import to_score
+from rljob_trainer.rewards.load import LoadError, load
+from rljob_trainer.rewards.protocol import Call, Failure, FunctionSetup, Score
+
+
+def reward(builtin, **arguments):
+    setup = FunctionSetup("r", builtin, None, None, None, "compute_score", arguments)
+    return load(setup, base_dir=Path(), field="spec.rewards.functions[0]")
+
+
+def score(builtin, response, truth, tokens=0, **arguments):
+    return reward(builtin, **arguments)(Call("test", response, truth, {"response_tokens": tokens}))
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "arguments", "expected"),
+    [
+        ("abc", "abc", {}, 1),
+        (" abc\n", "abc", {}, 1),
+        (" abc\n", "abc", {"strip": False}, 0),
+        ("ABC", "abc", {}, 0),
+        ("ABC", "abc", {"ignore_case": True}, 1),
+        ("abcd", "abc", {}, 0),
+        ("", "abc", {}, 0),
+        ("5", 5, {}, 1),
+        ("b", ["a", "b"], {}, 1),
+        ("c", ["a", "b"], {}, 0),
+    ],
+)
+def test_exact_match(response, truth, arguments, expected):
+    assert score("exact_match", response, truth, **arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "method", "expected"),
+    [
+        ("cba", "cba", "ratio", 1),
+        ("cbx", "cba", "ratio", 2 / 3),  # M = 2 ("cb"), 2 x 2 / 6
+        ("xcba", "cba", "ratio", 6 / 7),  # M = 3, 2 x 3 / 7
+        ("", "cba", "ratio", 0),
+        ("cbx", "cba", "positions", 2 / 3),
+        ("xcba", "cba", "positions", 0),
+        ("cbaxx", "cba", "positions", 3 / 5),
+        ("c", "cba", "positions", 1 / 3),
+        ("", "", "positions", 1),
+    ],
+)
+def test_similarity(response, truth, method, expected):
+    assert score("similarity", response, truth, method=method) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "arguments", "expected"),
+    [
+        ("so 3 + 4 = 7\n#### 7", "7", {}, 1),
+        ("#### 8", "7", {}, 0),
+        ("#### 8", "7", {"format_score": 0.1}, 0.1),
+        ("#### $1,000.00", "1000", {}, 1),
+        ("####-5", "-5", {}, 1),
+        ("#### 3\n... no: #### 4.", "4", {}, 1),
+        ("#### .5", "0.50", {}, 1),
+        ("7", "7", {}, 0),
+        ("It is 7 of 9", "9", {"method": "flexible"}, 1),
+        ("none", "9", {"method": "flexible"}, 0),
+        ("#### seven", "7", {"format_score": 0.1}, 0),
+        ("#### 18", "She makes 9 * 2 = 18.\n#### 18", {}, 1),
+        ("#### 18", 18, {}, 1),
+    ],
+)
+def test_gsm8k(response, truth, arguments, expected):
+    assert score("gsm8k", response, truth, **arguments) == expected
+
+
+def test_gsm8k_refuses_a_ground_truth_without_a_number():
+    with pytest.raises(ValueError, match="ground_truth 'seven' has no number"):
+        score("gsm8k", "#### 7", "seven")
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "expected"),
+    [
+        (r"thus \boxed{42}", "42", 1),
+        (r"\boxed{\frac{1}{2}}", "0.5", 1),
+        (r"\boxed{1/2}", r"\frac{1}{2}", 1),
+        (r"\boxed{x + 1}", "1 + x", 1),
+        (r"\boxed{2\sqrt{2}}", r"\sqrt{8}", 1),
+        (r"first \boxed{1}, then \boxed{2}", "2", 1),
+        (r"first \boxed{2}, then \boxed{1}", "2", 0),
+        (r"\boxed{(1, 2)}", "(1,2)", 1),
+        (r"\boxed{\text{yes}}", r"\text{yes}", 1),
+        (r"\boxed{42}", r"the answer is \boxed{42}", 1),
+        (r"\boxed{43}", "42", 0),
+        ("42", "42", 0),
+        (r"\boxed{42", "42", 0),
+        (r"\boxed{}", "42", 0),
+    ],
+)
+def test_boxed_math(response, truth, expected):
+    assert score("boxed_math", response, truth) == expected
+
+
+def test_a_wrong_answer_in_a_box_may_have_a_score_of_its_own():
+    assert score("boxed_math", r"\boxed{1}", "2", format_score=0.1) == 0.1
+    assert score("boxed_math", "1", "2", format_score=0.1) == 0
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "arguments", "expected"),
+    [
+        ("<think>a</think>b", None, {"pattern": "^<think>.*</think>"}, 1),
+        ("b", None, {"pattern": "^<think>.*</think>"}, 0),
+        ("<a>4</a>", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 1),
+        ("<a>5</a> no <a> 4 </a>", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 1),
+        ("<a>5</a>", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 0),
+        ("4", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 0),
+    ],
+)
+def test_regex(response, truth, arguments, expected):
+    assert score("regex", response, truth, **arguments) == expected
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (80, 0), (81, -0.05), (90, -0.5), (100, -1), (1000, -1)])
+def test_length_penalty(tokens, expected):
+    assert score("length_penalty", "", "", tokens, max_tokens=100, buffer_tokens=20) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("builtin", "arguments", "message"),
+    [
+        ("exact_match", {"strips": True}, "strips: Unexpected keyword argument"),
+        ("similarity", {"method": "levenshtein"}, "method: Input should be 'ratio' or 'positions'"),
+        ("regex", {}, "pattern: Field required"),
+        ("regex", {"pattern": "("}, "pattern '\\(': missing \\), unterminated"),
+        ("regex", {"pattern": "a", "compare": True}, "has no group"),
+        ("length_penalty", {"max_tokens": 10}, "buffer_tokens: Field required"),
+        ("length_penalty", {"max_tokens": 10, "buffer_tokens": 11}, "buffer_tokens 11 is above max_tokens 10"),
+        ("length_penalty", {"max_tokens": 10, "buffer_tokens": 0}, "buffer_tokens: Input should be greater"),
+        ("gsm8k", {"format_score": "much"}, "format_score: Input should be a valid number"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_the_start(builtin, arguments, message):
+    with pytest.raises(LoadError, match=message) as caught:
+        reward(builtin, **arguments)
+    assert caught.value.failure.field == "spec.rewards.functions[0].arguments"
+
+
+def test_every_builtin_of_the_api_exists():
+    needed: dict[str, dict[str, Any]] = {
+        "regex": {"pattern": "a"},
+        "length_penalty": {"max_tokens": 2, "buffer_tokens": 1},
+    }
+    for builtin in get_args(Builtin):
+        result = to_score(score(builtin, "1", "1", **needed.get(builtin, {})))
+        assert isinstance(result, Score)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (1, Score(1.0)),
+        (True, Score(1.0)),
+        ({"score": 0.5, "acc": True, "pred": "x"}, Score(0.5, {"acc": 1.0})),
+        (float("nan"), Failure("returned nan")),
+        (float("-inf"), Failure("returned -inf")),
+        ({"score": 1, "acc": float("nan")}, Failure("returned acc: nan")),
+        ({"score": float("inf")}, Failure("returned inf")),
+        (None, Failure("returned None, not a number")),
+        ("1.0", Failure("returned '1.0', not a number")),
+        ([1.0], Failure("returned [1.0], not a number")),
+        ({"reward": 1}, Failure("returned {'reward': 1}, a mapping without a number `score`")),
+        ({"score": "1"}, Failure("returned {'score': '1'}, a mapping without a number `score`")),
+        (10**400, Failure("returned 1" + "0" * 76 + "..., not a number")),
+    ],
+)
+def test_what_counts_as_a_score(returned, expected):
+    assert to_score(returned) == expected
+
+
+def test_numpy_numbers_count_and_arrays_do_not():
+    import numpy as np
+
+    assert to_score(np.float32(0.5)) == Score(0.5)
+    assert isinstance(to_score(np.array([1.0, 2.0])), Failure)

@@ -1,0 +1,86 @@
+"""Generated tasks: repeatable, with train and validation apart, and refusing what they do not know."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from rljob_trainer.data.tasks import TASKS, read_synthetic, write_task
+from rljob_trainer.errors import DataError
+
+
+def words(url):
+    return [row["prompt"][0]["content"] for row in read_synthetic(url, "spec.data.train[0]")]
+
+
+def test_reverse_text_asks_for_the_word_backwards():
+    rows = read_synthetic("synthetic://reverse-text?rows=300", "f")
+    assert len(rows) == 300
+    for row in rows:
+        word = row["prompt"][0]["content"]
+        assert row["reward_model"] == {"style": "rule", "ground_truth": word[::-1]}
+        assert row["response"] == word[::-1]
+        assert row["data_source"] == "reverse-text"
+    assert {len(row["response"]) for row in rows} == set(range(3, 9))
+
+
+def test_arguments_shape_the_words():
+    made = words("synthetic://reverse-text?rows=200&minLength=4&maxLength=5&letters=3")
+    assert {len(word) for word in made} == {4, 5}
+    assert set("".join(made)) == set("abc")
+
+
+def test_the_same_arguments_make_the_same_rows_and_another_seed_others():
+    assert words("synthetic://reverse-text?rows=50&seed=1") == words("synthetic://reverse-text?rows=50&seed=1")
+    assert words("synthetic://reverse-text?rows=50&seed=1") != words("synthetic://reverse-text?rows=50&seed=2")
+
+
+def test_the_rows_are_these_on_every_machine():
+    assert words("synthetic://reverse-text?rows=3") == ["knziwuqw", "qkeggd", "vogf"]
+
+
+def test_train_and_validation_share_no_word_whatever_their_seeds():
+    train = set(words("synthetic://reverse-text?rows=3000&letters=4&maxLength=5"))
+    validation = set(words("synthetic://reverse-text?rows=300&letters=4&maxLength=5&seed=7&split=validation"))
+    assert validation
+    assert not train & validation
+
+
+def test_parquet_files_of_a_task_can_be_written(tmp_path):
+    paths = write_task("reverse-text", tmp_path / "d", rows=20, validation_rows=5, maxLength=4)
+    assert [path.name for path in paths] == ["train.parquet", "validation.parquet"]
+    assert [pq.read_table(path).num_rows for path in paths] == [20, 5]
+    row = pq.read_table(paths[0]).to_pylist()[0]
+    assert row["prompt"][0]["content"] == row["response"][::-1]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("synthetic://reverse_text", "unknown task 'reverse_text', did you mean 'reverse-text'?"),
+        ("synthetic://", "unknown task ''; the tasks are reverse-text"),
+        ("synthetic://reverse-text?row=3", "unknown argument 'row', did you mean 'rows'?"),
+        ("synthetic://reverse-text?zzz=3", "unknown argument 'zzz'; reverse-text has letters, maxLength, minLength"),
+        ("synthetic://reverse-text?rows=many", "rows=many: Input should be a valid integer"),
+        ("synthetic://reverse-text?rows=0", "rows=0: Input should be greater than or equal to 1"),
+        ("synthetic://reverse-text?split=test", "split=test: Input should be 'train' or 'validation'"),
+        ("synthetic://reverse-text?minLength=5&maxLength=4", "minLength 5 is above maxLength 4"),
+        (
+            "synthetic://reverse-text?minLength=1&maxLength=1&letters=2&split=validation",
+            "too few examples of reverse-text with these arguments for split validation",
+        ),
+    ],
+)
+def test_a_wrong_source_is_named_with_a_suggestion(url, message):
+    with pytest.raises(DataError) as caught:
+        read_synthetic(url, "spec.data.train[2]")
+    assert caught.value.field == "spec.data.train[2]"
+    assert caught.value.message.startswith(f"{url}: {message}")
+
+
+def test_writing_an_unknown_task_is_refused(tmp_path):
+    with pytest.raises(DataError, match="did you mean 'reverse-text'"):
+        write_task("reversetext", tmp_path)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_makes_rows_with_its_defaults(name):
+    assert len(read_synthetic(f"synthetic://{name}?rows=10", "f")) == 10
