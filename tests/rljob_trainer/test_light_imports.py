@@ -13,6 +13,7 @@ HEAVY = ("ray", "torch", "transformers", "vllm")
 def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
     program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.splitlines())
     assert module in loaded

@@ -1,1 +1,1 @@
-"""The RLJob runtime. Importing the package imports neither torch nor Ray: `rljob agent` and `rljob validate` stay light."""
+"""The RLJob runtime. Importing it imports neither torch nor Ray: `rljob agent` and `rljob validate` stay light."""
