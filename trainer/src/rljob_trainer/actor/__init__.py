@@ -1,0 +1,1 @@
+"""The policy and its optimisation: packed batches, FSDP2 sharding, supervised and policy-gradient steps."""

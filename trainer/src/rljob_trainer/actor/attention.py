@@ -1,0 +1,93 @@
+"""Causal attention inside packed sequences, as an attention implementation of transformers.
+
+On a GPU: the variable-length flash kernel that ships with PyTorch, no padding at all. On a CPU, where there is no such
+kernel: sequences are laid side by side, padded on the right to the longest, and attended to causally. A valid query
+never looks right, so it never sees padding and no mask is needed; padded queries are dropped. Only attention's own
+products pay for padding there, and micro-batches hold sequences of similar lengths.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import varlen
+from transformers import AttentionInterface
+
+PACKED_ATTENTION = "rljob_packed"
+_KERNEL_NAMES_GQA = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    boundaries: Tensor,
+    max_length: int,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one packed row.
+
+    query: [1, heads, T, d]; key, value: [1, kv heads, T, d]; boundaries: [n + 1]. Returns [1, T, heads, d].
+    """
+    window = sliding_window if sliding_window is not None and sliding_window < max_length else None
+    if query.is_cuda:
+        return _flash(query, key, value, boundaries, max_length, scaling, window), None
+    return _side_by_side(query, key, value, boundaries, max_length, scaling, window), None
+
+
+def _flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    boundaries: Tensor,
+    max_length: int,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
+    gqa = {"enable_gqa": True} if _KERNEL_NAMES_GQA else {}
+    out = varlen.varlen_attn(
+        *flat, boundaries, boundaries, max_length, max_length,
+        scale=scale, window_size=(-1 if window is None else window - 1, 0), **gqa,
+    )  # fmt: skip
+    return out[None]
+
+
+def _side_by_side(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    boundaries: Tensor,
+    max_length: int,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    starts, lengths = boundaries[:-1, None], boundaries.diff()[:, None]
+    columns = torch.arange(max_length, device=boundaries.device)[None]
+    valid = columns < lengths
+    read = torch.where(valid, starts + columns, 0).flatten()
+
+    def lay_out(tensor: Tensor) -> Tensor:
+        heads, size = tensor.shape[1], tensor.shape[3]
+        return tensor[0].index_select(1, read).view(heads, -1, max_length, size).transpose(0, 1)
+
+    mask = None
+    if window is not None:
+        distance = columns.T - columns
+        mask = (distance >= 0) & (distance < window)
+    out = F.scaled_dot_product_attention(
+        lay_out(query), lay_out(key), lay_out(value),
+        attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return out.transpose(1, 2)[valid][None]
+
+
+AttentionInterface.register(PACKED_ATTENTION, packed_attention)

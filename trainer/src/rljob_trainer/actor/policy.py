@@ -1,0 +1,87 @@
+"""The policy as a function from packed tokens to the log-probability of each response token."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rljob_trainer.actor.attention import PACKED_ATTENTION
+from rljob_trainer.actor.packing import PackedBatch
+from rljob_trainer.losses.entropy import entropy_from_logits
+
+_LOGITS_PER_CHUNK = 1 << 26
+"""Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary would need gigabytes."""
+
+
+class Policy(nn.Module):
+    """A causal language model of transformers behind a forward pass that never builds all logits at once.
+
+    It is the root module of FSDP: the output head is used inside this forward pass, while its weights are gathered.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.packs = model.config._attn_implementation == PACKED_ATTENTION
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        boundaries: Tensor,
+        max_length: int,
+        predict_at: Tensor,
+        targets: Tensor,
+        temperature: float,
+        entropy_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [sum of R] of the targets and entropies [sum of R] of their distributions, float32, in nats.
+
+        Arguments as in PackedBatch; both are of the distribution at `temperature`.
+        """
+        packed: dict[str, Any] = {"boundaries": boundaries, "max_length": max_length} if self.packs else {}
+        hidden = self.model.base_model(
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **packed
+        ).last_hidden_state[0, predict_at]
+        head = self.model.get_output_embeddings()
+        rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
+        parts = [
+            checkpoint(_score, head, part, wanted, temperature, entropy_gradient, use_reentrant=False)
+            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+        ]
+        log_probs, entropies = zip(*parts, strict=True)
+        return torch.cat(log_probs), torch.cat(entropies)
+
+
+def _score(
+    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    logits = head(hidden).float() / temperature
+    log_probs = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropies = entropy_from_logits(logits)
+    return log_probs, entropies
+
+
+def score(
+    policy: nn.Module, batch: PackedBatch, temperature: float, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`Policy.forward` of one micro-batch, through FSDP's hooks where the policy is sharded."""
+    log_probs, entropies = policy(
+        batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length, batch.predict_at, batch.targets,
+        temperature, entropy_gradient,
+    )  # fmt: skip
+    return log_probs, entropies
+
+
+@torch.no_grad()
+def score_only(policy: nn.Module, batch: PackedBatch, temperature: float) -> Tensor:
+    """Log-probabilities [sum of R] without gradient."""
+    log_probs, _ = score(policy, batch, temperature)
+    if isinstance(policy, FSDPModule):
+        # FSDP leaves the root gathered for a backward pass that never comes; what is gathered hides later updates.
+        policy.reshard()
+    return log_probs

@@ -1,0 +1,81 @@
+"""FSDP2: one policy over all ranks, master weights in float32, matrix products in the compute dtype."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rljob_api import ResolvedSpec
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from rljob_trainer.actor.loading import empty_model, full_weights
+from rljob_trainer.actor.policy import Policy
+from rljob_trainer.errors import JobError
+
+COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def compute_dtype(spec: ResolvedSpec, device_type: str) -> Literal["bfloat16", "float32"]:
+    """`spec.model.dtype` with auto decided: bfloat16 on a GPU, float32 on a CPU."""
+    if spec.model.dtype == "auto":
+        return "bfloat16" if device_type == "cuda" else "float32"
+    return spec.model.dtype
+
+
+def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, trainable: bool) -> Policy:
+    """A policy of `folder`'s shape, sharded over `mesh`, its weights not yet written.
+
+    Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
+    """
+    dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
+    policy = Policy(empty_model(folder, spec.model))
+    policy.requires_grad_(trainable)
+    policy.train(trainable)
+    if trainable and spec.actor.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if not trainable:
+        for parameter in policy.parameters():
+            parameter.data = parameter.data.to(dtype)
+    _shard(policy, spec, mesh, dtype)
+    return policy
+
+
+def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> None:
+    """Fill the policy from its folder. Every rank calls this; only rank 0 ever holds the whole model."""
+    weights = full_weights(folder, spec.model, spec.training.seed) if mesh.get_rank() == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(policy.model, weights, options=options)
+
+
+@torch.no_grad()
+def copy_weights(source: Policy, target: Policy) -> None:
+    """Each rank copies its own shards; both policies have the same shape and mesh."""
+    for ours, theirs in zip(source.parameters(), target.parameters(), strict=True):
+        theirs.copy_(ours)
+
+
+def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    # Gradients are summed in float32 whatever the compute dtype: in bfloat16 the sum over ranks would lose small ones.
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    offload = CPUOffloadPolicy() if spec.actor.fsdp.offload and mesh.device_type == "cuda" else OffloadPolicy()
+    for layer in _layers(policy):
+        fully_shard(
+            layer,
+            mesh=mesh,
+            mp_policy=precision,
+            offload_policy=offload,
+            reshard_after_forward=spec.actor.fsdp.reshard_after_forward,
+        )
+    fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+
+
+def _layers(policy: Policy) -> nn.ModuleList:
+    layers = getattr(policy.model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise JobError(
+            f"{type(policy.model).__name__} keeps its layers where FSDP does not find them: choose a decoder-only model",
+            field="spec.model.path",
+        )
+    return layers

@@ -1,0 +1,238 @@
+"""One rank of the trainer: the class that a Ray worker wraps. The controller calls every rank alike.
+
+    address (rank 0) -> connect -> load -> begin_stage -> [supervised_step ...]
+                                        -> begin_stage -> [prepare -> update -> send_weights ...]
+
+prepare and update are two calls because the controller computes advantages in between, from metadata alone.
+"""
+
+import datetime
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import ray
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from rljob_api import ResolvedSpec
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+
+from rljob_trainer.actor.packing import TokenSequence, pack
+from rljob_trainer.actor.plan import RankPlan
+from rljob_trainer.actor.policy import Policy, score_only
+from rljob_trainer.actor.shard import Shard, column, shard_of_groups, shard_of_sequences
+from rljob_trainer.actor.sharding import (
+    COMPUTE_DTYPES,
+    compute_dtype,
+    copy_weights,
+    load_initial_weights,
+    sharded_policy,
+)
+from rljob_trainer.actor.step import StepSums, Trainee, policy_step, score_samples, supervised_step
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
+from rljob_trainer.losses.kl import kl_estimate
+from rljob_trainer.types import Floats, Group
+from rljob_trainer.waiting import wait_for
+from rljob_trainer.weight_sync.bucket import BucketDescriptor
+from rljob_trainer.weight_sync.sender import SyncReport, WeightSender
+
+Stage = Literal["sft", "rl"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """rank, world: of all ranks. sync_groups: the ranks that send weights together, each list for the engines it feeds.
+
+    threads: of one rank on a CPU. collective_seconds: deadline of every collective.
+    """
+
+    rank: int
+    world: int
+    device_type: Literal["cpu", "cuda"]
+    sync_groups: tuple[tuple[int, ...], ...]
+    threads: int
+    collective_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the controller learns of a rank's shard before the update.
+
+    token_kl: KL estimate of each token against the reference, [R] for each sample in the order of the rank's plan,
+        where the KL acts in the reward; None elsewhere.
+    """
+
+    token_kl: list[Floats] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """A rank's sums over the step, and engine against trainer on its samples."""
+
+    sums: StepSums
+    importance: ImportanceSums
+
+
+class ActorWorker:
+    """Holds one shard of policy, optimizer and reference."""
+
+    def __init__(self, spec: ResolvedSpec, settings: RankSettings) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.device = torch.device(settings.device_type)
+        self.shard: Shard
+        self.optimizer: torch.optim.Optimizer
+        self.reference: Policy | None = None
+        if settings.device_type == "cpu":
+            torch.set_num_threads(settings.threads)
+
+    # ------------------------------------------------------------------ start
+
+    def address(self) -> tuple[str, int]:
+        """Rank 0: open the store that all ranks meet at."""
+        host = ray.util.get_node_ip_address()
+        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return host, self.store.port
+
+    def connect(self, address: tuple[str, int]) -> dict[str, Any]:
+        """Join the process group. Returns what a log should say about the rank."""
+        timeout = datetime.timedelta(seconds=self.settings.collective_seconds)
+        if self.settings.rank > 0:
+            self.store = dist.TCPStore(*address, is_master=False, timeout=timeout)
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        rank, world = self.settings.rank, self.settings.world
+        dist.init_process_group(backend, store=self.store, rank=rank, world_size=world, timeout=timeout)
+        self.mesh = init_device_mesh(self.device.type, (world,))
+        self.sync_group, _ = dist.new_subgroups_by_enumeration(
+            [list(ranks) for ranks in self.settings.sync_groups], timeout=timeout, backend="gloo"
+        )
+        gpu = torch.cuda.get_device_name() if self.device.type == "cuda" else None
+        return {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "gpu": gpu}
+
+    def visible_gpu(self) -> str | None:
+        """The GPU that this rank owns, as CUDA_VISIBLE_DEVICES names it."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES") if self.device.type == "cuda" else None
+
+    def load(self, folder: str) -> dict[str, int]:
+        """Build the policy with its first weights."""
+        self.folder = Path(folder)
+        self.policy = sharded_policy(self.spec, self.folder, self.mesh, trainable=True)
+        load_initial_weights(self.policy, self.spec, self.folder, self.mesh)
+        return {"parameters": sum(parameter.numel() for parameter in self.policy.parameters())}
+
+    def begin_stage(self, stage: Stage) -> None:
+        """A fresh optimizer; for RL also the reference, which is the policy as it is now."""
+        actor = self.spec.actor
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(),
+            lr=actor.learning_rate,
+            betas=(actor.beta1, actor.beta2),
+            weight_decay=actor.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        if stage == "rl" and self.spec.needs_reference:
+            self.reference = sharded_policy(self.spec, self.folder, self.mesh, trainable=False)
+            copy_weights(self.policy, self.reference)
+
+    # ------------------------------------------------------------------ steps
+
+    def supervised_step(
+        self, plan: RankPlan, totals: Sequence[BatchTotals], sequences: Sequence[TokenSequence], learning_rate: float
+    ) -> StepSums:
+        return supervised_step(self._trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
+
+    def prepare(
+        self, plan: RankPlan, totals: Sequence[BatchTotals], groups: Sequence[ray.ObjectRef[Group]]
+    ) -> Prepared:
+        """Fetch this rank's samples and score them with whatever the algorithm compares against."""
+        self.shard = shard_of_groups(plan, totals, wait_for(groups, 600.0, "the step's samples"))
+        temperature = self.spec.rollout.temperature
+        in_reward = self.spec.algorithm.kl.placement == "reward" and self.spec.needs_reference
+        if len(totals) * self.spec.actor.epochs > 1 or in_reward:
+            score_samples(self.policy, self.shard, temperature, "old_log_probs", self.device)
+        if self.reference is not None:
+            score_samples(self.reference, self.shard, temperature, "reference_log_probs", self.device)
+        return Prepared(self._token_kl() if in_reward else None)
+
+    def _token_kl(self) -> list[Floats]:
+        estimator = self.spec.algorithm.kl.estimator
+        return [
+            kl_estimate(estimator, column([sample], "old_log_probs", torch.device("cpu")),
+                        column([sample], "reference_log_probs", torch.device("cpu"))).numpy()
+            for sample in self.shard.ordered
+        ]  # fmt: skip
+
+    def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float) -> Updated:
+        """Train on the prepared shard. advantages: [R] for each sample in the order of the rank's plan."""
+        for sample, advantage in zip(self.shard.ordered, advantages, strict=True):
+            sample.advantages = advantage
+        sums = policy_step(self._trainee, self.shard, self.spec, learning_rate, kl_coefficient)
+        return Updated(sums, self._importance())
+
+    def _importance(self) -> ImportanceSums:
+        samples, host = self.shard.ordered, torch.device("cpu")
+        lengths = np.array([sample.sequence.response_tokens for sample in samples], np.int64)
+        ours, engine = (column(samples, name, host).numpy() for name in ("old_log_probs", "engine_log_probs"))
+        return importance_sums(ours, engine, lengths)
+
+    def log_probs(self, sequences: Sequence[TokenSequence], temperature: float) -> list[Floats]:
+        """Log-probabilities [R] of each sequence's response; every rank computes all of them (a probe is small)."""
+        batch = pack(sequences, self.device)
+        flat = score_only(self.policy, batch, temperature)
+        return np.split(flat.float().cpu().numpy(), np.cumsum(batch.response_lengths)[:-1])
+
+    @property
+    def _trainee(self) -> Trainee:
+        return Trainee(self.policy, self.optimizer, self.device, self.settings.world, self.spec.actor.grad_clip)
+
+    # ------------------------------------------------------------------ weights
+
+    def send_weights(self, engines: Sequence[Any], version: int, deadline: float) -> SyncReport:
+        """Send the policy to the engines that this rank's sync group feeds; collective over all ranks."""
+        dtype = compute_dtype(self.spec, self.device.type)
+        sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
+
+        def deliver(bucket: BucketDescriptor) -> Any:
+            copies = [engine.load_bucket.remote(bucket) for engine in engines]
+            return lambda: wait_for(copies, deadline, f"engines to copy weight bucket {bucket.index}")
+
+        return sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)
+
+    def _full_tensors(self, dtype: torch.dtype) -> Any:
+        """Cast before gathering: half the bytes cross between ranks."""
+        for name, parameter in self.policy.model.named_parameters():
+            yield name, parameter.detach().to(self.device, dtype).full_tensor()
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self, directory: str) -> None:
+        """Write this rank's shards; collective over all ranks."""
+        dcp.save(self._state(), checkpoint_id=directory)
+
+    def restore(self, directory: str) -> None:
+        """Read the shards of a checkpoint that any number of ranks wrote; collective over all ranks."""
+        state = self._state()
+        try:
+            dcp.load(state, checkpoint_id=directory)
+        except dcp.api.CheckpointException as error:
+            raise InfrastructureError(f"checkpoint {directory} cannot be read: {error}") from error
+        set_state_dict(
+            self.policy.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        if self.reference is not None:
+            self.reference.model.load_state_dict(state["reference"])
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.policy.model, self.optimizer)
+        state = {"model": model, "optimizer": optimizer}
+        if self.reference is not None:
+            state["reference"] = self.reference.model.state_dict()
+        return state

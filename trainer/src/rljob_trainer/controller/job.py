@@ -1,0 +1,40 @@
+"""The file that a driver gets: a resolved job, and where its relative paths start."""
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+from rljob_api import ResolvedSpec
+from rljob_api.contract import CONTRACT_VERSION
+from rljob_api.v1alpha1.base import ApiModel
+
+from rljob_trainer.errors import JobError
+from rljob_trainer.volume import write_json
+
+
+class DriverJob(ApiModel):
+    """One resolved RLJob. A driver refuses a contract whose major version it does not know."""
+
+    contract_version: str = CONTRACT_VERSION
+    name: str = Field(description="metadata.name.")
+    uid: str = Field(description="metadata.uid; a local run makes its own.")
+    base_dir: str = Field(description="Folder that relative paths of the spec start at.")
+    spec: ResolvedSpec = Field(description="The spec, every blank filled.")
+
+    def write(self, path: Path) -> None:
+        write_json(path, self.model_dump(mode="json", by_alias=True))
+
+
+def read_job(path: Path) -> DriverJob:
+    """Raises JobError for a file that is missing, malformed or of another contract."""
+    try:
+        document = json.loads(path.read_text())
+        version = str(document.get("contractVersion"))
+        if version.split(".", maxsplit=1)[0] != CONTRACT_VERSION.split(".")[0]:
+            raise JobError(
+                f"{path} has contract version {version} and this trainer knows {CONTRACT_VERSION}: "
+                "use a trainer image and an operator of the same major version"
+            )
+        return DriverJob.model_validate(document)
+    except (OSError, ValueError, AttributeError) as error:
+        raise JobError(f"{path} is not a resolved job: {error}") from error

@@ -1,0 +1,50 @@
+"""The run's model folder: configuration and tokenizer, for engines, rewards and export. Its weights are elsewhere."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api import ResolvedSpec
+from transformers import AutoConfig
+
+from rljob_trainer.actor.loading import locate_model, scratch_config
+from rljob_trainer.errors import DataError
+from rljob_trainer.weight_sync.probe import PROBE_LENGTH, PROBE_TOKENS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def max_model_len(spec: ResolvedSpec) -> int:
+    """Tokens of the longest sequence that an engine must hold: a sample's, or the probe's."""
+    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, PROBE_LENGTH + PROBE_TOKENS)
+
+
+def prepare_model_folder(
+    spec: ResolvedSpec, base_dir: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase"
+) -> tuple[Path, int]:
+    """Fill `folder`. Returns where the policy's first weights are (the same folder for a model from scratch), and the
+    size of the vocabulary that may be sampled from.
+
+    Raises DataError where the model is missing, or too short for the job's sequences.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    if spec.model.from_scratch is not None:
+        config = scratch_config(
+            spec.model.from_scratch, len(tokenizer), max_model_len(spec), tokenizer.eos_token_id, tokenizer.pad_token_id
+        )
+        config.save_pretrained(folder)
+        return folder, len(tokenizer)
+    source = locate_model(spec.model, base_dir)
+    for path in [*source.glob("*.py"), *source.glob("generation_config.json")]:
+        shutil.copy2(path, folder)
+    config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
+    config.save_pretrained(folder)
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
+        raise DataError(
+            f"the model reads at most {longest} tokens: lower data.maxPromptTokens or data.maxResponseTokens",
+            field="spec.data.maxResponseTokens",
+        )
+    return source, min(len(tokenizer), config.vocab_size)

@@ -1,0 +1,88 @@
+"""Everything that an attempt tells the outside: metrics, progress, loggers, samples for people."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rljob_trainer.controller.rollouts import ScoredGroup
+from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.progress.metrics import MetricsWriter, Stage
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.types import Group
+from rljob_trainer.volume import Volume
+from rljob_trainer.waiting import wait_for
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = structlog.get_logger()
+
+SAMPLES_SHOWN = 8
+"""Responses written down at each validation."""
+
+
+class Reporting:
+    """One attempt's reports. The loop names its phases here, and their seconds become the step's times."""
+
+    def __init__(
+        self, volume: Volume, attempt: int, progress: ProgressReporter, loggers: LoggerSet,
+        tokenizer: "PreTrainedTokenizerBase",
+    ) -> None:  # fmt: skip
+        self._progress, self._loggers, self._tokenizer = progress, loggers, tokenizer
+        self._metrics = MetricsWriter(volume, attempt)
+        self._samples = volume.samples(attempt)
+        self._times: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the step as time/NAME and show it as what the trainer does now."""
+        self.now(name)
+        start = time.monotonic()
+        yield
+        self.add_time(name, time.monotonic() - start)
+
+    def now(self, name: str) -> None:
+        """Show what the trainer does now, where its seconds are measured elsewhere."""
+        self._progress.phase(name)
+
+    def add_time(self, name: str, seconds: float) -> None:
+        self._times[f"time/{name}"] = self._times.get(f"time/{name}", 0.0) + seconds
+
+    def begin(self, step: int, total_steps: int, sft_steps: int) -> None:
+        self._progress.begin(step=step, total_steps=total_steps, sft_steps=sft_steps)
+
+    def step_done(self, step: int, stage: Stage, metrics: dict[str, float]) -> None:
+        """Write the step's line everywhere."""
+        line = self._metrics.write(step, stage, metrics | self._times)
+        self._times = {}
+        self._progress.step_done(line)
+        self._loggers.log(step, {name: value for name, value in line.items() if isinstance(value, int | float)})
+
+    def validated(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a validation that belongs to no step: the one before the first RL step."""
+        self._loggers.log(step, metrics)
+        self._metrics.write(step, "rl", metrics)
+
+    def samples(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """Write the first response to each of the first prompts."""
+        shown = groups[:SAMPLES_SHOWN]
+        fetched: list[Group] = wait_for([each.group for each in shown], 60.0, "samples to show")
+        self._samples.parent.mkdir(parents=True, exist_ok=True)
+        with self._samples.open("a") as file:
+            for group, each in zip(fetched, shown, strict=True):
+                row = {
+                    "step": step,
+                    "prompt": group.prompt.text,
+                    "response": self._tokenizer.decode(group.samples[0].token_ids.tolist(), skip_special_tokens=True),
+                    "groundTruth": group.prompt.ground_truth,
+                    "reward": float(each.summary.score.rewards[0]),
+                }
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def close(self, status: str) -> None:
+        self._metrics.close()
+        self._loggers.finish(status)

@@ -1,0 +1,49 @@
+"""Everything the controller knows that is not a tensor."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_trainer.actor.worker import Stage
+from rljob_trainer.data.stream import PromptStream, SupervisedStream
+from rljob_trainer.losses.kl_controller import KlController
+
+
+@dataclass(slots=True)
+class LoopState:
+    """Saved in each checkpoint as trainer.json.
+
+    step: the last finished one. policy_version: of the newest weights, the step that made them.
+    prompts, examples: positions in the data of RL and of supervised steps; None where the job has no such steps.
+    reward: mean reward of the last RL step.
+    """
+
+    prompts: PromptStream | None
+    examples: SupervisedStream | None
+    kl: KlController
+    step: int = 0
+    policy_version: int = 0
+    reward: float | None = None
+
+    def exhausted(self, stage: Stage) -> bool:
+        """Whether the data of that stage has ended (training.epochs)."""
+        stream = self.examples if stage == "sft" else self.prompts
+        return stream is not None and stream.exhausted
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "policyVersion": self.policy_version,
+            "reward": self.reward,
+            "kl": self.kl.state_dict(),
+            "prompts": self.prompts.state_dict() if self.prompts else None,
+            "examples": self.examples.state_dict() if self.examples else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises DataError where the data is not what the positions were taken in."""
+        self.step, self.policy_version, self.reward = state["step"], state["policyVersion"], state["reward"]
+        self.kl.load_state_dict(state["kl"])
+        if self.prompts is not None and state["prompts"] is not None:
+            self.prompts.load_state_dict(state["prompts"])
+        if self.examples is not None and state["examples"] is not None:
+            self.examples.load_state_dict(state["examples"])

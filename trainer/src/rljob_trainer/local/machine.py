@@ -1,0 +1,44 @@
+"""What this machine offers, and child processes that never outlive their parent."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def gpus_present() -> int:
+    """GPUs that a process may use: those of CUDA_VISIBLE_DEVICES, or all."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+
+
+def start_child(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process whose output goes to `log`, and which the kernel ends if this process dies, however it dies.
+
+    It leads a process group of its own: Ctrl-C in the terminal reaches this process alone, which decides what to do.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment) if environment is not None else None,
+            start_new_session=True,
+        )
+
+
+def end_child(child: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+    """Terminate and, where that does not suffice within `seconds`, kill."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
