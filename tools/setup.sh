@@ -3,7 +3,8 @@
 #
 # Asks for a Debian or Ubuntu on x86-64, Python 3.11 to 3.13, root or sudo, and package registries.
 # Repeating it is safe and, when nothing is missing, takes two seconds. Which mirror, which certificates, which proxy:
-# whatever uv and pip are configured to use, and else the system's certificates. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+# whatever uv and pip are configured to use, and else the system's certificates.
+# PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
