@@ -13,6 +13,7 @@ Line = dict[str, Any]
 """{"step": int, "stage": "sft" or "rl", "time": unix seconds, <metric name>: float, ...}"""
 
 _CLAIM = re.compile(r"(\d+)\.json")
+_TAIL_BYTES = 64 * 1024
 _METRICS = re.compile(r"a(\d+)\.jsonl")
 
 
@@ -32,6 +33,18 @@ def read_metrics(run_dir: Path) -> list[Line]:
         history = [line for line in history if line["step"] <= resumed]
         history += parse_lines(_text(volume.metrics(attempt)))
     return history
+
+
+def last_line(volume: Volume, attempt: int) -> Line:
+    """The newest line of an attempt, {} if it has none. Reads the file's end only: runs are long."""
+    path = volume.metrics(attempt)
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return {}
+    return next(reversed(list(parse_lines(text))), {})
 
 
 def resumed_step(volume: Volume, attempt: int) -> int:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -118,11 +119,11 @@ class LiveView:
         total = sum(times.values())
         if not total:
             return
-        bar, legend = Text(no_wrap=True), Text()
+        bar, legend = Text(no_wrap=True), []
         for name, seconds in times.items():
             colour = _PHASE_COLOURS[name]
             bar.append("█" * round(width * seconds / total), style=colour)
-            legend.append("■\u00a0", style=colour).append(f"{names.short(name)}\u00a0{seconds:.2f}\u00a0s  ")
+            legend.append(Text("■ ", style=colour).append(f"{names.short(name)} {seconds:.2f} s", style="default"))
         yield Text()
         yield bar
-        yield legend
+        yield Columns(legend, padding=(0, 2))

@@ -1,0 +1,105 @@
+"""The agent's routes. JSON in camelCase; every error is {"error": "..."}.
+
+    GET  /healthz                      without a token
+    GET  /v1/progress                  rljob_api.v1alpha1.Progress
+    GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, bytes}]}, oldest first
+    GET  /v1/exit                      {"attempt", "claim", "exit"}: of the last attempt; exit is null while it has none
+    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
+    GET  /metrics                      Prometheus
+
+Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz, which is none.
+"""
+
+import hmac
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rljob_trainer.agent.prometheus import CONTENT_TYPE, exposition
+from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.volume import Volume, write_json
+
+_OPEN_PATHS = ("/healthz",)
+_STOP = {"true": True, "false": False}
+
+
+def create_app(volume: Volume, token: str) -> Starlette:
+    """The agent of one run. `token` is what callers send as `Authorization: Bearer`."""
+    handlers = {"/v1/progress": _progress, "/v1/checkpoints": _checkpoints, "/v1/exit": _exit, "/metrics": _metrics}
+    return Starlette(
+        routes=[
+            Route("/healthz", _healthz),
+            Route("/v1/checkpoint", partial(_request_checkpoint, volume), methods=["POST"]),
+            *(Route(path, partial(handler, volume)) for path, handler in handlers.items()),
+        ],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=partial(_authorize, f"Bearer {token}".encode()))],
+        exception_handlers={HTTPException: _as_json},
+    )
+
+
+async def _authorize(
+    expected: bytes, request: Request, proceed: Callable[[Request], Awaitable[Response]]
+) -> Response:  # fmt: skip
+    given = request.headers.get("authorization", "").encode()
+    if request.url.path in _OPEN_PATHS or hmac.compare_digest(given, expected):
+        return await proceed(request)
+    challenge = {"WWW-Authenticate": 'Bearer realm="rljob"'}
+    return JSONResponse({"error": "this needs the run's token as Authorization: Bearer"}, 401, challenge)
+
+
+def _as_json(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _healthz(_request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def _progress(volume: Volume, _request: Request) -> Response:
+    progress = read_object(volume.progress)
+    if progress is None:
+        raise HTTPException(404, "the driver has not reported progress yet")
+    return JSONResponse(progress)
+
+
+def _checkpoints(volume: Volume, _request: Request) -> Response:
+    # Imported at the first request: it brings pydantic's models, and the agent has to start at once.
+    from rljob_trainer.checkpoint.manifest import list_checkpoints
+
+    found = [
+        ref.manifest.model_dump(mode="json", include={"step", "attempt", "time", "reward"})
+        | {"path": str(ref.path), "bytes": ref.manifest.bytes}
+        for ref in list_checkpoints(volume)
+    ]
+    return JSONResponse({"checkpoints": found})
+
+
+def _exit(volume: Volume, _request: Request) -> Response:
+    attempt = last_attempt(volume)
+    claim, ended = read_object(volume.claim(attempt)), read_object(volume.exit_record(attempt))
+    return JSONResponse({"attempt": attempt, "claim": claim, "exit": ended})
+
+
+def _request_checkpoint(volume: Volume, request: Request) -> Response:
+    stop = _STOP.get(request.query_params.get("stop", "false"))
+    if stop is None:
+        raise HTTPException(400, "stop is true or false")
+    asked = {"id": uuid.uuid4().hex, "checkpoint": True, "stop": stop}
+    try:
+        write_json(volume.request, asked)
+    except OSError as error:
+        raise HTTPException(503, f"the request cannot be written to the volume: {error.strerror}") from error
+    return JSONResponse(asked, 202)
+
+
+def _metrics(volume: Volume, _request: Request) -> Response:
+    return Response(exposition(volume), media_type=CONTENT_TYPE)

@@ -1,0 +1,73 @@
+"""The newest line of metrics and the progress as Prometheus' text.
+
+time/rollout   ->  rljob_time_rollout_seconds            a unit that Prometheus knows becomes the suffix
+reward/exact   ->  rljob_reward_function{name="exact"}   rewards' own names become a label
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from rljob_trainer.progress.history import Line, last_line
+from rljob_trainer.progress.names import METRICS, Metric
+from rljob_trainer.progress.state import last_attempt, read_object, silence
+from rljob_trainer.volume import Volume
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SUFFIXES = {"seconds": "_seconds", "bytes": "_bytes", "tokens": "_tokens", "nats": "_nats", "share": "_ratio"}
+_PROGRESS = (
+    ("step", "rljob_step", "Last finished step"),
+    ("totalSteps", "rljob_total_steps", "Steps of the whole run"),
+)
+
+
+def exposition(volume: Volume) -> bytes:
+    """Everything that is known now; with no files it is the attempt's number alone."""
+    registry = CollectorRegistry()
+    registry.register(_Run(volume))
+    return generate_latest(registry)
+
+
+class _Run(Collector):
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        attempt = last_attempt(self._volume)
+        yield GaugeMetricFamily("rljob_attempt", "Number of the last driver start", value=attempt)
+        progress = read_object(self._volume.progress) or {}
+        for key, name, description in _PROGRESS:
+            if isinstance(value := progress.get(key), int):
+                yield GaugeMetricFamily(name, description, value=value)
+        if (seconds := silence(self._volume)) is not None:
+            yield GaugeMetricFamily(
+                "rljob_driver_silence_seconds", "Since the driver's last sign of life", value=seconds
+            )
+        line = last_line(self._volume, attempt)
+        yield from (_gauge(metric, line[name]) for name, metric in METRICS.items() if _is_number(line.get(name)))
+        yield _rewards(line)
+
+
+def prometheus_name(metric: Metric) -> str:
+    return "rljob_" + metric.name.replace("/", "_") + _SUFFIXES.get(metric.unit, "")
+
+
+def _gauge(metric: Metric, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(prometheus_name(metric), metric.description, value=value)
+
+
+def _rewards(line: Line) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "rljob_reward_function", "Mean of one reward function, or of a number it logs", labels=["name"]
+    )
+    for name, value in line.items():
+        if name.startswith("reward/") and name not in METRICS and _is_number(value):
+            family.add_metric([name.removeprefix("reward/")], value)
+    return family
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

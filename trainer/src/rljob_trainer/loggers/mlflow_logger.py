@@ -1,0 +1,50 @@
+"""MLflow. MLFLOW_TRACKING_URI names the server; without it, a database in the run's directory."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mlflow.entities import Metric, Param, Run
+from mlflow.tracking import MlflowClient
+from mlflow.utils.time import get_current_time_millis
+
+from rljob_trainer.loggers.protocol import Status
+from rljob_trainer.progress.run_info import RunInfo
+
+UID_TAG = "rljob.uid"
+_ENDED = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+_MAX_PARAMS, _MAX_VALUE = 100, 500  # of one batch, and of a value: MLflow's own limits
+
+
+class MlflowLogger:
+    def start(self, run: RunInfo) -> None:
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run.directory / 'mlflow.db'}")
+        found = self._client.get_experiment_by_name(run.project)
+        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        self._id = (self._earlier(experiment, run) or self._create(experiment, run)).info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = get_current_time_millis()
+        self._client.log_batch(self._id, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])
+
+    def finish(self, status: Status) -> None:
+        self._client.set_terminated(self._id, _ENDED[status])
+
+    def _earlier(self, experiment: str, run: RunInfo) -> Run | None:
+        found = self._client.search_runs([experiment], f"tags.`{UID_TAG}` = '{run.uid}'", max_results=1)
+        return found[0] if found else None
+
+    def _create(self, experiment: str, run: RunInfo) -> Run:
+        created = self._client.create_run(experiment, run_name=run.name, tags={UID_TAG: run.uid})
+        flat = list(_flatten(run.config).items())[:_MAX_PARAMS]
+        self._client.log_batch(created.info.run_id, params=[Param(key, str(value)[:_MAX_VALUE]) for key, value in flat])
+        return created
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flatten(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
+    return flat

@@ -1,0 +1,28 @@
+"""TensorBoard: event files below the run's directory. Show them with `tensorboard --logdir runs`."""
+
+import time
+from collections.abc import Mapping
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from rljob_trainer.loggers.protocol import Status
+from rljob_trainer.progress.run_info import RunInfo
+
+FLUSH_SECONDS = 10
+
+
+class TensorBoardLogger:
+    def start(self, run: RunInfo) -> None:
+        self._writer = EventFileWriter(str(run.directory / "tensorboard"), flush_secs=FLUSH_SECONDS)
+        # Steps that an earlier attempt logged and this one runs again are dropped by TensorBoard when it reads this.
+        restart = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=run.resumed_step + 1, session_log=restart))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def finish(self, _status: Status) -> None:
+        self._writer.close()
