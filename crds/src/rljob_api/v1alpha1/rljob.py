@@ -117,8 +117,8 @@ class ObjectMeta(ApiModel):
 class RLJob(ApiModel):
     """Reinforcement-learning post-training of a language model."""
 
-    api_version: Literal["rljob.dev/v1alpha1"] = Field(description="rljob.dev/v1alpha1.")
-    kind: Literal["RLJob"] = Field(description="RLJob.")
+    api_version: Literal["rljob.dev/v1alpha1"] = Field(description="Always rljob.dev/v1alpha1.")
+    kind: Literal["RLJob"] = Field(description="Always RLJob.")
     metadata: ObjectMeta = Field(description="Name and labels.")
     spec: RLJobSpec = Field(description="What to train, on what, and how.")
     status: RLJobStatus | None = Field(None, description="What the operator reports; never written by a person.")

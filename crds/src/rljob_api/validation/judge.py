@@ -13,7 +13,7 @@ from rljob_api.validation.overrides import apply_overrides
 from rljob_api.validation.problems import InvalidRLJob, Problem
 from rljob_api.validation.rules import rule_findings
 from rljob_api.validation.source import Document, dotted, read_documents
-from rljob_api.validation.structure import findings
+from rljob_api.validation.structure import broken_fields, findings
 from rljob_api.validation.suggest import closest
 
 GROUP = "rljob.dev"
@@ -83,8 +83,8 @@ def judge(document: Document) -> list[Problem]:
     """Every error of one document that is meant to be an RLJob."""
     schema = document_schema()
     value = with_defaults(schema, document.value)
-    found = list(findings(schema, value))
-    found += rule_findings(schema, value, broken={finding.path for finding in found})
+    found = [finding for finding in findings(schema, value) if finding.path not in document.broken]
+    found += rule_findings(schema, value, broken_fields(found) | document.broken)
     return document.problems + [
         _problem(document, finding.path, finding.message, finding.remedy, at_key=finding.at_key) for finding in found
     ]

@@ -5,7 +5,7 @@ from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.validation.problems import InvalidRLJob, Problem
 from rljob_api.validation.rules import rule_findings
 from rljob_api.validation.source import dotted
-from rljob_api.validation.structure import findings
+from rljob_api.validation.structure import broken_fields, findings
 
 
 def with_ranks(spec: RLJobSpec, ranks: int, *, gpus: bool) -> RLJobSpec:
@@ -17,7 +17,7 @@ def with_ranks(spec: RLJobSpec, ranks: int, *, gpus: bool) -> RLJobSpec:
     written = with_defaults(schema, spec.model_dump(mode="json", by_alias=True))
     written["cluster"] = {"nodes": 1, "ranksPerNode": ranks, "gpusPerNode": ranks if gpus else 0}
     found = list(findings(schema, written, ("spec",)))
-    found += rule_findings(schema, written, {finding.path for finding in found}, ("spec",))
+    found += rule_findings(schema, written, broken_fields(found), ("spec",))
     if found:
         source = f"--ranks {ranks}"
         raise InvalidRLJob(Problem(source, None, None, dotted(one.path), one.message, one.remedy) for one in found)

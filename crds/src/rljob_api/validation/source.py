@@ -33,13 +33,18 @@ class Location(NamedTuple):
 
 @dataclass(slots=True)
 class Document:
-    """One YAML document as JSON values, with the places of its keys and values, and what was wrong with its YAML."""
+    """One YAML document as JSON values.
+
+    keys, values: where each field's name and value stand.
+    problems: what Kubernetes would not read so; broken: the fields that they leave without a sound value.
+    """
 
     value: Any
     start: Location
     keys: dict[FieldPath, Location] = field(default_factory=dict)
     values: dict[FieldPath, Location] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    broken: set[FieldPath] = field(default_factory=set)
 
     def locate(self, path: FieldPath, *, key: bool) -> Location:
         """Where `path` stands: its key or its value; for an absent field the key of what should hold it."""
@@ -115,11 +120,14 @@ class _Builder:
         self.keys: dict[FieldPath, Location] = {}
         self.values: dict[FieldPath, Location] = {}
         self.problems: list[Problem] = []
+        self.broken: set[FieldPath] = set()
         self.nodes = 0
 
     def document(self, node: Node) -> Document:
         value = self.build(node, (), 0)
-        return Document(value, _location(self.source, node.start_mark), self.keys, self.values, self.problems)
+        return Document(
+            value, _location(self.source, node.start_mark), self.keys, self.values, self.problems, self.broken
+        )
 
     def build(self, node: Node, path: FieldPath, depth: int) -> Any:
         self.nodes += 1
@@ -159,10 +167,12 @@ class _Builder:
                     self._problem(source, (*path, "<<"), "must be an alias of a mapping, such as *defaults")
 
     def _key(self, node: Node, path: FieldPath) -> str | None:
-        if not isinstance(node, ScalarNode):
+        key = None
+        if isinstance(node, ScalarNode):
+            key = plain_scalar(node.value) if node.tag in _TYPED else node.value
+        if key is None:
             self._problem(node, path, "a key must be text", "Write a name before the ':'")
             return None
-        key = plain_scalar(node.value) if node.tag in _TYPED else node.value
         return key if isinstance(key, str) else json.dumps(key)
 
     def _scalar(self, node: Node, path: FieldPath) -> Any:
@@ -177,6 +187,7 @@ class _Builder:
     def _problem(self, node: Node, path: FieldPath, message: str, remedy: str = "") -> None:
         location = _location(self.source, node.start_mark)
         self.problems.append(Problem(*location, dotted(path), message, remedy))
+        self.broken.add(path)
 
 
 def _is_merge(key: Node) -> bool:
@@ -209,7 +220,8 @@ def plain_scalar(text: str) -> Any:
     for base, pattern in _BASES.items():
         if pattern.fullmatch(digits):
             return _json_number(int(re.sub("0[xXoObB]?(?=.)", "", digits, count=1) if base != 10 else digits, base))
-    return _json_number(float(digits)) if _FLOAT.fullmatch(digits) else text
+    number = float(digits) if _FLOAT.fullmatch(digits) else math.inf
+    return _json_number(number) if math.isfinite(number) else text
 
 
 def _json_number(number: float) -> float:
@@ -235,6 +247,7 @@ _YAML_ERRORS = (
     ("expected <block end>", "this line's indentation fits no block above it", "Indent it like its neighbours"),
     ("expected ',' or ']'", "a list in [ ] is not closed, or lacks a comma", "Close it with ]"),
     ("expected ',' or '}'", "a mapping in { } is not closed, or lacks a comma", "Close it with }"),
+    ("expected the node content", "a value is missing, or a [ or { before it is open", "Write it, or close that"),
     ("while scanning a quoted scalar", "a quote is not closed", "Close it, or double it inside the text"),
     ("found undefined alias", "an alias without its anchor", "Define &NAME before *NAME"),
     ("found duplicate anchor", "an anchor is defined twice", "Rename one"),
@@ -243,8 +256,9 @@ _YAML_ERRORS = (
 
 
 def _unreadable(error: yaml.MarkedYAMLError, source: str) -> Problem:
-    mark = error.problem_mark or error.context_mark or yaml.Mark(source, 0, 0, 0, None, 0)
     said = f"{error.context} {error.problem}"
+    open_at = error.context_mark if "while scanning" in said or "flow" in said else None
+    mark = open_at or error.problem_mark or yaml.Mark(source, 0, 0, 0, None, 0)
     for part, message, remedy in _YAML_ERRORS:
         if part in said:
             return Problem(*_location(source, mark), "", f"not readable as YAML: {message}", remedy)

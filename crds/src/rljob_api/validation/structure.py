@@ -1,36 +1,47 @@
 """Whether a value has the shape that a structural schema asks for, in words for people."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.schema import FREE_FORM, Schema
 from rljob_api.v1alpha1.base import PATTERN_MEANINGS
 from rljob_api.validation.source import FieldPath
-from rljob_api.validation.suggest import closest, suggest_field
+from rljob_api.validation.suggest import closest, sibling_meant, suggest_field
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One error at `path`. at_key: it is the field's name that is wrong, or the field that is missing."""
+    """One error at `path`.
+
+    at_key: it is the field's name that is wrong, or the field that is missing.
+    meant: the field beside it that a misspelt name probably means.
+    """
 
     path: FieldPath
     message: str
     remedy: str = ""
     at_key: bool = False
+    meant: FieldPath | None = None
 
 
 def findings(schema: Schema, value: Any, path: FieldPath = ()) -> Iterator[Finding]:
     """Every error of `value` against `schema`, at most one for a scalar."""
     if not _has_type(schema, value):
-        yield Finding(path, f"must be {_ARTICLES[schema['type']]}; got {shown(value)}", _type_remedy(schema, value))
+        wanted = PATTERN_MEANINGS.get(schema.get("pattern", ""), _ARTICLES[schema["type"]])
+        yield Finding(path, f"must be {wanted}; got {shown(value)}", _type_remedy(schema, value))
     elif isinstance(value, dict):
         yield from _object(schema, value, path)
     elif isinstance(value, list):
         yield from _list(schema, value, path)
     elif finding := _scalar(schema, value, path):
         yield finding
+
+
+def broken_fields(found: Iterable[Finding]) -> set[FieldPath]:
+    """The fields that have no sound value, so that no rule should read them."""
+    return {path for finding in found for path in (finding.path, finding.meant) if path is not None}
 
 
 def shown(value: Any) -> str:
@@ -67,13 +78,15 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def _has_type(schema: Schema, value: Any) -> bool:
     if "type" not in schema:
         return True
+    if schema["type"] == "integer" and isinstance(value, float):
+        return value.is_integer()
     return isinstance(value, _TYPES[schema["type"]]) and (schema["type"] == "boolean" or not isinstance(value, bool))
 
 
 def _type_remedy(schema: Schema, value: Any) -> str:
     wanted = schema["type"]
     if wanted == "string" and isinstance(value, (bool, int, float)):
-        return "Put it in quotes"
+        return "Put it in quotes" if _matches(schema.get("pattern", ""), str(value)) else ""
     if wanted == "array" and value is not None:
         return "Write it as a list, in [ ]"
     if wanted == "object" and schema.get("properties"):
@@ -91,15 +104,18 @@ def _reads_as(wanted: str, text: str) -> bool:
 def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[Finding]:
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties")
+    meant = {name: sibling_meant(name, tuple(properties)) for name in value if name not in properties}
     for name in schema.get("required", ()):
-        if name not in value:
+        if name not in value and name not in meant.values():
             yield Finding((*path, name), "is required", _first_sentence(properties[name]), at_key=True)
     for name, item in value.items():
         field = properties.get(name, others)
         if field is not None:
             yield from findings(field, item, (*path, name))
         elif FREE_FORM not in schema:
-            yield Finding((*path, name), "unknown field", suggest_field(name, tuple(properties)), at_key=True)
+            beside = meant[name]
+            remedy = suggest_field(name, tuple(properties))
+            yield Finding((*path, name), "unknown field", remedy, True, (*path, beside) if beside else None)
     if len(value) > schema.get("maxProperties", len(value)):
         yield Finding(path, f"takes at most {schema['maxProperties']} entries; got {len(value)}")
 
@@ -136,7 +152,7 @@ def _scalar(schema: Schema, value: Any, path: FieldPath) -> Finding | None:
     options = schema.get("enum")
     if options and value not in options:
         wanted = f"one of {', '.join(options)}" if len(options) > 1 else options[0]
-        near = closest(value, options)
+        near = closest(value, options) if len(options) > 1 else None
         return Finding(path, f"must be {wanted}; got {shown(value)}", f"Did you mean {near}?" if near else "")
     wanted = _broken_length(schema, value) if isinstance(value, str) else _broken_range(schema, value)
     return Finding(path, f"{wanted}; got {shown(value)}") if wanted else None
@@ -147,14 +163,14 @@ def _broken_length(schema: Schema, text: str) -> str:
         return "must not be empty"
     if len(text) > schema.get("maxLength", len(text)):
         return f"must have at most {schema['maxLength']} characters, not {len(text)}"
-    pattern = schema.get("pattern")
+    pattern = schema.get("pattern", "")
     too_short = len(text) < schema.get("minLength", 0)
-    return f"must be {PATTERN_MEANINGS[pattern]}" if pattern and (too_short or not _matches(pattern, text)) else ""
+    return f"must be {PATTERN_MEANINGS[pattern]}" if too_short or not _matches(pattern, text) else ""
 
 
 def _matches(pattern: str, text: str) -> bool:
     # Python's $ also matches before a final line break; RE2's does not.
-    return bool(re.fullmatch(pattern, text))
+    return not pattern or bool(re.fullmatch(pattern, text))
 
 
 def _broken_range(schema: Schema, number: float) -> str:

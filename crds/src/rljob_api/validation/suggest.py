@@ -60,18 +60,23 @@ def closest(word: str, options: Sequence[str], cutoff: float = 0.6) -> str | Non
     return lower[found[0]] if found else None
 
 
+def sibling_meant(name: str, siblings: Sequence[str]) -> str | None:
+    """The field of the same block that `name` probably misspells; None where it rather belongs elsewhere."""
+    camel = to_camel(name)
+    if camel in siblings:
+        return camel
+    return None if name.lower() in VERL_NAMES or camel in _places() else closest(camel, siblings)
+
+
 def suggest_field(name: str, siblings: Sequence[str]) -> str:
     """What `name` should be: a sibling, verl's word, the same field elsewhere, or one of the siblings."""
     camel = to_camel(name)
-    places = _places().get(camel, [])
-    if camel in siblings:
-        return f"Did you mean {camel}?"
+    if name in {"true", "false"}:
+        return "YAML reads the keys y, n, yes, no, on and off as booleans: put the key in quotes"
+    if meant := sibling_meant(name, siblings):
+        return f"Did you mean {meant}?"
     if name.lower() in VERL_NAMES:
         return f"Did you mean {VERL_NAMES[name.lower()]}?"
-    if places:
-        return f"Did you mean {' or '.join(places[:_ELSEWHERE_AT_MOST])}?"
-    if near := closest(camel, siblings):
-        return f"Did you mean {near}?"
     if far := closest(camel, list(_places()), cutoff=0.8):
         return f"Did you mean {' or '.join(_places()[far][:_ELSEWHERE_AT_MOST])}?"
     return f"The fields here are {', '.join(siblings)}" if siblings else "Remove it"
