@@ -134,6 +134,11 @@ GOOD = (
         ),
     ),
     good("no GPUs", ("  training:", "  cluster: {nodes: 2, gpusPerNode: 0, ranksPerNode: 2}\n  training:")),
+    good(
+        "the longest durations",
+        ("engine: vllm", "deadline: 99999h99999h99999h99999h99999h"),
+        ("  rewards:", "  rewards:\n    timeout: 1.5h0.001s99999ms"),
+    ),
     good("the longest name", ("name: gsm8k-grpo", "name: " + "a" * 40)),
 )
 

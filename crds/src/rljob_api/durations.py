@@ -2,8 +2,8 @@
 
 import re
 
-DURATION_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})?(ms|s|m|h))+$"
-"""Six digits a part: no duration overflows Go's 64-bit nanoseconds within the field's length."""
+DURATION_PATTERN = r"^([0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m|h))+$"
+"""Five digits a part: in the 32 characters that a field holds, nothing overflows Go's 64-bit nanoseconds."""
 
 _PART = re.compile(r"([0-9.]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
