@@ -1,0 +1,28 @@
+"""Every example is a valid RLJob, in a cluster and on one machine."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.show import render_show
+from rljob_api.validation import load_rljob, read_documents, validate, with_ranks
+from tests.rljob_api import api_server
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def test_there_are_examples():
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_valid(path):
+    job = load_rljob(path)
+    assert validate(render_show(job), "shown.yaml").problems == ()
+    for document in read_documents(path.read_text(), str(path))[0]:
+        assert document.value["kind"] != "RLJob" or api_server.admit(document.value) == ([], [])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_with_one_rank_too(path):
+    with_ranks(load_rljob(path).spec, 1, gpus=False)
