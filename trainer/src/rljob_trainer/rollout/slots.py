@@ -68,7 +68,10 @@ class SlotCache(Cache):
             slot.admit(prompt.keys, prompt.values, row, source)
 
     def move(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy whole rows, so that the active rows stay the first ones."""
+        """Copy whole rows, so that the active rows stay the first ones.
+
+        All columns: a row that was admitted since the last decode step may be longer than what that step read.
+        """
         for layer in self.layers:
-            layer.keys[targets, :, : self.longest] = layer.keys[sources, :, : self.longest]
-            layer.values[targets, :, : self.longest] = layer.values[sources, :, : self.longest]
+            layer.keys[targets] = layer.keys[sources]
+            layer.values[targets] = layer.values[sources]
