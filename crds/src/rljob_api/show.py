@@ -9,7 +9,8 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.v1alpha1.algorithm import Algorithm
 from rljob_api.validation.rules import rule_findings
-from rljob_api.validation.source import FieldPath, plain_scalar
+from rljob_api.validation.scalars import plain_scalar
+from rljob_api.validation.source import FieldPath
 
 
 def render_show(job: RLJob) -> str:
