@@ -7,7 +7,7 @@
     POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
     GET  /metrics                      Prometheus
 
-Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz, which is none.
+Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz.
 """
 
 import hmac

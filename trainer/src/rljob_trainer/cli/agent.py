@@ -1,6 +1,7 @@
 """`rljob agent`"""
 
 import os
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +16,25 @@ TOKEN_VARIABLE = "RLJOB_AGENT_TOKEN"
 def agent(
     directory: Annotated[Path, typer.Option("--dir", help="The run's directory; it may be empty still.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65_535)] = 8900,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8900,
     token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {TOKEN_VARIABLE}.")] = None,
 ) -> None:
     """Serve a run's progress, checkpoints and metrics over HTTP, behind a bearer token."""
     import uvicorn
 
     app = create_app(Volume(directory.resolve()), _token(token_file))
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, server_header=False)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    with _listen(host, port) as listener:
+        typer.echo(f"agent listens on http://{host}:{listener.getsockname()[1]}")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise _refused(f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port") from error
 
 
 def _token(file: Path | None) -> str:

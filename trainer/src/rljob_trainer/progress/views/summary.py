@@ -32,7 +32,7 @@ def shown_path(path: Path) -> str:
 
 
 def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: float) -> list[str]:
-    """What came out of it. The error itself is the caller's to print."""
+    """What came out of it; of a failure, the error too."""
     last = watch.history[-1]["step"] if watch.history else 0
     reached = f"step {last}/{watch.progress.total_steps or last}"
     lines = [f"{_outcome(record)}: {reached} in {duration(seconds)}"]
@@ -42,7 +42,13 @@ def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: f
     if shown:
         lines.append("  " + " · ".join(shown))
     lines.append(f"  run: {shown_path(run.directory)} · curves: rljob plot {shown_path(run.directory)}")
-    return lines
+    return lines + _error(record)
+
+
+def _error(record: ExitRecord | None) -> list[str]:
+    if record is None or record.code in (ExitCode.DONE, ExitCode.STOPPED):
+        return []
+    return [f"error: {record.field}: {record.message}" if record.field else f"error: {record.message}"]
 
 
 def _outcome(record: ExitRecord | None) -> str:

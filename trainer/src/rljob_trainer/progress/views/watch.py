@@ -116,20 +116,18 @@ def _stamp(path: Path) -> tuple[int, int]:
     return stat.st_mtime_ns, stat.st_size
 
 
-_FRAME = ("event", "level", "logger", "timestamp")
+_FRAME = {"event", "level", "logger", "timestamp"}
 
 
 def _warnings(text: str) -> list[str]:
-    """Log lines of level warning and above as `event key=value`."""
+    """Warnings of the log as `event key=value`. Errors are left out: what ends an attempt is in its exit record."""
     found: list[str] = []
     for row in text.splitlines():
         try:
             entry: Any = json.loads(row)
         except ValueError:
             continue
-        if isinstance(entry, dict) and entry.get("level") in ("warning", "error", "critical"):
-            keys = " ".join(
-                f"{key}={value}" for key, value in entry.items() if key not in _FRAME and key != "exception"
-            )
-            found.append(f"{entry['level']}: {entry.get('event', '')} {keys}".rstrip())
+        if isinstance(entry, dict) and entry.get("level") == "warning":
+            keys = [f"{key}={value}" for key, value in entry.items() if key not in _FRAME]
+            found.append(" ".join(["warning:", str(entry.get("event", "")), *keys]))
     return found

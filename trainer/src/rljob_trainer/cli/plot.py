@@ -1,0 +1,20 @@
+"""`rljob plot`"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn over each other.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The picture (png, pdf, svg); else RUN/curves.png.")
+    ] = None,
+) -> None:
+    """Draw reward, length, entropy, KL, clip fraction, gradient norm and phase times; print the picture's path."""
+    from rljob_trainer import plot as plots
+
+    path = output or (runs[0] / "curves.png" if len(runs) == 1 else Path("curves.png"))
+    plots.save(plots.draw(plots.load_runs(runs)), path)
+    typer.echo(path)
