@@ -17,6 +17,6 @@ export_to() {  # FILE OPTIONS...
     "$uv" export --quiet --frozen --no-emit-workspace --no-header --no-annotate --output-file "$file" "$@"
     echo "$file: $(grep -c == "$file") packages"
 }
-export_to setup.txt --only-group setup                                              # what installs the rest
-export_to cpu.txt --package rljob-workspace                                         # this machine, tests and tools included
-export_to cuda.txt --package rljob-trainer --extra vllm --extra tensorboard --no-dev  # a GPU
+export_to setup.txt --only-group setup               # what installs the rest
+export_to cpu.txt --package rljob-workspace          # this machine, with tests and tools
+export_to cuda.txt --package rljob-trainer --extra vllm --extra tensorboard --no-dev

@@ -23,7 +23,7 @@ main() {
 
 make_venv() {
     local python
-    python=${PYTHON:-$(find_python)} || fail "no Python 3.11, 3.12 or 3.13 found; install one (apt-get install python3)" \
+    python=${PYTHON:-$(find_python)} || fail "no Python 3.11 to 3.13 found; install one (apt-get install python3)" \
         "or name it: make setup PYTHON=/path/to/python3.12"
     works "$python" || fail "$python is not Python 3.11 to 3.13"
     "$python" -c "import ensurepip" 2>/dev/null || apt_install "$("$python" -c "$VENV_PACKAGE")"
@@ -67,7 +67,7 @@ find_python() {
     return 1
 }
 
-installed_uv() { [[ "$(.venv/bin/uv --version 2>/dev/null)" == "uv $(sed -n 's/^uv==\([^ ]*\).*/\1/p' requirements/setup.txt) "* ]]; }
+installed_uv() { grep -q "^uv==$(.venv/bin/uv --version 2>/dev/null | cut -d ' ' -f 2) " requirements/setup.txt; }
 has_libnuma() { .venv/bin/python -c "import ctypes; ctypes.CDLL('libnuma.so.1')" 2>/dev/null; }
 VENV_PACKAGE='import sys; print("python%d.%d-venv" % sys.version_info[:2])'
 
