@@ -1,16 +1,28 @@
 """A tiny policy with real files, and a weight sync within one process, for tests of rollout and weight sync."""
 
-from collections.abc import Callable, Iterable
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine
-from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample
-from rljob_trainer.weight_sync.bucket import BucketDescriptor
-from rljob_trainer.weight_sync.sender import SyncReport, WeightSender
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine
+from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
+from rljob_trainer.weight_sync.bucket import BucketDescriptor, aligned
+from rljob_trainer.weight_sync.probe import (
+    DEFAULT_TOLERANCE,
+    PROBE_TOKENS,
+    ProbeResult,
+    compare,
+    probe_prompts,
+)
+from rljob_trainer.weight_sync.sender import SyncReport, WeightSender
 
 VOCAB = 300
 END = 0
@@ -42,7 +54,7 @@ def make_policy(model_dir: str, seed: int, dtype: torch.dtype = torch.float32) -
     return policy.to(dtype)
 
 
-def settings(kind: str, model_dir: str, **changes) -> EngineSettings:
+def settings(kind: Literal["hf", "vllm"], model_dir: str, **changes) -> EngineSettings:
     return EngineSettings(
         kind=kind, model_dir=model_dir, **{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16, **changes}
     )
@@ -78,6 +90,111 @@ def sync(
     report = WeightSender("cpu", "float32", BUCKET_BYTES).send(tamper(policy.named_parameters()), version, deliver)
     engine.finish_update(version)
     return report
+
+
+class RemoteEngine:
+    """An engine in a process of its own, as in a job: weights reach it through shared memory, calls through a pipe."""
+
+    def __init__(self, engine_settings: EngineSettings) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve_engine, args=(theirs, engine_settings), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+
+    def call(self, function: Callable, *arguments):
+        """function(engine, *arguments) over there; what it raises is raised here."""
+        self._pipe.send((function, arguments))
+        result, error = self._pipe.recv()
+        if error is not None:
+            raise error
+        return result
+
+    @property
+    def policy_version(self) -> int:
+        return self.call(getattr, "policy_version")
+
+    def generate(self, wanted: list[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+        return iter(self.call(generate_all, wanted, sampling))
+
+    def begin_update(self, version: int) -> None:
+        self.call(call_method, "begin_update", version)
+
+    def load_bucket(self, bucket: BucketDescriptor) -> None:
+        self.call(call_method, "load_bucket", bucket)
+
+    def finish_update(self, version: int) -> None:
+        self.call(call_method, "finish_update", version)
+
+    def sleep(self) -> None:
+        self.call(call_method, "sleep")
+
+    def wake(self) -> None:
+        self.call(call_method, "wake")
+
+    def close(self) -> None:
+        self.call(call_method, "close")
+        self._pipe.send(None)
+        self._process.join(timeout=30)
+        assert self._process.exitcode == 0
+
+
+def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
+    engine = create_engine(engine_settings)
+    pipe.send("started")
+    while (message := pipe.recv()) is not None:
+        function, arguments = message
+        try:
+            pipe.send((function(engine, *arguments), None))
+        except Exception as error:  # noqa: BLE001  it travels to the caller
+            traceback.print_exc()
+            pipe.send((None, error))
+
+
+def generate_all(engine: RolloutEngine, wanted: list[GenerationRequest], sampling: Sampling) -> list[Sample]:
+    return list(engine.generate(wanted, sampling))
+
+
+def call_method(engine: RolloutEngine, name: str, *arguments):
+    return getattr(engine, name)(*arguments)
+
+
+def check_by_probe(
+    engine: RolloutEngine, policy: Qwen2ForCausalLM, version: int, tolerance: float = DEFAULT_TOLERANCE["float32"]
+) -> ProbeResult:
+    """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
+    prompts = probe_prompts(VOCAB)
+    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=PROBE_TOKENS)))
+    log_probs = [forward_log_probs(policy, prompts[int(sample.prompt_id)], sample.token_ids) for sample in samples]
+    return compare(samples, log_probs, version=version, tolerance=tolerance)
+
+
+Tensors = Iterable[tuple[str, torch.Tensor]]
+
+
+def skipped(old: Qwen2ForCausalLM, name: str) -> Callable[[Tensors], Tensors]:
+    """The parameter keeps its old value."""
+    return lambda tensors: ((n, old.get_parameter(n) if n == name else t) for n, t in tensors)
+
+
+def swapped_shard(name: str) -> Callable[[Tensors], Tensors]:
+    """The two halves of the parameter's first dimension, as two ranks hold them, change places."""
+    return lambda tensors: ((n, t.roll(t.shape[0] // 2, dims=0) if n == name else t) for n, t in tensors)
+
+
+def stale_bucket(old: Qwen2ForCausalLM, index: int) -> Callable[[Tensors], Tensors]:
+    """All tensors of one bucket are the old version's."""
+
+    def tampered(tensors: Tensors) -> Tensors:
+        before, turn = 0, 0
+        for name, tensor in tensors:
+            if before and before + tensor.nbytes > BUCKET_BYTES:
+                before, turn = 0, turn + 1
+            before = aligned(before + tensor.nbytes)
+            yield name, old.get_parameter(name) if turn == index else tensor
+
+    return tampered
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.rollout.engine import NO_WEIGHTS
 from rljob_trainer.rollout.hf import HfEngine

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from rljob_trainer.errors import JobError
 from rljob_trainer.types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weight_sync.bucket import BucketDescriptor
 
@@ -82,6 +83,16 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """End the engine and its processes. May be called twice."""
+
+
+def check_lengths(requests: Sequence[GenerationRequest], settings: EngineSettings) -> None:
+    """Raises JobError for a prompt that leaves no room for a response."""
+    longest = max((len(request.prompt_token_ids) for request in requests), default=0)
+    if longest >= settings.max_model_len:
+        raise JobError(
+            f"a prompt of {longest} tokens leaves no room for a response in {settings.max_model_len} tokens: lower it",
+            field="spec.data.maxPromptTokens",
+        )
 
 
 def create_engine(settings: EngineSettings) -> RolloutEngine:

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache
 
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.rollout.batch import Batch
-from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings
+from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_lengths
 from rljob_trainer.rollout.slots import SlotCache
 from rljob_trainer.rollout.tokenizer import StopStrings, end_token_ids, load_tokenizer
 from rljob_trainer.types import GenerationRequest, Ids, Sample, Sampling
@@ -50,6 +50,7 @@ class HfEngine:
             raise InfrastructureError(
                 "the rollout engine has no weights: a weight sync must finish before it generates"
             )
+        check_lengths(requests, self._settings)
         if requests:
             stops = StopStrings(self._tokenizer, sampling.stop)
             yield from _Generation(self._model, self._settings, requests, sampling, self._end_ids, stops).run()
@@ -118,10 +119,6 @@ class _Generation:
         stops: StopStrings,
     ) -> None:
         longest = max(len(request.prompt_token_ids) for request in requests)
-        if longest >= settings.max_model_len:
-            raise JobError(
-                f"a prompt of {longest} tokens leaves no room for a response in {settings.max_model_len} tokens"
-            )
         slots = min(settings.max_num_seqs, len(requests))
         self.model, self.stops, self.queue = model, stops, deque(requests)
         self.batch = Batch(slots, sampling, end_ids, settings.max_model_len)

