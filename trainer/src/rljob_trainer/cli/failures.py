@@ -8,16 +8,19 @@ from pathlib import Path
 
 def report(error: Exception) -> int:
     """Print the error to stderr and return the exit code that it stands for."""
-    # Imported here: it needs the API's models, which `rljob --help` does without.
+    # Imported here: they need the API's models, which `rljob --help` does without.
     from rljob_api.contract import ExitCode
-
+    from rljob_api.validation import InvalidRLJob
     from rljob_trainer.errors import RLJobError
 
     if isinstance(error, RLJobError):
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    if isinstance(error, InvalidRLJob):
+        print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        return ExitCode.JOB
     path = _save_traceback(error)
-    print(f"error: this is a bug: {type(error).__name__}: {error}\n  traceback: {path}", file=sys.stderr)
+    print(f"this is a bug: {type(error).__name__}: {error}\n  its traceback: {path}", file=sys.stderr)
     return ExitCode.BUG
 
 

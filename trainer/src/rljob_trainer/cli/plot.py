@@ -7,7 +7,9 @@ import typer
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn over each other.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories; several are drawn over each other.")
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The picture (png, pdf, svg); else RUN/curves.png.")
     ] = None,

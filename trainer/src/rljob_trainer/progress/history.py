@@ -12,7 +12,6 @@ from rljob_trainer.volume import Volume
 Line = dict[str, Any]
 """{"step": int, "stage": "sft" or "rl", "time": unix seconds, <metric name>: float, ...}"""
 
-_CLAIM = re.compile(r"(\d+)\.json")
 _TAIL_BYTES = 64 * 1024
 _METRICS = re.compile(r"a(\d+)\.jsonl")
 
@@ -65,16 +64,12 @@ def parse_lines(text: str) -> Iterator[Line]:
 
 
 def _attempts(volume: Volume) -> list[int]:
-    """Every attempt's number, oldest first: one that has no metrics yet already replaces what it did not resume."""
-    return sorted(_numbers(volume.attempts, _CLAIM) | _numbers(volume.metrics(0).parent, _METRICS))
-
-
-def _numbers(folder: Path, name: re.Pattern[str]) -> set[int]:
+    """Numbers of the attempts that wrote metrics, oldest first: one that never came to a step replaces nothing."""
     try:
-        matches = [name.fullmatch(path.name) for path in folder.iterdir()]
+        matches = [_METRICS.fullmatch(path.name) for path in volume.metrics(0).parent.iterdir()]
     except OSError:
-        return set()
-    return {int(match[1]) for match in matches if match}
+        return []
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def _text(path: Path) -> str:

@@ -40,7 +40,7 @@ class RunWatch:
         self.phase_since = time.monotonic()
         self._volume = volume
         self._progress_stamp = _stamp(volume.progress)
-        self._attempt = last_attempt(volume)
+        self._attempt, self._replaces = last_attempt(volume), False
         self._metrics = _Tail(volume.metrics(self._attempt), at_end=True)
         self._log = _Tail(volume.log(self._attempt), at_end=True)
 
@@ -49,6 +49,8 @@ class RunWatch:
         if attempt != self._attempt:
             self._follow(attempt)
         lines = list(parse_lines(self._metrics.read()))
+        if lines and self._replaces:
+            self._replace_history()
         self._add(lines)
         return News(lines, _warnings(self._log.read()), self._new_phase())
 
@@ -66,13 +68,16 @@ class RunWatch:
                 self._series.setdefault((line["stage"], name), []).append(line[name])
 
     def _follow(self, attempt: int) -> None:
-        resumed = resumed_step(self._volume, attempt)
-        kept = [line for line in self.history if line["step"] <= resumed]
-        self.history, self._series = [], {}
-        self._add(kept)
-        self._attempt = attempt
+        self._attempt, self._replaces = attempt, True
         self._metrics = _Tail(self._volume.metrics(attempt))
         self._log = _Tail(self._volume.log(attempt))
+
+    def _replace_history(self) -> None:
+        """At a new attempt's first line, for only then does its claim say what it resumed from."""
+        resumed = resumed_step(self._volume, self._attempt)
+        kept = [line for line in self.history if line["step"] <= resumed]
+        self.history, self._series, self._replaces = [], {}, False
+        self._add(kept)
 
     def _new_phase(self) -> str | None:
         stamp = _stamp(self._volume.progress)

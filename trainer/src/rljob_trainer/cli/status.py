@@ -1,0 +1,18 @@
+"""`rljob status`"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Summarise a run: how far it is, how it does, how it ended."""
+    from rljob_trainer.progress.overview import lines, look_at
+
+    found = look_at(directory)
+    typer.echo(json.dumps(found.as_json(), indent=2) if as_json else "\n".join(lines(found)))

@@ -1,0 +1,121 @@
+"""What `rljob status` says about a run's directory: live, finished, crashed or empty."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.v1alpha1 import Progress
+from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
+from rljob_trainer.errors import DataError
+from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence
+from rljob_trainer.progress.views.format import duration
+from rljob_trainer.volume import Volume
+
+State = Literal["empty", "running", "lost", "done", "stopped", "failed"]
+"""lost: the last attempt left neither an exit record nor, for SILENT_AFTER seconds, a sign of life."""
+
+M = TypeVar("M", ExitRecord, Progress)
+
+_BY_CODE: Mapping[int, State] = {ExitCode.DONE: "done", ExitCode.STOPPED: "stopped"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """silence: seconds since the driver's last sign of life, None if it never gave one."""
+
+    name: str
+    directory: Path
+    state: State
+    attempt: int
+    progress: Progress | None
+    checkpoint: CheckpointRef | None
+    exit: ExitRecord | None
+    silence: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        checkpoint = self.checkpoint
+        return {
+            "name": self.name,
+            "directory": str(self.directory),
+            "state": self.state,
+            "attempt": self.attempt,
+            "silence": None if self.silence is None else round(self.silence, 1),
+            "progress": self.progress.model_dump(mode="json", by_alias=True) if self.progress else None,
+            "checkpoint": {"step": checkpoint.manifest.step, "path": str(checkpoint.path)} if checkpoint else None,
+            "exit": self.exit.model_dump(mode="json", by_alias=True) if self.exit else None,
+        }
+
+
+def look_at(directory: Path) -> RunOverview:
+    """Raises DataError where there is no such directory."""
+    if not directory.is_dir():
+        raise DataError(f"{directory} is no directory; give a run's, such as runs/NAME")
+    volume = Volume(directory)
+    attempt = last_attempt(volume)
+    ended = _model(ExitRecord, volume.exit_record(attempt))
+    quiet = silence(volume)
+    saved = list_checkpoints(volume)
+    return RunOverview(
+        name=(read_object(volume.job) or {}).get("name") or directory.resolve().name,
+        directory=directory,
+        state=_state(attempt, ended, quiet),
+        attempt=attempt,
+        progress=_model(Progress, volume.progress),
+        checkpoint=saved[-1] if saved else None,
+        exit=ended,
+        silence=quiet,
+    )
+
+
+def lines(run: RunOverview) -> list[str]:
+    """The summary for a person, a line a fact."""
+    rows = [("job", f"{run.name} ({run.directory})"), ("state", _state_text(run))]
+    if progress := run.progress:
+        rows.append(("step", _step_text(run.state, progress)))
+        rewards = (("", progress.reward), ("validation ", progress.validation_reward))
+        if shown := [f"{label}{value:.3f}" for label, value in rewards if value is not None]:
+            rows.append(("reward", ", ".join(shown)))
+        if progress.tokens_per_second is not None:
+            rows.append(("speed", f"{progress.tokens_per_second:,.0f} tokens/s"))
+    if run.checkpoint:
+        rows.append(("checkpoint", f"step {run.checkpoint.manifest.step} ({run.checkpoint.path})"))
+    if run.exit:
+        rows.append(("exit", f"{run.exit.code} {run.exit.reason}: {run.exit.message}"))
+        if run.exit.field:
+            rows.append(("field", run.exit.field))
+    return [f"{label:<11} {text}" for label, text in rows]
+
+
+def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State:
+    if ended is not None:
+        return _BY_CODE.get(ended.code, "failed")
+    if attempt == 0:
+        return "empty"
+    return "running" if quiet is not None and quiet < SILENT_AFTER else "lost"
+
+
+def _state_text(run: RunOverview) -> str:
+    heard = "never heard of" if run.silence is None else f"last sign of life {duration(run.silence)} ago"
+    texts: Mapping[State, str] = {
+        "empty": "nothing has run here yet",
+        "lost": f"attempt {run.attempt} is gone without a record; {heard}",
+    }
+    return texts.get(run.state, f"{run.state}, attempt {run.attempt}")
+
+
+def _step_text(state: State, progress: Progress) -> str:
+    text = f"{progress.step}/{progress.total_steps} ({progress.percent:.0f} %)"
+    if state != "running":
+        return text
+    eta = f", eta {duration((progress.eta - datetime.now(UTC)).total_seconds())}" if progress.eta else ""
+    return f"{text}, {progress.stage} {progress.phase}{eta}"
+
+
+def _model(kind: type[M], path: Path) -> M | None:
+    try:
+        return kind.model_validate(read_object(path))
+    except ValueError:
+        return None
