@@ -170,6 +170,7 @@ def test_every_builtin_of_the_api_exists():
         ({"score": 0.5, "acc": True, "pred": "x"}, Score(0.5, {"acc": 1.0})),
         (float("nan"), Failure("returned nan")),
         (float("-inf"), Failure("returned -inf")),
+        (1e31, Failure("returned 1e+31")),
         ({"score": 1, "acc": float("nan")}, Failure("returned acc: nan")),
         ({"score": float("inf")}, Failure("returned inf")),
         (None, Failure("returned None, not a number")),

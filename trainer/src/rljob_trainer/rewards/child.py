@@ -5,7 +5,6 @@ one is killed by the kernel.
 """
 
 import ctypes
-import math
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from rljob_trainer.rewards.load import ComputeScore, LoadError, describe, load
 from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Ready, Score, Setup
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LARGEST = 1e30  # with any weight, still a finite float32
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def to_score(result: Any) -> Score | Failure:
 
 def _checked(numbers: dict[str, float]) -> Score | Failure:
     for name, number in numbers.items():
-        if not math.isfinite(number):
+        if not abs(number) <= _LARGEST:  # NaN is not
             return Failure(f"returned {number}" if name == "score" else f"returned {name}: {number}")
     return Score(numbers.pop("score"), numbers)
 
