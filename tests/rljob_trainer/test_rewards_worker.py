@@ -8,7 +8,6 @@ import pytest
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.durations import seconds
 from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards.worker import RewardWorker
 from rljob_trainer.types import Group, Prompt, Sample
@@ -62,10 +61,3 @@ def test_the_hosting_process_needs_no_torch():
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("duration", "expected"), [("90s", 90), ("1h30m", 5400), ("500ms", 0.5), ("1.5m", 90), ("1m500ms", 60.5)]
-)
-def test_durations_are_read_as_go_writes_them(duration, expected):
-    assert seconds(duration) == expected

@@ -18,8 +18,8 @@ from typing import Self
 
 import numpy as np
 
+from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
-from rljob_trainer.durations import seconds
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.process import CallError, RewardProcess
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
@@ -49,7 +49,7 @@ class RewardPool:
 
     def __init__(self, rewards: Rewards, base_dir: Path, log: Path | None = None) -> None:
         self._rewards = rewards
-        self._timeout = seconds(rewards.timeout)
+        self._timeout = parse_duration(rewards.timeout)
         self._jobs: queue.SimpleQueue[tuple[_Group, int] | None] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._closed = False
