@@ -87,7 +87,8 @@ def sync(
         engine.load_bucket(bucket)
         return lambda: None
 
-    report = WeightSender("cpu", "float32", BUCKET_BYTES).send(tamper(policy.named_parameters()), version, deliver)
+    sender = WeightSender(policy.device.type, "float32", BUCKET_BYTES)
+    report = sender.send(tamper(policy.named_parameters()), version, deliver)
     engine.finish_update(version)
     return report
 
@@ -200,9 +201,9 @@ def stale_bucket(old: Qwen2ForCausalLM, index: int) -> Callable[[Tensors], Tenso
 @torch.no_grad()
 def forward_log_probs(policy: Qwen2ForCausalLM, prompt: Ids, response: Ids, temperature: float = 1.0) -> Floats:
     """[R], by one pass of transformers over prompt and response, without a cache."""
-    ids = torch.from_numpy(np.concatenate([prompt, response])).long()
+    ids = torch.from_numpy(np.concatenate([prompt, response])).long().to(policy.device)
     logits = policy(ids[None]).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return logits.log_softmax(-1).gather(1, ids[len(prompt) :, None])[:, 0].numpy()
+    return logits.log_softmax(-1).gather(1, ids[len(prompt) :, None])[:, 0].cpu().numpy()
 
 
 def largest_gap(policy: Qwen2ForCausalLM, prompts: list[Ids], samples: list[Sample], temperature: float = 1.0) -> float:

@@ -18,6 +18,7 @@ from rljob_trainer.weight_sync.receiver import BucketReceiver
 from rljob_trainer.weight_sync.sender import WeightSender
 from tests.rljob_trainer.rollout_support import (
     BUCKET_BYTES,
+    RemoteEngine,
     largest_gap,
     make_policy,
     random_prompts,
@@ -221,3 +222,22 @@ def test_ranks_of_a_group_send_together_and_the_first_delivers(tmp_path):
     assert copies1 == {}
     assert failure0 == "no such engine"
     assert failure1 == "the rank that delivers weights to the engines failed"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", ["hf", "vllm"])
+def test_an_engine_on_the_gpu_follows_a_trainer_over_cuda_ipc(tmp_path, kind):
+    """Two updates with a sleep between them."""
+    if kind == "vllm":
+        pytest.importorskip("vllm")
+    model_dir = write_model_dir(tmp_path)
+    engine = RemoteEngine(settings(kind, model_dir, device="cuda", gpu_memory_utilization=0.2, enforce_eager=True))
+    prompts = random_prompts(4)
+    for version in range(2):
+        policy = make_policy(model_dir, version).cuda()
+        sync(engine, policy, version)
+        engine.wake()
+        samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8)))
+        assert largest_gap(policy, prompts, samples) < 5e-3  # matrix products of the two differ more than on a CPU
+        engine.sleep()
+    engine.close()

@@ -38,6 +38,8 @@ class EngineSettings:
     gpu_memory_utilization: share of the GPU's memory for weights, activations and KV cache (vllm on cuda).
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
     enforce_eager: no CUDA graphs, no compilation (vllm).
+    seed: of an engine that does not sample by each request's seed (vllm on cuda); different for each engine of a job,
+        or engines would draw the same noise.
     """
 
     kind: Literal["hf", "vllm"]
