@@ -52,7 +52,8 @@ class _Run(Collector):
 
 
 def prometheus_name(metric: Metric) -> str:
-    return "rljob_" + metric.name.replace("/", "_") + _SUFFIXES.get(metric.unit, "")
+    suffix = _SUFFIXES.get(metric.unit, "")
+    return "rljob_" + metric.name.replace("/", "_").removesuffix(suffix) + suffix
 
 
 def _gauge(metric: Metric, value: float) -> GaugeMetricFamily:

@@ -1,0 +1,195 @@
+"""The command line as a user meets it; each test starts a process, so they are few."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rljob_trainer.checkpoint.manifest import commit
+from rljob_trainer.cli import COMMANDS, _load
+from rljob_trainer.cli.failures import report
+from rljob_trainer.errors import DataError
+from rljob_trainer.progress.overview import lines, look_at
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.volume import Volume, write_json
+
+JOB = """
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {name: first}
+spec:
+  model: {path: some/model}
+  data: {train: [train.parquet]}
+  rewards: {functions: [{name: exact, builtin: exact_match}]}
+  training: {steps: 10}
+  cluster: {nodes: 1, gpusPerNode: 0}
+"""
+
+
+def rljob(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rljob_trainer.cli", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=cwd, env=os.environ)
+
+
+def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; sys.argv = ['rljob', '--help']; import rljob_trainer.cli as cli\n"
+        "try: cli.main()\n"
+        "finally: print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    shown = [name for name in COMMANDS if f"\n  {name} " in done.stdout]
+    assert shown == [name for name in COMMANDS if name != "driver"]
+    assert not set(done.stderr.split()) & {"torch", "ray", "rich.console", "pydantic", "rljob_api", "matplotlib"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_its_own_help(command: str) -> None:
+    assert len(_load(command).help) > 20
+
+
+def test_the_version_is_the_distributions() -> None:
+    done = rljob("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "rljob")
+
+
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
+    done = rljob("statsu")
+    assert done.returncode == 2
+    assert "Did you mean 'status'?" in done.stderr
+
+
+def test_validate_prints_every_error_and_ends_with_the_codes_of_a_wrong_job(tmp_path: Path) -> None:
+    (tmp_path / "good.yaml").write_text(JOB)
+    (tmp_path / "bad.yaml").write_text(JOB.replace("steps: 10", "steps: 0").replace("nodes: 1", "nodez: 1"))
+
+    done = rljob("validate", "good.yaml", "bad.yaml", cwd=tmp_path)
+    assert done.returncode == 64
+    printed = done.stdout.splitlines()
+    assert printed[0] == "good.yaml: valid: first"
+    assert [line.split(": ")[:2] for line in printed[1:]] == [
+        ["bad.yaml:9:21", "spec.training.steps"],
+        ["bad.yaml:10:13", "spec.cluster.nodez"],
+    ]
+    assert done.stderr == "2 errors\n"
+
+
+def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = rljob("show", "job.yaml", "--set", "algorithm.preset=dapo", "--set", "training.steps=7", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "loss: decoupled_clip" in done.stdout
+    assert "steps: 7" in done.stdout
+
+
+def test_a_wrong_override_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = rljob("show", "job.yaml", "--set", "training.stepz=7", cwd=tmp_path)
+    assert done.returncode == 64
+    assert done.stderr == "error: --set training.stepz=7: spec.training.stepz: unknown field. Did you mean steps?\n"
+
+
+def test_data_writes_a_task_and_names_the_files(tmp_path: Path) -> None:
+    done = rljob("data", "reverse-text", "out", "--rows", "8", "--validation-rows", "2", cwd=tmp_path)
+    assert done.returncode == 0
+    assert all((tmp_path / path).stat().st_size > 0 for path in done.stdout.split())
+
+    failed = rljob("data", "reverse-txt", "out", cwd=tmp_path)
+    assert failed.returncode == 65
+    assert failed.stderr.startswith("error: unknown task 'reverse-txt'")
+
+
+def test_an_error_names_field_and_remedy_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code = report(DataError("no such file: check the path", field="spec.data.train[0]"))
+    assert code == 65
+    assert capsys.readouterr().err == "error: spec.data.train[0]: no such file: check the path\n"
+
+
+def test_a_bug_says_so_and_keeps_its_traceback_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise KeyError("lost")
+    except KeyError as error:
+        code = report(error)
+
+    first, second = capsys.readouterr().err.splitlines()
+    path = Path(second.split()[-1])
+    assert (code, first) == (70, "this is a bug: KeyError: 'lost'")
+    assert "Traceback" in path.read_text()
+    path.unlink()
+
+
+def begin(folder: Path, step: int = 3) -> Volume:
+    volume = Volume(folder)
+    write_json(volume.job, {"jobUid": "u1", "name": "first", "layoutVersion": 1})
+    write_json(volume.claim(1), {"attempt": 1, "resumedStep": None})
+    with ProgressReporter(volume) as progress:
+        progress.begin(step=step, total_steps=12)
+        progress.phase("rollout")
+    return volume
+
+
+def test_the_status_of_an_empty_directory(tmp_path: Path) -> None:
+    assert look_at(tmp_path).state == "empty"
+    assert lines(look_at(tmp_path))[1] == "state       nothing has run here yet"
+
+
+def test_the_status_of_a_live_run(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    staged = volume.checkpoints / "staged"
+    staged.mkdir(parents=True)
+    commit(staged, volume.checkpoint(2, 1), step=2, attempt=1, reward=None)
+
+    assert lines(look_at(tmp_path)) == [
+        f"job         first ({tmp_path})",
+        "state       running, attempt 1",
+        "step        3/12 (25 %), rl rollout",
+        f"checkpoint  step 2 ({volume.checkpoint(2, 1)})",
+    ]
+
+
+def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    long_ago = time.time() - 125
+    os.utime(volume.progress, (long_ago, long_ago))
+
+    assert look_at(tmp_path).state == "lost"
+    assert lines(look_at(tmp_path))[1] == "state       attempt 1 is gone without a record; last sign of life 2:05 ago"
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "done"), (76, "stopped"), (64, "failed"), (75, "failed")])
+def test_the_status_of_an_ended_run(tmp_path: Path, code: int, state: str) -> None:
+    volume = begin(tmp_path)
+    write_json(
+        volume.exit_record(1), {"code": code, "reason": "Reason", "message": "what happened", "field": "spec.data"}
+    )
+
+    assert look_at(tmp_path).state == state
+    assert lines(look_at(tmp_path))[-2:] == [f"exit        {code} Reason: what happened", "field       spec.data"]
+
+
+def test_the_status_with_damaged_files(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    for path in (volume.job, volume.progress, volume.exit_record(1)):
+        path.write_text('{"code": 0, "rea')
+
+    found = look_at(tmp_path)
+    assert (found.name, found.state, found.progress, found.exit) == (tmp_path.name, "running", None, None)
+
+
+def test_the_status_as_json(tmp_path: Path) -> None:
+    begin(tmp_path)
+    done = rljob("status", str(tmp_path), "--json")
+    found = json.loads(done.stdout)
+    assert (found["state"], found["attempt"], found["progress"]["totalSteps"], found["exit"]) == (
+        "running",
+        1,
+        12,
+        None,
+    )
+
+    missing = rljob("status", str(tmp_path / "no"))
+    assert (missing.returncode, missing.stderr.split()[:1]) == (65, ["error:"])

@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from rljob_trainer import plot
+from rljob_trainer.errors import DataError
+from rljob_trainer.progress import names
+from rljob_trainer.progress.metrics import MetricsWriter
+from rljob_trainer.volume import Volume
+
+SFT_STEPS, STEPS = 4, 12
+
+
+def make_run(folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (), stages: str = "both") -> Path:
+    panels = (
+        names.RESPONSE_LENGTH_MEAN,
+        names.ACTOR_ENTROPY,
+        names.ACTOR_KL,
+        names.ACTOR_CLIP_FRACTION,
+        names.ACTOR_GRAD_NORM,
+    )
+    with MetricsWriter(Volume(folder), 1) as writer:
+        for step in range(1, STEPS + 1):
+            if (step <= SFT_STEPS and stages == "both") or stages == "sft":
+                metrics = {names.ACTOR_LOSS: 3.0 / step, names.TIME_UPDATE: 0.1, names.TIME_STEP: 0.1}
+                writer.write(step, "sft", metrics)
+                continue
+            metrics = dict.fromkeys(panels, scale * step) | {names.REWARD_MEAN: scale * step / 10}
+            metrics |= {names.TIME_ROLLOUT: 2.0 * scale, names.TIME_UPDATE: 1.0, names.TIME_STEP: 3.0}
+            if step % 6 == 0:
+                metrics[names.VALIDATION_REWARD] = step / 12
+            writer.write(step, "rl", {name: value for name, value in metrics.items() if name not in lacking})
+    return folder
+
+
+def panel(figure: Figure, title: str) -> Axes:
+    return next(axes for axes in figure.axes if axes.get_title(loc="left").startswith(title))
+
+
+def lines(axes: Axes, label: str) -> list[tuple[list[float], list[float]]]:
+    found = [line for line in axes.lines if line.get_label() == label]
+    return [(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()) for line in found]
+
+
+def test_the_panels_hold_the_runs_numbers(tmp_path: Path) -> None:
+    figure = plot.draw(plot.load_runs([make_run(tmp_path / "one")]))
+    steps = list(range(SFT_STEPS + 1, STEPS + 1))
+
+    assert lines(panel(figure, "Reward"), "raw") == [(steps, [step / 10 for step in steps])]
+    assert lines(panel(figure, "Reward"), "validation") == [([6, 12], [0.5, 1.0])]
+    for title in ("Response length", "Entropy", "KL", "Clipped", "Gradient norm"):
+        assert lines(panel(figure, title), "raw") == [(steps, steps)], title
+    assert panel(figure, "Reward").get_xlim() == (0, STEPS + 0.5)
+
+
+def test_the_times_of_one_run_are_stacked(tmp_path: Path) -> None:
+    axes = panel(plot.draw(plot.load_runs([make_run(tmp_path / "one")])), "Time of a step")
+    assert [area.get_label() for area in axes.collections] == ["rollout", "update"]
+    tops = [float(area.get_datalim(axes.transData).y1) for area in axes.collections]
+    assert tops == pytest.approx([2.0, 3.0])
+
+
+def test_several_runs_share_the_panels_and_are_told_apart_by_the_legend(tmp_path: Path) -> None:
+    runs = plot.load_runs([make_run(tmp_path / "one"), make_run(tmp_path / "two", scale=2.0)])
+    figure = plot.draw(runs)
+
+    ends = [values[-1] for _, values in lines(panel(figure, "Reward"), "raw")]
+    assert ends == pytest.approx([1.2, 2.4])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["one", "two"]
+    times = panel(figure, "Mean time of an RL step")
+    assert [bar.get_bbox().width for bar in times.patches if isinstance(bar, Rectangle)] == pytest.approx(
+        [2.0, 4.0, 1.0, 1.0]
+    )
+    assert [label.get_text() for label in times.get_yticklabels()] == ["one", "two"]
+
+
+def test_runs_of_the_same_name_are_labelled_by_their_paths(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")]
+    assert [run.label for run in plot.load_runs(folders)] == [str(folder) for folder in folders]
+
+
+def test_a_metric_that_a_run_lacks_leaves_its_panel_empty(tmp_path: Path) -> None:
+    figure = plot.draw(plot.load_runs([make_run(tmp_path / "one", lacking=(names.ACTOR_KL,))]))
+    assert not panel(figure, "KL").lines
+    assert [text.get_text() for text in panel(figure, "KL").texts] == ["not measured"]
+    assert panel(figure, "Entropy").lines
+
+
+def test_a_supervised_run_shows_its_loss(tmp_path: Path) -> None:
+    figure = plot.draw(plot.load_runs([make_run(tmp_path / "one", stages="sft")]))
+    steps = list(range(1, STEPS + 1))
+    assert lines(panel(figure, "Supervised loss"), "raw") == [(steps, [3.0 / step for step in steps])]
+
+
+def test_the_picture_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "curves.png"
+    plot.save(plot.draw(plot.load_runs([make_run(tmp_path / "one")])), path)
+    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert path.stat().st_size > 20_000
+
+
+def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no metrics to draw"):
+        plot.load_runs([tmp_path])
+
+
+def test_smoothing_keeps_a_constant_and_the_centre_of_a_ramp_and_spreads_a_peak() -> None:
+    assert plot.smooth(np.full(7, 2.5, dtype=np.float64)) == pytest.approx(np.full(7, 2.5))
+    assert plot.smooth(np.arange(21.0))[3:-3] == pytest.approx(np.arange(21.0)[3:-3])
+    peak = plot.smooth(np.eye(21, dtype=np.float64)[10])
+    assert peak[10] == pytest.approx(1 / (1 + 2 * sum(np.exp(-0.5 * distance**2) for distance in (1, 2, 3))))
+    assert peak == pytest.approx(peak[::-1])

@@ -1,0 +1,265 @@
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rljob_api.contract import ExitRecord
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import Line
+from rljob_trainer.progress.metrics import MetricsWriter
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.progress.views import open_reporter
+from rljob_trainer.progress.views.format import duration, sparkline
+from rljob_trainer.progress.views.json_lines import JsonView
+from rljob_trainer.progress.views.live import LiveView
+from rljob_trainer.progress.views.plain import PlainView, step_line
+from rljob_trainer.progress.views.watch import RunWatch
+from rljob_trainer.volume import Volume, write_json
+
+DONE = ExitRecord(code=0, reason="Done", message="trained to the last step")
+RL: Line = {
+    "stage": "rl", names.REWARD_MEAN: 0.512, names.RESPONSE_LENGTH_MEAN: 7.9, names.ACTOR_KL: 0.0012,
+    names.ACTOR_ENTROPY: 1.2, names.ACTOR_GRAD_NORM: 0.6, names.TOKENS_PER_SECOND: 3150.0, names.TIME_ROLLOUT: 0.41,
+    names.TIME_REWARDS: 0.02, names.TIME_ADVANTAGE: 0.001, names.TIME_UPDATE: 0.22, names.TIME_SYNC: 0.03,
+    names.TIME_STEP: 0.68,
+}  # fmt: skip
+SFT: Line = {
+    "stage": "sft", names.ACTOR_LOSS: 2.104, names.TOKENS_PER_SECOND: 53120.0, names.TIME_UPDATE: 0.05,
+    names.TIME_STEP: 0.051,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunInfo:
+    return RunInfo("reverse-text", "u1", tmp_path, model="from scratch", engine="hf", ranks=2)
+
+
+def begin_attempt(volume: Volume, attempt: int, resumed_step: int | None = None) -> MetricsWriter:
+    write_json(volume.claim(attempt), {"attempt": attempt, "resumedStep": resumed_step})
+    return MetricsWriter(volume, attempt)
+
+
+def write(writer: MetricsWriter, step: int, line: Line) -> Line:
+    return writer.write(step, line["stage"], {name: value for name, value in line.items() if name in names.METRICS})
+
+
+def terminal(width: int = 80) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=width, highlight=False, force_terminal=False), out
+
+
+def test_an_rl_step_is_one_line() -> None:
+    assert step_line(RL | {"step": 12}, 60, 45.2) == (
+        "step 12/60 rl  reward  0.512 len    7.9 kl 0.0012 ent 1.20 |  3150 tok/s"
+        " | rollout  0.41 rewards  0.02 update  0.22 sync  0.03 | eta 0:45"
+    )
+
+
+def test_validation_and_checkpoint_stand_at_the_end_so_that_lines_stay_aligned() -> None:
+    extra = {names.VALIDATION_REWARD: 0.61, names.TIME_VALIDATION: 0.8, names.TIME_CHECKPOINT: 0.3}
+    assert step_line(RL | extra | {"step": 3}, 1000, None) == (
+        "step    3/1000 rl  reward  0.512 len    7.9 kl 0.0012 ent 1.20 validation 0.610 |  3150 tok/s"
+        " | rollout  0.41 rewards  0.02 update  0.22 sync  0.03 validation  0.80 checkpoint  0.30"
+    )
+
+
+def test_a_supervised_step_is_one_line() -> None:
+    line = step_line(SFT | {"step": 8}, 60, 3700)
+    assert line == "step  8/60 sft loss 2.104 | 53120 tok/s | update  0.05 | eta 1:01:40"
+
+
+def test_a_validation_before_the_first_step_is_one_line() -> None:
+    assert (
+        step_line({"step": 20, "stage": "rl", names.VALIDATION_REWARD: 0.03}, 60, None)
+        == "step 20/60 rl  validation 0.030"
+    )
+
+
+def test_the_plain_view_shows_news_in_order_and_a_summary(run: RunInfo, tmp_path: Path) -> None:
+    console, out = terminal()
+    volume, view = Volume(tmp_path), PlainView(run, console)
+    view.start()
+    with ProgressReporter(volume) as progress, begin_attempt(volume, 1) as writer:
+        progress.phase("loading model")
+        progress.begin(step=0, total_steps=4, sft_steps=2)
+        progress.close()
+        view.poll()
+        view.note("agent: http://127.0.0.1:8900")
+        for step in (1, 2):
+            write(writer, step, SFT)
+        for step in (3, 4):
+            write(writer, step, RL | {names.REWARD_MEAN: step / 10})
+        view.finish(DONE)
+
+    printed = out.getvalue().splitlines()
+    assert [line.split(" reward")[0].split(" loss")[0] for line in printed[:7]] == [
+        f"reverse-text · from scratch · engine hf · 2 ranks · {tmp_path}",
+        "loading model",
+        "agent: http://127.0.0.1:8900",
+        "step 1/4 sft",
+        "step 2/4 sft",
+        "step 3/4 rl ",
+        "step 4/4 rl ",
+    ]
+    assert printed[7].startswith("done: step 4/4 in 0:0")
+    assert printed[8] == "  supervised loss 2.104 -> 2.104 · reward 0.300 -> 0.400"
+    assert printed[9].endswith(f"rljob plot {tmp_path}")
+
+
+def test_supervised_steps_are_printed_every_few_seconds_and_the_last_one_always(run: RunInfo, tmp_path: Path) -> None:
+    console, out = terminal()
+    view = PlainView(run, console)
+    with begin_attempt(Volume(tmp_path), 1) as writer:
+        for step in range(1, 40):
+            write(writer, step, SFT)
+        write(writer, 40, RL)
+        view.poll()
+
+    shown = [line.split()[1] for line in out.getvalue().splitlines()]
+    assert shown == ["1/?", "39/?", "40/?"]
+
+
+def test_a_failure_ends_with_the_field_and_the_remedy(run: RunInfo) -> None:
+    console, out = terminal()
+    message = "no such file: check the path"
+    PlainView(run, console).finish(ExitRecord(code=65, reason="Data", message=message, field="spec.data.train[0]"))
+
+    assert out.getvalue().splitlines()[0].startswith("failed (Data): step 0/0")
+    assert out.getvalue().splitlines()[-1] == f"error: spec.data.train[0]: {message}"
+
+
+def test_a_watch_reports_only_what_is_new_and_follows_the_next_attempt(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    with begin_attempt(volume, 1) as writer:
+        for step in (1, 2, 3):
+            write(writer, step, RL)
+    watch = RunWatch(volume)
+    assert not watch.poll()
+    assert len(watch.history) == 3
+
+    write_json(volume.claim(2), {"resumedStep": None})  # the driver claims first and looks for a checkpoint then
+    assert not watch.poll()
+    assert len(watch.history) == 3
+    with begin_attempt(volume, 2, resumed_step=2) as writer:
+        write(writer, 3, RL | {names.REWARD_MEAN: 0.9})
+        assert [line["step"] for line in watch.poll().lines] == [3]
+    assert watch.series("rl", names.REWARD_MEAN) == [0.512, 0.512, 0.9]
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    begin_attempt(volume, 1).close()
+    watch = RunWatch(volume)
+    with volume.metrics(1).open("a") as file:
+        file.write('{"step": 1, "st')
+        file.flush()
+        assert not watch.poll().lines
+        file.write('age": "rl"}\n')
+        file.flush()
+        assert [line["step"] for line in watch.poll().lines] == [1]
+
+
+def test_the_drivers_warnings_are_news_and_its_errors_are_not(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    begin_attempt(volume, 1).close()
+    watch = RunWatch(volume)
+    volume.logs.mkdir()
+    rows = [
+        {"event": "step_done", "level": "info"},
+        {"event": "logger_failed", "level": "warning", "logger": "wandb", "error": "no network", "timestamp": "now"},
+        {"event": "attempt_failed", "level": "error", "traceback": "long"},
+    ]
+    volume.log(1).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert watch.poll().warnings == ["warning: logger_failed error=no network"]
+
+
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_the_live_picture_fits_the_terminal_and_shows_the_run(run: RunInfo, tmp_path: Path, width: int) -> None:
+    volume = Volume(tmp_path)
+    console, out = terminal(width)
+    view = LiveView(run, console)
+    with ProgressReporter(volume) as progress, begin_attempt(volume, 1) as writer:
+        progress.begin(step=0, total_steps=60)
+        progress.phase("rollout")
+        for step in range(1, 31):
+            progress.step_done(write(writer, step, RL | {names.REWARD_MEAN: step / 100}))
+    view.poll()
+    console.print(view.render())
+
+    picture = out.getvalue()
+    assert max(len(line) for line in picture.splitlines()) <= width
+    for text in ("reverse-text", "step 30/60", "50 %", "rollout", "0.300", "█", "tokens/s", "3,150"):
+        assert text in picture
+
+
+def test_the_live_view_draws_in_place_and_leaves_the_summary(run: RunInfo, tmp_path: Path) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True)
+    view = open_reporter(run, console=console)
+    view.start()
+    with begin_attempt(Volume(tmp_path), 1) as writer:
+        write(writer, 1, RL)
+    view.note("a note")
+    view.finish(DONE)
+
+    assert isinstance(view, LiveView)
+    assert "\x1b[?25h" in out.getvalue()  # the cursor is back
+    assert "done: step 1/1" in out.getvalue().rsplit("\x1b[2K", 1)[-1]
+
+
+def test_without_a_terminal_the_view_is_plain(run: RunInfo) -> None:
+    assert isinstance(open_reporter(run, console=terminal()[0]), PlainView)
+
+
+def test_json_lines_carry_the_metrics(run: RunInfo, tmp_path: Path) -> None:
+    out = io.StringIO()
+    view = JsonView(run, out)
+    view.start()
+    with begin_attempt(Volume(tmp_path), 1) as writer:
+        write(writer, 1, RL)
+    view.finish(DONE)
+
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["run_started", "step_finished", "run_finished"]
+    assert (events[1]["step"], events[1][names.REWARD_MEAN]) == (1, 0.512)
+    assert events[2]["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-3, "0:00"), (45.2, "0:45"), (59.7, "1:00"), (3723, "1:02:03"), (97_200, "1d 03:00")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_sparkline_spans_its_extremes_and_averages_what_does_not_fit() -> None:
+    assert sparkline([], 5) == ""
+    assert sparkline([2.0, 2.0], 5) == "▁▁"
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, 0, 1, 1, 2, 2], 3) == "▁▅█"
+
+
+def test_log_lines_go_to_the_file_as_json_with_those_of_libraries_from_warning_up(tmp_path: Path) -> None:
+    program = (
+        "import structlog, logging, sys; from pathlib import Path;"
+        "from rljob_trainer.progress.logging import configure;"
+        "configure(json=False, file=Path(sys.argv[1]));"
+        "structlog.get_logger('rljob_trainer.x').info('step_done', step=3);"
+        "logging.getLogger('library').info('hidden'); logging.getLogger('library').warning('heed')"
+    )
+    path = tmp_path / "logs" / "a1.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], check=True, capture_output=True, text=True, timeout=60
+    )
+
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["event"], row["level"]) for row in rows] == [("step_done", "info"), ("heed", "warning")]
+    assert rows[0]["step"] == 3
+    assert "step_done" in done.stderr
+    assert "hidden" not in done.stderr
