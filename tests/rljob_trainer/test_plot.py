@@ -109,8 +109,11 @@ def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_a_constant_and_the_centre_of_a_ramp_and_spreads_a_peak() -> None:
-    assert plot.smooth(np.full(7, 2.5, dtype=np.float64)) == pytest.approx(np.full(7, 2.5))
-    assert plot.smooth(np.arange(21.0))[3:-3] == pytest.approx(np.arange(21.0)[3:-3])
-    peak = plot.smooth(np.eye(21, dtype=np.float64)[10])
+    constant, ramp, impulse = np.array([2.5] * 7), np.array([float(value) for value in range(21)]), np.zeros(21)
+    impulse[10] = 1.0
+
+    assert plot.smooth(constant) == pytest.approx(constant)
+    assert plot.smooth(ramp)[3:-3] == pytest.approx(ramp[3:-3])
+    peak = plot.smooth(impulse)
     assert peak[10] == pytest.approx(1 / (1 + 2 * sum(np.exp(-0.5 * distance**2) for distance in (1, 2, 3))))
     assert peak == pytest.approx(peak[::-1])
