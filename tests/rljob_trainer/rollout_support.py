@@ -2,7 +2,7 @@
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
@@ -116,8 +116,8 @@ class RemoteEngine:
     def policy_version(self) -> int:
         return self.call(getattr, "policy_version")
 
-    def generate(self, wanted: list[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
-        return iter(self.call(generate_all, wanted, sampling))
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+        return iter(self.call(generate_all, requests, sampling))
 
     def begin_update(self, version: int) -> None:
         self.call(call_method, "begin_update", version)
@@ -153,7 +153,7 @@ def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
             pipe.send((None, error))
 
 
-def generate_all(engine: RolloutEngine, wanted: list[GenerationRequest], sampling: Sampling) -> list[Sample]:
+def generate_all(engine: RolloutEngine, wanted: Sequence[GenerationRequest], sampling: Sampling) -> list[Sample]:
     return list(engine.generate(wanted, sampling))
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rollout.hf import HfEngine
@@ -27,15 +26,7 @@ from tests.rljob_trainer.rollout_support import (
     sync,
     write_model_dir,
 )
-
-TENSORS = {
-    "small": torch.arange(7, dtype=torch.float32),
-    "half": torch.arange(24, dtype=torch.bfloat16).view(2, 3, 4),
-    "large": torch.arange(3000, dtype=torch.float32).view(30, 100),
-    "scalar": torch.tensor(5.0),
-    "counts": torch.tensor([1, 2, 2**40]),
-    "last": torch.full((300,), 2.5),
-}
+from tests.rljob_trainer.weight_sync_processes import TENSORS, group_rank, send_weights
 
 
 def received(tensors, dtype="float32", bucket_bytes=2048):
@@ -137,24 +128,10 @@ def test_missing_parameters_and_a_wrong_version_are_named():
         receiver.finish(6, set())
 
 
-def send_from_here(connection, model_dir, seed, version):
-    """Another process's trainer: sends descriptors over the pipe, waits for each one's acknowledgement."""
-    torch.set_num_threads(1)
-    policy = make_policy(model_dir, seed)
-
-    def deliver(bucket):
-        connection.send(bucket)
-        return connection.recv
-
-    report = WeightSender("cpu", "float32", BUCKET_BYTES).send(policy.named_parameters(), version, deliver)
-    connection.send(report)
-    connection.close()
-
-
-def sync_from_another_process(engine, model_dir, seed, version):
+def sync_from_another_process(engine, weights, version):
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     trainer = multiprocessing.get_context("spawn").Process(
-        target=send_from_here, args=(theirs, model_dir, seed, version), daemon=True
+        target=send_weights, args=(theirs, weights, version, BUCKET_BYTES), daemon=True
     )
     trainer.start()
     theirs.close()
@@ -173,37 +150,14 @@ def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
     engine, prompts = HfEngine(settings("hf", model_dir)), random_prompts(4)
     before = set(Path("/dev/shm").iterdir())
     sync(engine, make_policy(model_dir, 0), 0)
-    report = sync_from_another_process(engine, model_dir, seed=1, version=1)
+    torch.save(dict(make_policy(model_dir, 1).named_parameters()), tmp_path / "weights")
+    report = sync_from_another_process(engine, tmp_path / "weights", version=1)
     assert report.tensors == len(list(make_policy(model_dir, 1).named_parameters()))
     samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8)))
     assert engine.policy_version == 1
     assert largest_gap(make_policy(model_dir, 1), prompts, samples) < 2e-5
     assert largest_gap(make_policy(model_dir, 0), prompts, samples) > 0.5
     assert set(Path("/dev/shm").iterdir()) <= before
-
-
-def group_rank(rank, store, results):
-    """One of two ranks that share a node; the second one's tensors are its own, and no engine reads them."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    receiver, copies = BucketReceiver(), {}
-    receiver.begin(0)
-
-    def deliver(bucket):
-        if bucket.version == 1:
-            raise InfrastructureError("no such engine")
-        with receiver.open(bucket) as views:
-            copies.update((name, view.clone().numpy()) for name, view in views)
-        return lambda: None
-
-    sender = WeightSender("cpu", "float32", 2048, dist.group.WORLD)
-    report = sender.send(((name, t + rank) for name, t in TENSORS.items()), 0, deliver)
-    failure = ""
-    try:
-        sender.send(TENSORS.items(), 1, deliver)
-    except InfrastructureError as error:
-        failure = str(error)
-    results.put((rank, report.bytes, copies, failure))
-    dist.destroy_process_group()
 
 
 def test_ranks_of_a_group_send_together_and_the_first_delivers(tmp_path):
