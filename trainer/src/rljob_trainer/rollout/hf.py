@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.rollout.attention import GROUPED
 from rljob_trainer.rollout.batch import Batch
 from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_lengths
 from rljob_trainer.rollout.slots import SlotCache
@@ -100,7 +101,7 @@ def _build(settings: EngineSettings) -> Any:
         model = AutoModelForCausalLM.from_config(
             config,
             dtype=torch_dtype(settings.dtype),
-            attn_implementation="sdpa",
+            attn_implementation=GROUPED,
             trust_remote_code=settings.trust_remote_code,
         )
     return model.eval().requires_grad_(False)
