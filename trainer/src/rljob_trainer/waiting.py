@@ -13,7 +13,8 @@ def wait_for(refs: Any, seconds: float, what: str) -> Any:
     """The values of one reference or a list of them.
 
     Raises the remote call's own RLJobError as if it were local, and InfrastructureError where a process died, the
-    deadline passed, or Ray failed. Any other exception of the remote call is raised too, with the remote traceback as its cause: a bug.
+    deadline passed, or Ray failed. Any other exception of the remote call is a bug, and raised with the remote
+    traceback as its cause.
     """
     try:
         return ray.get(list(refs) if isinstance(refs, Sequence) else refs, timeout=seconds)

@@ -20,20 +20,19 @@ _KERNEL_NAMES_GQA = "enable_gqa" in inspect.signature(varlen.varlen_attn).parame
 
 
 def packed_attention(
-    module: nn.Module,
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    _mask: None,
     *,
     boundaries: Tensor,
     max_length: int,
     scaling: float | None = None,
-    dropout: float = 0.0,
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one packed row.
+    """Attention of one packed row, with the signature that transformers calls.
 
     query: [1, heads, T, d]; key, value: [1, kv heads, T, d]; boundaries: [n + 1]. Returns [1, T, heads, d].
     """
@@ -53,11 +52,12 @@ def _flash(
     window: int | None,
 ) -> Tensor:
     flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
-    gqa = {"enable_gqa": True} if _KERNEL_NAMES_GQA else {}
-    out = varlen.varlen_attn(
-        *flat, boundaries, boundaries, max_length, max_length,
-        scale=scale, window_size=(-1 if window is None else window - 1, 0), **gqa,
-    )  # fmt: skip
+    options: dict[str, Any] = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
+    if _KERNEL_NAMES_GQA:
+        options["enable_gqa"] = True
+    bounds = (boundaries, boundaries, max_length, max_length)
+    out = varlen.varlen_attn(flat[0], flat[1], flat[2], *bounds, **options)
+    assert isinstance(out, Tensor)  # a tuple only where its log-sum-exp is asked for
     return out[None]
 
 

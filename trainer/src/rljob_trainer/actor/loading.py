@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
+from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
 from rljob_trainer.actor.attention import PACKED_ATTENTION
 from rljob_trainer.errors import DataError, JobError
 
@@ -88,7 +88,7 @@ def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
 
 
 def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
-    """Every weight, whole, in float32 on the host: loaded from the folder, or drawn by `seed` for a model from scratch."""
+    """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch."""
     if model.from_scratch is not None:
         config = AutoConfig.from_pretrained(folder)
         with torch.random.fork_rng(devices=[]):

@@ -20,7 +20,7 @@ from rljob_trainer.types import Ids
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """A prompt and its response. token_ids: [P + R]; prompt_tokens: P >= 1; every token behind the prompt is a target."""
+    """A prompt and its response. token_ids: [P + R]; prompt_tokens: P >= 1; what is behind the prompt is a target."""
 
     token_ids: Ids
     prompt_tokens: int
@@ -48,7 +48,7 @@ class PackedBatch:
 
 
 def pack(sequences: Sequence[TokenSequence], device: torch.device) -> PackedBatch:
-    """Concatenate; an empty list becomes one idle token without targets, for a rank that only takes part in collectives."""
+    """Concatenate. No sequences become one idle token without targets, for a rank that only joins collectives."""
     if not sequences:
         sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
     lengths = [len(sequence.token_ids) for sequence in sequences]

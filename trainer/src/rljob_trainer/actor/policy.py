@@ -8,12 +8,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rljob_trainer.actor.attention import PACKED_ATTENTION
 from rljob_trainer.actor.packing import PackedBatch
 from rljob_trainer.losses.entropy import entropy_from_logits
 
 _LOGITS_PER_CHUNK = 1 << 26
-"""Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary would need gigabytes."""
+"""Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
 
 
 class Policy(nn.Module):
@@ -22,10 +21,11 @@ class Policy(nn.Module):
     It is the root module of FSDP: the output head is used inside this forward pass, while its weights are gathered.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, packs: bool) -> None:
+        """packs: whether the model's attention is `attention.packed_attention`."""
         super().__init__()
         self.model = model
-        self.packs = model.config._attn_implementation == PACKED_ATTENTION
+        self.packs = packs
 
     def forward(
         self,
@@ -38,7 +38,7 @@ class Policy(nn.Module):
         temperature: float,
         entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [sum of R] of the targets and entropies [sum of R] of their distributions, float32, in nats.
+        """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
         Arguments as in PackedBatch; both are of the distribution at `temperature`.
         """

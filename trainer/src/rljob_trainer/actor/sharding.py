@@ -1,15 +1,15 @@
 """FSDP2: one policy over all ranks, master weights in float32, matrix products in the compute dtype."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from rljob_api import ResolvedSpec
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.loading import empty_model, full_weights
 from rljob_trainer.actor.policy import Policy
 from rljob_trainer.errors import JobError
@@ -17,10 +17,10 @@ from rljob_trainer.errors import JobError
 COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-def compute_dtype(spec: ResolvedSpec, device_type: str) -> Literal["bfloat16", "float32"]:
+def compute_dtype(spec: ResolvedSpec, device: str) -> Literal["bfloat16", "float32"]:
     """`spec.model.dtype` with auto decided: bfloat16 on a GPU, float32 on a CPU."""
     if spec.model.dtype == "auto":
-        return "bfloat16" if device_type == "cuda" else "float32"
+        return "bfloat16" if device == "cuda" else "float32"
     return spec.model.dtype
 
 
@@ -30,7 +30,7 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
     """
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
-    policy = Policy(empty_model(folder, spec.model))
+    policy = Policy(empty_model(folder, spec.model), packs=spec.model.attention == "auto")
     policy.requires_grad_(trainable)
     policy.train(trainable)
     if trainable and spec.actor.gradient_checkpointing:
@@ -44,7 +44,7 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
 
 def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> None:
     """Fill the policy from its folder. Every rank calls this; only rank 0 ever holds the whole model."""
-    weights = full_weights(folder, spec.model, spec.training.seed) if mesh.get_rank() == 0 else {}
+    weights: dict[str, Any] = full_weights(folder, spec.model, spec.training.seed) if mesh.get_rank() == 0 else {}
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(policy.model, weights, options=options)
 
@@ -75,7 +75,7 @@ def _layers(policy: Policy) -> nn.ModuleList:
     layers = getattr(policy.model.base_model, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise JobError(
-            f"{type(policy.model).__name__} keeps its layers where FSDP does not find them: choose a decoder-only model",
+            f"the layers of {type(policy.model).__name__} are not where FSDP looks: choose a decoder-only model",
             field="spec.model.path",
         )
     return layers

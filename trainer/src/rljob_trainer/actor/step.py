@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from rljob_api import ResolvedSpec
 from torch import Tensor
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.policy import Policy, score, score_only
 from rljob_trainer.actor.shard import Shard, ShardSample, column, packed, scatter
 from rljob_trainer.errors import JobError

@@ -19,10 +19,10 @@ import ray
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from rljob_api import ResolvedSpec
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import TokenSequence, pack
 from rljob_trainer.actor.plan import RankPlan
 from rljob_trainer.actor.policy import Policy, score_only

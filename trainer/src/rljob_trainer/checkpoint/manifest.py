@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import Field, ValidationError
-from rljob_api.v1alpha1.base import ApiModel
 
+from rljob_api.v1alpha1.base import ApiModel
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.volume import Volume, write_json
 

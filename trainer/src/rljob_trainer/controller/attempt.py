@@ -4,7 +4,6 @@ import secrets
 from datetime import UTC, datetime
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-
 from rljob_trainer.checkpoint.manifest import CheckpointRef
 from rljob_trainer.errors import FencedError, RLJobError
 from rljob_trainer.volume import Volume, read_json, write_json

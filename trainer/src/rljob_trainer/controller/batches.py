@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rljob_api import ResolvedSpec
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import TokenSequence
 from rljob_trainer.actor.plan import RankPlan, plan_step
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch

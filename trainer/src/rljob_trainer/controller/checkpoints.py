@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import structlog
-from rljob_api import ResolvedSpec
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.manifest import (
     ACTOR,
     MODEL,

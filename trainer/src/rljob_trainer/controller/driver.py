@@ -6,18 +6,17 @@ claim -> workers start (in the background) -> data, tokenizer -> weights -> chec
 import os
 import signal
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray
 import structlog
-from rljob_api.contract import ExitRecord
 
+from rljob_api.contract import ExitRecord
 from rljob_trainer.actor.sharding import compute_dtype
 from rljob_trainer.actor.worker import Stage
 from rljob_trainer.checkpoint.manifest import ACTOR, read_trainer_state
@@ -65,9 +64,9 @@ def drive(job: DriverJob, root: Path, attempt: int, ray_address: str) -> ExitRec
             progress.phase("starting")
             ray.init(address=ray_address, namespace=f"rljob-{job.uid}", log_to_driver=False, logging_level="error")
             _Attempt(job, volume, attempt, nonce, progress, stop).run()
-    except BaseException as raised:  # noqa: BLE001 - the record must be written for every end but SIGKILL
+    except BaseException as raised:
         error = raised
-        log.error("attempt_failed", error=str(raised), traceback=traceback.format_exc())
+        log.exception("attempt_failed")
     finally:
         ray.shutdown()
     record = record_exit(volume, attempt, error)
@@ -112,7 +111,7 @@ class _Attempt:
         self.job, self.spec, self.volume = job, job.spec, volume
         self.attempt, self.nonce, self.progress, self.stop = attempt, nonce, progress, stop
         self.base_dir = Path(job.base_dir)
-        self.device = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
+        self.device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self.folder = volume.root / "model"
         self.reinforces = supervised_steps(job.spec) < job.spec.total_steps
 
@@ -139,7 +138,7 @@ class _Attempt:
 
     def _train(self, loop: Loop, reporting: Reporting) -> None:
         self.stop.training = True
-        status = "failed"
+        status: Literal["done", "failed", "stopped"] = "failed"
         try:
             loop.run()
             status = "done"

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from pydantic import Field
+
 from rljob_api import ResolvedSpec
 from rljob_api.contract import CONTRACT_VERSION
 from rljob_api.v1alpha1.base import ApiModel
-
 from rljob_trainer.errors import JobError
 from rljob_trainer.volume import write_json
 

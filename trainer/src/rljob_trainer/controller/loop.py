@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
-from rljob_api import ResolvedSpec
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import TokenSequence
 from rljob_trainer.actor.worker import Stage
 from rljob_trainer.controller.batches import batch_of_sequences

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api import ResolvedSpec
 from transformers import AutoConfig
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.loading import locate_model, scratch_config
 from rljob_trainer.errors import DataError
 from rljob_trainer.weight_sync.probe import PROBE_LENGTH, PROBE_TOKENS

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import structlog
-from rljob_api import ResolvedSpec
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.worker import Prepared
 from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.controller.batches import StepBatch, advantages, batch_of_groups, gather

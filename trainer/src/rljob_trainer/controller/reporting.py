@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
@@ -83,6 +83,6 @@ class Reporting:
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
-    def close(self, status: str) -> None:
+    def close(self, status: Literal["done", "failed", "stopped"]) -> None:
         self._metrics.close()
         self._loggers.finish(status)

@@ -1,7 +1,6 @@
 """Which kind of step comes when: supervised ones first, where the job has them, then RL."""
 
 from rljob_api import ResolvedSpec
-
 from rljob_trainer.actor.schedule import learning_rate
 from rljob_trainer.actor.worker import Stage
 

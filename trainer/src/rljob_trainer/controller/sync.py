@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from rljob_api import ResolvedSpec
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import TokenSequence
 from rljob_trainer.actor.sharding import compute_dtype
 from rljob_trainer.controller.workers import (
@@ -36,9 +36,8 @@ class WeightSync:
     ) -> None:
         self._actors, self._engines = actors, engines
         self._prompts = probe_prompts(vocab_size)
-        self._tolerance = (
-            spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[compute_dtype(spec, device_type)]
-        )
+        dtype = compute_dtype(spec, device_type)
+        self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype]
         groups = sync_groups(spec, device_type)
         feeds = {group: engines_of(group, spec, engines.workers) for group in groups}
         self._targets = [feeds[group] if rank == group[0] else [] for group in groups for rank in group]

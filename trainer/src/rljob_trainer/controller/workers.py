@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
+
 from rljob_api import ResolvedSpec
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
-
 from rljob_trainer.actor.worker import ActorWorker, RankSettings
 from rljob_trainer.rewards.worker import RewardWorker
 from rljob_trainer.rollout.engine import EngineSettings
@@ -78,11 +78,7 @@ class EngineGroup:
     def __init__(self, settings: EngineSettings, gpus: Sequence[Sequence[str]], threads: int) -> None:
         """gpus: for each engine, the GPUs it spreads over; empty lists on a CPU."""
         remote = ray.remote(EngineHost)
-        self.workers = [
-            remote.options(num_cpus=0, num_gpus=0, runtime_env={"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}})
-            .remote(settings, own, threads)
-            for own in gpus
-        ]  # fmt: skip
+        self.workers = [remote.options(num_cpus=0, num_gpus=0).remote(settings, own, threads) for own in gpus]
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         calls = [getattr(worker, method).remote(*args) for worker in self.workers]

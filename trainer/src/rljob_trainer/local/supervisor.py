@@ -19,9 +19,8 @@ from types import FrameType
 
 from rljob_api import resolve
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_api.validation import load_rljob, with_ranks
 from rljob_api.v1alpha1 import RLJobSpec
-
+from rljob_api.validation import load_rljob, with_ranks
 from rljob_trainer.controller.attempt import read_exit
 from rljob_trainer.controller.job import DriverJob
 from rljob_trainer.errors import DataError, JobError
@@ -57,11 +56,15 @@ class LocalRun:
         for note in self.notes:
             view.note(note)
         os.environ.update(self.environment)  # Ray's workers inherit it from here
-        with local_ray(self.gpus) as address, self._agent(agent_port, view), self._driver(address, attempt) as driver:
-            with interrupts_go_to(driver, view):
-                while driver.poll() is None:
-                    view.poll()
-                    time.sleep(POLL_SECONDS)
+        with (
+            local_ray(self.gpus) as address,
+            self._agent(agent_port),
+            self._driver(address, attempt) as driver,
+            interrupts_go_to(driver, view),
+        ):
+            while driver.poll() is None:
+                view.poll()
+                time.sleep(POLL_SECONDS)
         record = read_exit(self.volume, attempt) or lost(driver.returncode)
         view.finish(record)
         return record.code
@@ -92,7 +95,7 @@ class LocalRun:
             end_child(child)
 
     @contextmanager
-    def _agent(self, port: int, view: Reporter) -> Iterator[None]:
+    def _agent(self, port: int) -> Iterator[None]:
         token_file = self.volume.control / "agent-token"
         token_file.parent.mkdir(parents=True, exist_ok=True)
         token_file.touch(mode=0o600)
@@ -160,7 +163,7 @@ def interrupts_go_to(driver: "subprocess.Popen[bytes]", view: Reporter) -> Itera
     """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop, the second ends it."""
     asked = False
 
-    def forward(number: int, _: FrameType | None) -> None:
+    def forward(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if driver.poll() is None:
             driver.send_signal(signal.SIGKILL if asked else signal.SIGTERM)

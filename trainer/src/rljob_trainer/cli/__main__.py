@@ -1,0 +1,3 @@
+from rljob_trainer.cli import main
+
+main()

@@ -1,0 +1,28 @@
+"""`rljob export RUN FOLDER`: a checkpoint as a model."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class ExportDtype(StrEnum):
+    """Type of the exported weights."""
+
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the model goes: a new folder.")],
+    step: Annotated[int | None, typer.Option(help="Checkpoint to export; the default is the newest.")] = None,
+    dtype: Annotated[ExportDtype, typer.Option(help="Type of the weights.")] = ExportDtype.bfloat16,
+) -> None:
+    """Write a checkpoint as a model that transformers and vLLM load."""
+    from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
+
+    ref = choose_checkpoint(run, step)
+    size = export_model(ref, target, dtype.value)
+    typer.echo(f"{target}: the policy of step {ref.manifest.step}, {size / 1e6:.1f} MB in {dtype.value}")

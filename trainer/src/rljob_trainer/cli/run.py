@@ -1,0 +1,35 @@
+"""`rljob run FILE`: train on this machine."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The RLJob, as for kubectl apply.")],
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="The run's folder; the default is runs/NAME.", show_default=False)
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trainer processes; the default is the GPUs present, else 1.", show_default=False),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, as in training.steps=2.")
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Print structured log lines.")] = False,
+    agent_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the agent on 127.0.0.1; 0 takes a free one.")
+    ] = 0,
+) -> None:
+    """Train on this machine, from the newest checkpoint of the run's folder if there is one.
+
+    Ctrl-C saves a checkpoint after the current step and stops; the same command then goes on. A second Ctrl-C stops
+    at once.
+    """
+    from rljob_trainer.local.supervisor import LocalRun, prepare
+
+    local: LocalRun = prepare(file, directory, ranks, overrides or [])
+    sys.exit(local.supervise(style="json" if log_json else None, agent_port=agent_port))
