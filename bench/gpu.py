@@ -1,0 +1,102 @@
+"""The example job on one GPU: trainer and vLLM share it, weights cross over CUDA IPC, every sync is probed.
+
+    python bench/gpu.py [--steps 60] [--set PATH=VALUE ...] [--out docs/benchmarks]
+
+Trains examples/reverse-text.yaml with a larger model, then writes gpu.md and gpu.png from the run's own metrics.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from rljob_trainer.plot import draw, load_runs, save
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import Line, read_metrics
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "reverse-text.yaml"
+MODEL = "model.fromScratch={layers: 8, hiddenSize: 512, heads: 8, kvHeads: 4}"
+WARM_UP = 3
+"""RL steps left out of the times: kernels are compiled in them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60, help="RL steps")
+    parser.add_argument("--engine", default="vllm", choices=["vllm", "hf"])
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks")
+    options = parser.parse_args()
+    overrides = [MODEL, f"rollout.engine={options.engine}", f"training.steps={options.steps}", *options.overrides]
+    run = Path(tempfile.mkdtemp(prefix="rljob-gpu-")) / "run"
+    command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(run)]
+    subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    save(draw(load_runs([run])), options.out / "gpu.png")
+    (options.out / "gpu.md").write_text(page(read_metrics(run), overrides))
+    print(f"wrote {options.out / 'gpu.md'}")
+
+
+def page(lines: Sequence[Line], overrides: Sequence[str]) -> str:
+    """The page as Markdown. lines: the run's metrics, every step."""
+    steps = [line for line in lines if line["stage"] == "rl" and names.TIME_STEP in line]
+    validations = [line for line in lines if names.VALIDATION_REWARD in line]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "vllm", "ray", "transformers"))
+    command = " ".join(f"--set '{each}'" for each in overrides)
+    return "\n".join(
+        [
+            "# One GPU",
+            "",
+            f"`rljob run examples/reverse-text.yaml {command}`",
+            "",
+            f"{torch.cuda.get_device_name()}; {packages}. One run, written by `python bench/gpu.py`.",
+            "FSDP2 trainer and rollout engine share the GPU, weights cross over CUDA IPC, and after every sync the",
+            "engine's log-probabilities of fixed prompts are compared with the trainer's.",
+            "",
+            "![curves](gpu.png)",
+            "",
+            *_table("learning", ("step", "validation reward (greedy)"), _validations(validations)),
+            *_table(f"seconds of a step, {len(steps) - WARM_UP} steps after {WARM_UP} of warm-up",
+                    ("phase", "median", "largest"), _phases(steps[WARM_UP:])),
+            *_table("engine against trainer, log-probabilities in nats", ("", "mean", "largest"), _differences(steps)),
+        ]
+    )  # fmt: skip
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    body = [" | ".join(row) for row in rows]
+    return [f"## {title.capitalize()}", "", " | ".join(head), " | ".join("---" for _ in head), *body, ""]
+
+
+def _validations(lines: Sequence[Line]) -> list[list[str]]:
+    return [[str(line["step"]), f"{line[names.VALIDATION_REWARD]:.3f}"] for line in lines]
+
+
+def _phases(steps: Sequence[Line]) -> list[list[str]]:
+    phases = [*names.PHASE_TIMES, names.TIME_STEP]
+    values = {name: [step[name] for step in steps if name in step] for name in phases}
+    rows = [[names.short(name), f"{median(each):.3f}", f"{max(each):.3f}"] for name, each in values.items() if each]
+    speed = [step[names.TOKENS_PER_SECOND] for step in steps]
+    return [*rows, ["tokens/s", f"{median(speed):.0f}", f"{max(speed):.0f}"]]
+
+
+def _differences(steps: Sequence[Line]) -> list[list[str]]:
+    pairs = [
+        ("the probe's tokens, after each sync", names.SYNC_PROBE_MEAN, names.SYNC_PROBE_MAX),
+        ("the step's samples", names.ROLLOUT_LOG_PROB_DIFF_MEAN, names.ROLLOUT_LOG_PROB_DIFF_MAX),
+    ]
+    return [
+        [label, f"{median(step[mean] for step in steps):.2g}", f"{max(step[most] for step in steps):.2g}"]
+        for label, mean, most in pairs
+    ]
+
+
+if __name__ == "__main__":
+    main()
