@@ -12,7 +12,7 @@ from rljob_trainer.controller.rollouts import ScoredGroup
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
-from rljob_trainer.types import Group
+from rljob_trainer.types import Group, Ids
 from rljob_trainer.volume import Volume
 from rljob_trainer.waiting import wait_for
 
@@ -76,12 +76,15 @@ class Reporting:
             for group, each in zip(fetched, shown, strict=True):
                 row = {
                     "step": step,
-                    "prompt": group.prompt.text,
-                    "response": self._tokenizer.decode(group.samples[0].token_ids.tolist(), skip_special_tokens=True),
+                    "prompt": self._text(group.prompt.token_ids),
+                    "response": self._text(group.samples[0].token_ids),
                     "groundTruth": group.prompt.ground_truth,
                     "reward": float(each.summary.score.rewards[0]),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def _text(self, token_ids: Ids) -> str:
+        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
 
     def close(self, status: Literal["done", "failed", "stopped"]) -> None:
         self._metrics.close()

@@ -13,9 +13,10 @@ WINDOW = 20
 class StepTimes:
     """Step times of one stage.
 
-    A step's usual part (all but validation and checkpoint) is estimated by the median of the last WINDOW steps: the
-    slow first step, which compiles and warms up, drops out as soon as there are two. The occasional part is the mean
-    over all steps so far, so that a validation counts once for each time it comes.
+    The start of a stage comes once and is left out. A step's usual part (all but validation and checkpoint) is
+    estimated by the median of the last WINDOW steps: the slow first step, which compiles and warms up, drops out as
+    soon as there are two. The occasional part is the mean over all steps so far, so that a validation counts once for
+    each time it comes.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,8 @@ class StepTimes:
 
     def add(self, metrics: Mapping[str, float]) -> None:
         occasional = sum(metrics.get(name, 0.0) for name in names.OCCASIONAL_TIMES)
-        self._usual.append(max(0.0, metrics[names.TIME_STEP] - occasional))
+        once = metrics.get(names.TIME_START, 0.0)
+        self._usual.append(max(0.0, metrics[names.TIME_STEP] - occasional - once))
         self._occasional += occasional
         self._steps += 1
 

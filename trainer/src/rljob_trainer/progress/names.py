@@ -74,7 +74,7 @@ PHASE_TIMES: Final = (
 )  # fmt: skip
 """The parts of time/step."""
 
-OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT, TIME_START)
+OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
 """The parts that not every step has."""
 
 

@@ -6,15 +6,20 @@ from statistics import fmean
 
 from rljob_api.contract import ExitCode, ExitRecord
 from rljob_trainer.progress import names
+from rljob_trainer.progress.answers import compare_answers
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.views.format import duration
 from rljob_trainer.progress.views.watch import RunWatch
+from rljob_trainer.volume import Volume
 
 _CURVES = (
     ("sft", names.ACTOR_LOSS, "supervised loss"),
     ("rl", names.REWARD_MEAN, "reward"),
     ("rl", names.VALIDATION_REWARD, "validation reward"),
 )
+
+_ANSWERS = 5
+_CELL = 28
 
 _EDGE = 5
 """Steps that make up a curve's beginning and its end: single steps are noisy."""
@@ -42,7 +47,27 @@ def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: f
     if shown:
         lines.append("  " + " · ".join(shown))
     lines.append(f"  run: {shown_path(run.directory)} · curves: rljob plot {shown_path(run.directory)}")
-    return lines + _error(record)
+    return lines + _answers(run.directory) + _error(record)
+
+
+def _answers(directory: Path) -> list[str]:
+    """How the model answered the same prompts before and after."""
+    first, last, answers = compare_answers(Volume(directory), _ANSWERS)
+    if not answers:
+        return []
+    head = ("prompt", f"step {first}", f"step {last}", "right answer")
+    rows = [head, *((each.prompt, each.before, each.after, each.expected) for each in answers)]
+    cells = [[_cell(text) for text in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return [
+        "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    ]
+
+
+def _cell(text: str) -> str:
+    """One line, short enough for four columns."""
+    line = " ".join(text.split())
+    return line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
 
 
 def _error(record: ExitRecord | None) -> list[str]:

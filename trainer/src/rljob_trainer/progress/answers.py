@@ -1,0 +1,41 @@
+"""The same prompts answered before and after training, from the samples that each validation wrote down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_trainer.progress.history import parse_lines
+from rljob_trainer.progress.state import last_attempt
+from rljob_trainer.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One prompt. before, after: its responses at the first and at the last validation; expected: the ground truth."""
+
+    prompt: str
+    before: str
+    after: str
+    expected: str
+
+
+def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
+    """(first step, last step, answers) of at most `most` prompts; no answers before the second validation."""
+    rows = [row for attempt in range(1, last_attempt(volume) + 1) for row in _rows(volume, attempt)]
+    steps = sorted({row["step"] for row in rows})
+    if len(steps) < 2:
+        return 0, 0, []
+    first, last = ({row["prompt"]: row for row in rows if row["step"] == step} for step in (steps[0], steps[-1]))
+    answers = [
+        Answer(prompt, before["response"], last[prompt]["response"], str(before["groundTruth"]))
+        for prompt, before in first.items()
+        if prompt in last
+    ]
+    return steps[0], steps[-1], answers[:most]
+
+
+def _rows(volume: Volume, attempt: int) -> list[Mapping[str, Any]]:
+    try:
+        return list(parse_lines(volume.samples(attempt).read_text()))
+    except FileNotFoundError:
+        return []
