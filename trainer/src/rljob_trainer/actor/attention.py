@@ -1,9 +1,9 @@
 """Causal attention inside packed sequences, as an attention implementation of transformers.
 
-On a GPU: the variable-length flash kernel that ships with PyTorch, no padding at all. On a CPU, where there is no such
-kernel: sequences are laid side by side, padded on the right to the longest, and attended to causally. A valid query
-never looks right, so it never sees padding and no mask is needed; padded queries are dropped. Only attention's own
-products pay for padding there, and micro-batches hold sequences of similar lengths.
+On a GPU: the variable-length flash kernel that ships with PyTorch, no padding at all. On a CPU, and in float32, which
+that kernel does not know: sequences are laid side by side, padded on the right to the longest, and attended to
+causally. A valid query never looks right, so it never sees padding and no mask is needed; padded queries are dropped.
+Only attention's own products pay for padding there, and micro-batches hold sequences of similar lengths.
 """
 
 import inspect
@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn.attention import varlen
 from transformers import AttentionInterface
 
+from rljob_trainer.errors import JobError
+
 PACKED_ATTENTION = "rljob_packed"
+FIELD = "spec.model.attention"
+
+_FLASH_DTYPES = (torch.bfloat16, torch.float16)
+_NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
+"""What some architectures ask of attention: a bound of its logits, sinks, biases."""
+
 _KERNEL_NAMES_GQA = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
 
 
@@ -26,18 +34,23 @@ def packed_attention(
     value: Tensor,
     _mask: None,
     *,
-    boundaries: Tensor,
-    max_length: int,
+    boundaries: Tensor | None = None,
+    max_length: int = 0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one packed row, with the signature that transformers calls.
 
     query: [1, heads, T, d]; key, value: [1, kv heads, T, d]; boundaries: [n + 1]. Returns [1, T, heads, d].
+    Raises JobError for an architecture that needs more than that.
     """
+    unknown = [name for name in _NOT_COMPUTED if others.get(name) is not None]
+    if unknown or boundaries is None:
+        missing = f"has attention with {unknown[0]}" if unknown else "does not tell its layers about packing"
+        raise JobError(f"this architecture {missing}, which auto cannot do: set it to sdpa or eager", field=FIELD)
     window = sliding_window if sliding_window is not None and sliding_window < max_length else None
-    if query.is_cuda:
+    if query.is_cuda and query.dtype in _FLASH_DTYPES:
         return _flash(query, key, value, boundaries, max_length, scaling, window), None
     return _side_by_side(query, key, value, boundaries, max_length, scaling, window), None
 

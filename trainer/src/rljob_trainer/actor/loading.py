@@ -4,10 +4,12 @@ A model folder holds config.json and the tokenizer, and weights where there are 
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
@@ -16,6 +18,11 @@ from rljob_trainer.actor.attention import PACKED_ATTENTION
 from rljob_trainer.errors import DataError, JobError
 
 WEIGHT_FILES = ("*.safetensors", "*.bin")
+FIELD = "spec.model.path"
+
+_OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*", "metal/*")
+"""What hub folders hold besides the weights that transformers loads."""
+
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
@@ -29,23 +36,23 @@ def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
     if local.is_dir():
         return _checked(local, model.path)
     if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
-        raise DataError(f"no folder {model.path}: correct the path", field="spec.model.path")
+        raise DataError(f"no folder {model.path}: correct the path", field=FIELD)
     try:
-        return Path(snapshot_download(model.path, revision=model.revision))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        summary = str(error).strip().splitlines()[0]
+        downloaded = snapshot_download(model.path, revision=model.revision, ignore_patterns=list(_OTHER_FORMATS))
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise DataError(
-            f"{model.path} is neither a folder here nor a model the hub could give ({summary}): "
+            f"{model.path} is neither a folder here nor a model the hub could give ({_first_line(error)}): "
             "correct the path, or log in to the hub with HF_TOKEN",
-            field="spec.model.path",
+            field=FIELD,
         ) from error
+    return _checked(Path(downloaded), model.path)
 
 
 def _checked(folder: Path, path: str) -> Path:
     if not (folder / "config.json").is_file():
-        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field="spec.model.path")
+        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=FIELD)
     if not any(match for pattern in WEIGHT_FILES for match in folder.glob(pattern)):
-        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field="spec.model.path")
+        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=FIELD)
     return folder
 
 
@@ -71,35 +78,65 @@ def scratch_config(
 
 
 def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
-    """The model's modules in float32, their weights not yet written: memory is only taken where weights are loaded."""
+    """The model's modules in float32, their weights not yet written: memory is only taken where weights are loaded.
+
+    Raises DataError for what transformers cannot load, JobError for what this trainer cannot train.
+    """
     attention = PACKED_ATTENTION if model.attention == "auto" else model.attention
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-        with no_init_weights():
-            made: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=model.trust_remote_code
-            )
+        _check_supported(config)
+        _drop_dropout(config)
+        return bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
     except (ValueError, OSError, KeyError, ImportError) as error:
-        raise DataError(f"transformers cannot load it: {_first_line(error)}", field="spec.model.path") from error
-    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
-    if scaled:
-        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field="spec.model.path")
+        about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
+        raise DataError(
+            f"transformers cannot load it: {_first_line(error)}",
+            field="spec.model.attention" if about_attention else FIELD,
+        ) from error
+
+
+def bare_model(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+    """The configuration's modules in float32, weights not yet written. options: of AutoModelForCausalLM.from_config."""
+    with no_init_weights():
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options)
+    made.tie_weights()  # transformers counts it as initialization
     return made
 
 
+def _check_supported(config: PreTrainedConfig) -> None:
+    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
+    if scaled:
+        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field=FIELD)
+    if getattr(config, "quantization_config", None) is not None:
+        raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
+
+
+def _drop_dropout(config: PreTrainedConfig) -> None:
+    """The ratio of a token's probabilities before and after an update must be that of weights, not of random masks."""
+    for name, value in vars(config).items():
+        if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+            setattr(config, name, 0.0)
+
+
 def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
-    """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch."""
+    """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch.
+
+    Raises DataError where the folder's weights are damaged or not all there.
+    """
     if model.from_scratch is not None:
         config = AutoConfig.from_pretrained(folder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return dict(AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=model.trust_remote_code
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=model.trust_remote_code, output_loading_info=True
         )
-    except (ValueError, OSError, RuntimeError) as error:
-        raise DataError(f"its weights cannot be loaded: {_first_line(error)}", field="spec.model.path") from error
+    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+        raise DataError(f"its weights cannot be loaded: {_first_line(error)}", field=FIELD) from error
+    if missing := sorted(report["missing_keys"]):  # transformers would draw them at random
+        raise DataError(f"its weights lack {missing[0]} and {len(missing) - 1} more: give a whole model", field=FIELD)
     return dict(loaded.state_dict())
 
 

@@ -60,7 +60,7 @@ def pack(sequences: Sequence[TokenSequence], device: torch.device) -> PackedBatc
     targets = [sequence.token_ids[sequence.prompt_tokens :] for sequence in sequences]
 
     def tensor(parts: Sequence[np.ndarray], dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device, dtype)
+        return on_device(torch.from_numpy(np.concatenate(parts)).to(dtype), device)
 
     return PackedBatch(
         input_ids=tensor([sequence.token_ids for sequence in sequences])[None],
@@ -71,3 +71,8 @@ def pack(sequences: Sequence[TokenSequence], device: torch.device) -> PackedBatc
         targets=tensor(targets),
         response_lengths=tuple(sequence.response_tokens for sequence in sequences),
     )
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a host tensor. Pinned for a GPU: a copy from pageable memory waits for all that the GPU has still to do."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

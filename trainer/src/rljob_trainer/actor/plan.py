@@ -5,8 +5,8 @@ share is cut into micro-batches of at most `token_budget` tokens. Every rank get
 each pass is a collective (FSDP gathers weights in it); a rank with nothing left to do gets an empty one.
 
     lengths [9 8 3 2 2], 2 ranks, 12 tokens a pass:
-      rank 0: 9 + 2     -> passes (9 2) ()
-      rank 1: 8 + 3 + 2 -> passes (8 3) (2)
+      rank 0: 9 + 2 + 2 -> passes (9 2) (2)
+      rank 1: 8 + 3     -> passes (8) (3), for rank 0 needs two
 """
 
 from collections.abc import Sequence

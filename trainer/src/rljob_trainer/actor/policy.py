@@ -2,17 +2,22 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rljob_trainer.actor.packing import PackedBatch
+from rljob_trainer.actor.packing import PackedBatch, TokenSequence, pack
+from rljob_trainer.errors import JobError
 from rljob_trainer.losses.entropy import entropy_from_logits
 
 _LOGITS_PER_CHUNK = 1 << 26
 """Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
+
+_LEAK = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+"""Nats, mean over the first tokens of a sequence: above it, its neighbour in the pack is seen, by compute dtype."""
 
 
 class Policy(nn.Module):
@@ -43,9 +48,11 @@ class Policy(nn.Module):
         Arguments as in PackedBatch; both are of the distribution at `temperature`.
         """
         packed: dict[str, Any] = {"boundaries": boundaries, "max_length": max_length} if self.packs else {}
-        hidden = self.model.base_model(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **packed
-        ).last_hidden_state[0, predict_at]
+        hidden = (
+            self.model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **packed)
+            .last_hidden_state[0]
+            .index_select(0, predict_at)
+        )
         head = self.model.get_output_embeddings()
         rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
         parts = [
@@ -59,7 +66,7 @@ class Policy(nn.Module):
 def _score(
     head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    logits = head(hidden).float() / temperature
+    logits = head(hidden).float().div_(temperature)
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropies = entropy_from_logits(logits)
@@ -81,7 +88,29 @@ def score(
 def score_only(policy: nn.Module, batch: PackedBatch, temperature: float) -> Tensor:
     """Log-probabilities [sum of R] without gradient."""
     log_probs, _ = score(policy, batch, temperature)
-    if isinstance(policy, FSDPModule):
-        # FSDP leaves the root gathered for a backward pass that never comes; what is gathered hides later updates.
-        policy.reshard()
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            # FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never
+            # comes. What stays gathered would hide all later updates.
+            module.reshard()
     return log_probs
+
+
+def check_packing(policy: nn.Module, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises JobError where a token's log-probability depends on another sequence of its pack.
+
+    Recurrent layers and attention of their own do that: they read a packed row as one sequence. Both passes have the
+    same shapes, so what differs where nothing leaks is rounding, and that only in mixtures of experts.
+    dtype: of matrix products.
+    """
+    draw = np.random.Generator(np.random.PCG64(0)).integers
+    one, other, probe = (TokenSequence(draw(0, vocab_size, size, np.int32), 1) for size in (32, 32, 9))
+    beside_one, beside_other = (
+        score_only(policy, pack([neighbour, probe], device), 1.0)[-probe.response_tokens :]
+        for neighbour in (one, other)
+    )
+    if (beside_one - beside_other).abs().mean() > _LEAK[dtype]:
+        raise JobError(
+            "its layers let packed sequences see each other: set model.attention to sdpa, or choose another model",
+            field="spec.model.path",
+        )

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_trainer.actor.packing import PackedBatch, TokenSequence, pack
 from rljob_trainer.actor.plan import RankPlan
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.types import Floats, Group
+
+Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages"]
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class Shard:
         return [self.samples[index] for index in self.plan.samples]
 
     def micro_batches(self) -> Iterator[list[ShardSample]]:
+        """The samples of each pass through all minibatches; an empty list for an idle pass."""
         for minibatch in self.plan.minibatches:
             yield from self.passes(minibatch)
 
@@ -76,14 +81,19 @@ def packed(samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
     return pack([sample.sequence for sample in samples], device)
 
 
-def column(samples: Sequence[ShardSample], name: str, device: torch.device) -> Tensor:
-    """One attribute of the samples, flat [sum of R], float32."""
+def column(samples: Sequence[ShardSample], name: Column) -> Tensor:
+    """One attribute of the samples, flat [sum of R], float32, on the host."""
     parts = [getattr(sample, name) for sample in samples]
-    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *parts])).to(device)
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *parts]))
 
 
-def scatter(samples: Sequence[ShardSample], name: str, flat: Tensor) -> None:
+def scatter(samples: Sequence[ShardSample], name: Column, flat: Tensor) -> None:
     """Set one attribute of the samples from flat [sum of R]."""
-    ends = np.cumsum([sample.sequence.response_tokens for sample in samples])
+    ends = np.cumsum(response_lengths(samples))
     for sample, part in zip(samples, np.split(flat.float().cpu().numpy(), ends[:-1]), strict=True):
         setattr(sample, name, part)
+
+
+def response_lengths(samples: Sequence[ShardSample]) -> NDArray[np.int64]:
+    """R of each sample, [n]."""
+    return np.array([sample.sequence.response_tokens for sample in samples], np.int64)

@@ -28,15 +28,18 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     """A policy of `folder`'s shape, sharded over `mesh`, its weights not yet written.
 
     Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
+    Raises DataError or JobError for a model or an attention that cannot be trained here.
     """
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
+    if spec.model.attention == "flash_attention_2" and (mesh.device_type, dtype) != ("cuda", torch.bfloat16):
+        raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
     policy = Policy(empty_model(folder, spec.model), packs=spec.model.attention == "auto")
     policy.requires_grad_(trainable)
-    policy.train(trainable)
+    policy.train(trainable)  # gradient checkpointing acts in training mode only
     if trainable and spec.actor.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if not trainable:
-        for parameter in policy.parameters():
+        for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
             parameter.data = parameter.data.to(dtype)
     _shard(policy, spec, mesh, dtype)
     return policy

@@ -2,6 +2,8 @@
 
 Losses are sums of weighted tokens whose weights already know the whole minibatch, so neither the number of ranks nor
 the split into micro-batches changes a gradient. FSDP averages gradients over ranks; the factor `world` undoes that.
+
+Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
 from collections.abc import Sequence
@@ -9,17 +11,19 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.actor.packing import on_device
 from rljob_trainer.actor.policy import Policy, score, score_only
-from rljob_trainer.actor.shard import Shard, ShardSample, column, packed, scatter
+from rljob_trainer.actor.shard import Column, Shard, ShardSample, column, packed, response_lengths, scatter
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import BatchTotals, token_weights
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StepSums:
     """One rank's contribution to the step's metrics; ranks are added up by the controller.
 
@@ -27,12 +31,37 @@ class StepSums:
     grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
     """
 
-    loss: float = 0.0
-    entropy: float = 0.0
-    kl: float = 0.0
-    clipped: float = 0.0
+    loss: float
+    entropy: float
+    kl: float
+    clipped: float
+    tokens: int
+    grad_norms: list[float]
+
+
+@dataclass(slots=True)
+class RunningSums:
+    """StepSums as they grow. values: loss, entropy, kl and clipped, [4] float64 on the device."""
+
+    values: Tensor
     tokens: int = 0
     grad_norms: list[float] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, device: torch.device) -> "RunningSums":
+        return cls(torch.zeros(4, dtype=torch.float64, device=device))
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, entropies: Tensor, kl: Tensor | None = None, clipped: Tensor | None = None) -> None:
+        """One pass. loss: a scalar; the others: of each token."""
+        for index, value in enumerate((loss, entropies, kl, clipped)):
+            if value is not None:
+                self.values[index] += value.sum(dtype=torch.float64)
+        self.tokens += entropies.numel()
+
+    def read(self) -> StepSums:
+        loss, entropy, kl, clipped = self.values.tolist()
+        return StepSums(loss, entropy, kl, clipped, self.tokens, self.grad_norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +74,27 @@ class Trainee:
     world: int
     grad_clip: float
 
-    def finish_minibatch(self, sums: StepSums, learning_rate: float) -> None:
-        """Clip, step, forget the gradients. Raises JobError where they are not finite."""
+    def backward(self, loss: Tensor) -> None:
+        """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
+        (loss * self.world).backward()
+
+    def finish_minibatch(self, learning_rate: float) -> float:
+        """Clip, step, forget the gradients. Returns the norm before clipping.
+
+        Raises JobError where it is not finite; nothing has been stepped then.
+        """
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.grad_clip)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if not torch.isfinite(norm):
-            raise JobError(
-                f"the gradient's norm is {norm.item()}: lower the learning rate", field="spec.actor.learningRate"
-            )
+            raise JobError(f"the gradient's norm is {norm.item()}: lower it", field="spec.actor.learningRate")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        sums.grad_norms.append(norm.item())
+        return norm.item()
 
 
-def score_samples(policy: Policy, shard: Shard, temperature: float, name: str, device: torch.device) -> None:
+def score_samples(policy: Policy, shard: Shard, temperature: float, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
     for samples in shard.micro_batches():
         log_probs = score_only(policy, packed(samples, device), temperature)
@@ -70,28 +104,37 @@ def score_samples(policy: Policy, shard: Shard, temperature: float, name: str, d
 
 def supervised_step(trainee: Trainee, shard: Shard, learning_rate: float) -> StepSums:
     """One optimizer step on given responses: the mean of -log p over all target tokens."""
-    sums = StepSums()
+    sums = RunningSums.on(trainee.device)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
             log_probs, entropies = score(trainee.policy, packed(samples, trainee.device), temperature=1.0)
             loss = -log_probs.sum() / totals.tokens
-            (loss * trainee.world).backward()
-            _count(sums, loss, entropies)
-        trainee.finish_minibatch(sums, learning_rate)
-    return sums
+            trainee.backward(loss)
+            sums.add(loss, entropies)
+        sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+    return sums.read()
 
 
 def policy_step(
     trainee: Trainee, shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
 ) -> StepSums:
-    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches."""
-    sums = StepSums()
+    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches.
+
+    Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
+    of the start of the step is the policy that is trained.
+    """
+    sums = RunningSums.on(trainee.device)
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
-            for samples in shard.passes(minibatch):
-                _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums)
-            trainee.finish_minibatch(sums, learning_rate)
-    return sums
+            scored = [
+                (samples, _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums))
+                for samples in shard.passes(minibatch)
+            ]
+            sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+            for samples, log_probs in scored:
+                if samples and samples[0].old_log_probs is None:
+                    scatter(samples, "old_log_probs", log_probs)
+    return sums.read()
 
 
 def _policy_pass(
@@ -100,37 +143,42 @@ def _policy_pass(
     spec: ResolvedSpec,
     totals: BatchTotals,
     kl_coefficient: float,
-    sums: StepSums,
-) -> None:
+    sums: RunningSums,
+) -> Tensor:
+    """Forward and backward of one micro-batch. Returns the log-probabilities, [sum of R], without gradient."""
     algorithm, device = spec.algorithm, trainee.device
-    bonus = algorithm.entropy_coefficient
     log_probs, entropies = score(
-        trainee.policy, packed(samples, device), spec.rollout.temperature, entropy_gradient=bonus > 0
+        trainee.policy,
+        packed(samples, device),
+        spec.rollout.temperature,
+        entropy_gradient=algorithm.entropy_coefficient > 0,
     )
     if not samples:
-        log_probs.sum().backward()  # an idle pass: its gradient is zero, but every rank takes part in the collectives
-        return
-    lengths = torch.tensor([sample.sequence.response_tokens for sample in samples], device=device)
-    old = log_probs.detach()
-    if samples[0].old_log_probs is None:
-        scatter(samples, "old_log_probs", old)
-    else:
-        old = column(samples, "old_log_probs", device)
+        trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
+        return log_probs.detach()
+    per_token, kl, clipped = _token_losses(log_probs, entropies, samples, spec, kl_coefficient)
+    lengths = torch.from_numpy(response_lengths(samples))
     weights = token_weights(algorithm.aggregation, lengths, totals, spec.data.max_response_tokens)
-    batch = PolicyBatch(log_probs, old, column(samples, "advantages", device), lengths)
-    terms = LOSSES[algorithm.loss](batch, algorithm)
-    per_token = terms.per_token - bonus * entropies
-    if algorithm.kl.placement == "loss" and spec.needs_reference:
-        divergence = kl_estimate(algorithm.kl.estimator, log_probs, column(samples, "reference_log_probs", device))
-        per_token = per_token + kl_coefficient * divergence
-        sums.kl += divergence.detach().sum().item()
-    loss = (weights * per_token).sum()
-    (loss * trainee.world).backward()
-    sums.clipped += terms.clipped.sum().item()
-    _count(sums, loss, entropies)
+    loss = (on_device(weights, device) * per_token).sum()
+    trainee.backward(loss)
+    sums.add(loss, entropies, kl, clipped)
+    return log_probs.detach()
 
 
-def _count(sums: StepSums, loss: Tensor, entropies: Tensor) -> None:
-    sums.loss += loss.item()
-    sums.entropy += entropies.detach().sum().item()
-    sums.tokens += entropies.numel()
+def _token_losses(
+    log_probs: Tensor, entropies: Tensor, samples: Sequence[ShardSample], spec: ResolvedSpec, kl_coefficient: float
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Of each token: the loss, the KL estimate where it acts in the loss, and whether the loss was clipped."""
+    algorithm, device = spec.algorithm, log_probs.device
+    old = log_probs.detach()
+    if samples[0].old_log_probs is not None:
+        old = on_device(column(samples, "old_log_probs"), device)
+    advantages = on_device(column(samples, "advantages"), device)
+    lengths = on_device(torch.from_numpy(response_lengths(samples)), device)
+    terms = LOSSES[algorithm.loss](PolicyBatch(log_probs, old, advantages, lengths), algorithm)
+    per_token = terms.per_token - algorithm.entropy_coefficient * entropies
+    if algorithm.kl.placement != "loss" or not spec.needs_reference:
+        return per_token, None, terms.clipped
+    reference = on_device(column(samples, "reference_log_probs"), device)
+    kl = kl_estimate(algorithm.kl.estimator, log_probs, reference)
+    return per_token + kl_coefficient * kl, kl, terms.clipped

@@ -1,7 +1,7 @@
 """One rank of the trainer: the class that a Ray worker wraps. The controller calls every rank alike.
 
-    address (rank 0) -> connect -> load -> begin_stage -> [supervised_step ...]
-                                        -> begin_stage -> [prepare -> update -> send_weights ...]
+    open_store (rank 0) -> connect -> load -> begin_stage -> [supervised_step ...]
+                                           -> begin_stage -> [prepare -> update -> send_weights ...]
 
 prepare and update are two calls because the controller computes advantages in between, from metadata alone.
 """
@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import ray
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.actor.failures import LOADING, SENDING, STEPPING, explained
 from rljob_trainer.actor.packing import TokenSequence, pack
 from rljob_trainer.actor.plan import RankPlan
-from rljob_trainer.actor.policy import Policy, score_only
-from rljob_trainer.actor.shard import Shard, column, shard_of_groups, shard_of_sequences
+from rljob_trainer.actor.policy import Policy, check_packing, score_only
+from rljob_trainer.actor.shard import column, response_lengths, shard_of_groups, shard_of_sequences
 from rljob_trainer.actor.sharding import (
     COMPUTE_DTYPES,
     compute_dtype,
@@ -35,7 +34,7 @@ from rljob_trainer.actor.sharding import (
     sharded_policy,
 )
 from rljob_trainer.actor.step import StepSums, Trainee, policy_step, score_samples, supervised_step
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.checkpoint.shards import load_shards, save_shards
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
@@ -88,20 +87,18 @@ class ActorWorker:
         self.spec = spec
         self.settings = settings
         self.device = torch.device(settings.device_type)
-        self.shard: Shard
-        self.optimizer: torch.optim.Optimizer
         self.reference: Policy | None = None
         if settings.device_type == "cpu":
             torch.set_num_threads(settings.threads)
 
     # ------------------------------------------------------------------ start
 
-    def address(self) -> tuple[str, int]:
-        """Rank 0: open the store that all ranks meet at."""
-        host = ray.util.get_node_ip_address()
+    def open_store(self, host: str) -> tuple[str, int]:
+        """Rank 0: open the store that all ranks meet at. host: of this rank, as the others reach it."""
         self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, self.store.port
 
+    @explained(LOADING)
     def connect(self, address: tuple[str, int]) -> dict[str, Any]:
         """Join the process group. Returns what a log should say about the rank."""
         timeout = datetime.timedelta(seconds=self.settings.collective_seconds)
@@ -121,39 +118,47 @@ class ActorWorker:
         """The GPU that this rank owns, as CUDA_VISIBLE_DEVICES names it."""
         return os.environ.get("CUDA_VISIBLE_DEVICES") if self.device.type == "cuda" else None
 
+    @explained(LOADING)
     def load(self, folder: str) -> dict[str, int]:
-        """Build the policy with its first weights."""
+        """Build the policy with its first weights. Raises DataError or JobError for a model that cannot be trained."""
         self.folder = Path(folder)
         self.policy = sharded_policy(self.spec, self.folder, self.mesh, trainable=True)
         load_initial_weights(self.policy, self.spec, self.folder, self.mesh)
+        dtype = COMPUTE_DTYPES[compute_dtype(self.spec, self.device.type)]
+        check_packing(self.policy, self.policy.model.config.vocab_size, self.device, dtype)
         return {"parameters": sum(parameter.numel() for parameter in self.policy.parameters())}
 
+    @explained(LOADING)
     def begin_stage(self, stage: Stage) -> None:
         """A fresh optimizer; for RL also the reference, which is the policy as it is now."""
         actor = self.spec.actor
-        self.optimizer = torch.optim.AdamW(
+        optimizer = torch.optim.AdamW(
             self.policy.parameters(),
             lr=actor.learning_rate,
             betas=(actor.beta1, actor.beta2),
             weight_decay=actor.weight_decay,
             fused=self.device.type == "cuda",
         )
+        self.trainee = Trainee(self.policy, optimizer, self.device, self.settings.world, actor.grad_clip)
         if stage == "rl" and self.spec.needs_reference:
             self.reference = sharded_policy(self.spec, self.folder, self.mesh, trainable=False)
             copy_weights(self.policy, self.reference)
 
     # ------------------------------------------------------------------ steps
 
+    @explained(STEPPING)
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], sequences: Sequence[TokenSequence], learning_rate: float
     ) -> StepSums:
-        return supervised_step(self._trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
+        return supervised_step(self.trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
 
-    def prepare(
-        self, plan: RankPlan, totals: Sequence[BatchTotals], groups: Sequence[ray.ObjectRef[Group]]
-    ) -> Prepared:
-        """Fetch this rank's samples and score them with whatever the algorithm compares against."""
-        self.shard = shard_of_groups(plan, totals, wait_for(groups, 600.0, "the step's samples"))
+    @explained(STEPPING)
+    def prepare(self, plan: RankPlan, totals: Sequence[BatchTotals], *groups: Group) -> Prepared:
+        """Take this rank's samples and score them with whatever the algorithm compares against.
+
+        groups: of the whole step. One argument each, so that Ray hands over groups where the caller has references.
+        """
+        self.shard = shard_of_groups(plan, totals, groups)
         temperature = self.spec.rollout.temperature
         in_reward = self.spec.algorithm.kl.placement == "reward" and self.spec.needs_reference
         if len(totals) * self.spec.actor.epochs > 1 or in_reward:
@@ -163,38 +168,33 @@ class ActorWorker:
         return Prepared(self._token_kl() if in_reward else None)
 
     def _token_kl(self) -> list[Floats]:
-        estimator = self.spec.algorithm.kl.estimator
-        return [
-            kl_estimate(estimator, column([sample], "old_log_probs", torch.device("cpu")),
-                        column([sample], "reference_log_probs", torch.device("cpu"))).numpy()
-            for sample in self.shard.ordered
-        ]  # fmt: skip
+        samples, estimator = self.shard.ordered, self.spec.algorithm.kl.estimator
+        flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
+        return np.split(flat.numpy(), np.cumsum(response_lengths(samples))[:-1]) if samples else []
 
+    @explained(STEPPING)
     def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float) -> Updated:
         """Train on the prepared shard. advantages: [R] for each sample in the order of the rank's plan."""
         for sample, advantage in zip(self.shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        sums = policy_step(self._trainee, self.shard, self.spec, learning_rate, kl_coefficient)
+        sums = policy_step(self.trainee, self.shard, self.spec, learning_rate, kl_coefficient)
         return Updated(sums, self._importance())
 
     def _importance(self) -> ImportanceSums:
-        samples, host = self.shard.ordered, torch.device("cpu")
-        lengths = np.array([sample.sequence.response_tokens for sample in samples], np.int64)
-        ours, engine = (column(samples, name, host).numpy() for name in ("old_log_probs", "engine_log_probs"))
-        return importance_sums(ours, engine, lengths)
+        samples = self.shard.ordered
+        ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
+        return importance_sums(ours.numpy(), engine.numpy(), response_lengths(samples))
 
+    @explained(STEPPING)
     def log_probs(self, sequences: Sequence[TokenSequence], temperature: float) -> list[Floats]:
         """Log-probabilities [R] of each sequence's response; every rank computes all of them (a probe is small)."""
         batch = pack(sequences, self.device)
         flat = score_only(self.policy, batch, temperature)
-        return np.split(flat.float().cpu().numpy(), np.cumsum(batch.response_lengths)[:-1])
-
-    @property
-    def _trainee(self) -> Trainee:
-        return Trainee(self.policy, self.optimizer, self.device, self.settings.world, self.spec.actor.grad_clip)
+        return np.split(flat.cpu().numpy(), np.cumsum(batch.response_lengths)[:-1])
 
     # ------------------------------------------------------------------ weights
 
+    @explained(SENDING)
     def send_weights(self, engines: Sequence[Any], version: int, deadline: float) -> SyncReport:
         """Send the policy to the engines that this rank's sync group feeds; collective over all ranks."""
         dtype = compute_dtype(self.spec, self.device.type)
@@ -213,25 +213,24 @@ class ActorWorker:
 
     # ------------------------------------------------------------------ checkpoints
 
+    @explained(LOADING)
     def save(self, directory: str) -> None:
         """Write this rank's shards; collective over all ranks."""
-        dcp.save(self._state(), checkpoint_id=directory)
+        save_shards(self._state(), Path(directory))
 
+    @explained(LOADING)
     def restore(self, directory: str) -> None:
         """Read the shards of a checkpoint that any number of ranks wrote; collective over all ranks."""
         state = self._state()
-        try:
-            dcp.load(state, checkpoint_id=directory)
-        except dcp.api.CheckpointException as error:
-            raise InfrastructureError(f"checkpoint {directory} cannot be read: {error}") from error
+        load_shards(state, Path(directory))
         set_state_dict(
-            self.policy.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
-        if self.reference is not None:
-            self.reference.model.load_state_dict(state["reference"])
+            self.policy.model, self.trainee.optimizer,
+            model_state_dict=state["model"], optim_state_dict=state["optimizer"],
+        )  # fmt: skip
 
     def _state(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.policy.model, self.optimizer)
+        """Tensors are this rank's own shards, not copies; the reference needs no more than to have them read."""
+        model, optimizer = get_state_dict(self.policy.model, self.trainee.optimizer)
         state = {"model": model, "optimizer": optimizer}
         if self.reference is not None:
             state["reference"] = self.reference.model.state_dict()

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.initialization import no_init_weights
+from transformers import AutoConfig, PreTrainedModel
 
+from rljob_trainer.actor.loading import bare_model
 from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, list_checkpoints, verify
+from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError
 from rljob_trainer.volume import Volume
 
@@ -27,22 +27,37 @@ def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
     return chosen[-1]
 
 
-def export_model(ref: CheckpointRef, target: Path, dtype: str) -> int:
+def export_model(ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False) -> int:
     """Write the policy's weights, its configuration and its tokenizer to `target`. Returns the bytes of weights.
 
-    Raises DataError where `target` holds something already, InfrastructureError where the checkpoint is damaged.
+    dtype: of the weights, "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
+    Raises DataError where `target` holds something already or cannot be written, InfrastructureError where the
+    checkpoint is damaged. `target` is whole or not there.
     """
-    if target.exists() and any(target.iterdir()):
-        raise DataError(f"{target} is not empty: choose another folder")
+    target = target.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target} is there already: choose another folder")
     verify(ref)
-    config = AutoConfig.from_pretrained(ref.path / MODEL)
-    with no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    weights = {"model": model.state_dict()}
-    dcp.load(weights, checkpoint_id=ref.path / ACTOR, no_dist=True)
-    model.load_state_dict(weights["model"])
-    model.to(DTYPES[dtype]).save_pretrained(target)
-    for path in (ref.path / MODEL).iterdir():
-        if path.is_file() and not (target / path.name).exists():
-            shutil.copy2(path, target / path.name)
+    model = _load(ref, trust_remote_code=trust_remote_code).to(DTYPES[dtype])
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        model.save_pretrained(part)
+        # The run's own files win, a generation_config.json for one; only the configuration now states another dtype.
+        shutil.copytree(ref.path / MODEL, part, ignore=shutil.ignore_patterns("config.json"), dirs_exist_ok=True)
+        part.replace(target)
+    except OSError as error:
+        raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # gone already, unless something failed
     return sum(path.stat().st_size for path in target.glob("*.safetensors"))
+
+
+def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:
+    try:
+        config = AutoConfig.from_pretrained(ref.path / MODEL, trust_remote_code=trust_remote_code)
+        model = bare_model(config, trust_remote_code=trust_remote_code)
+    except (ValueError, ImportError) as error:
+        raise DataError(f"transformers cannot load the model of {ref.path}: {error}") from error
+    load_shards({"model": model.state_dict()}, ref.path / ACTOR, alone=True)
+    return model

@@ -19,10 +19,11 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the model goes: a new folder.")],
     step: Annotated[int | None, typer.Option(help="Checkpoint to export; the default is the newest.")] = None,
     dtype: Annotated[ExportDtype, typer.Option(help="Type of the weights.")] = ExportDtype.bfloat16,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run Python code that comes with the model.")] = False,
 ) -> None:
     """Write a checkpoint as a model that transformers and vLLM load."""
     from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
 
     ref = choose_checkpoint(run, step)
-    size = export_model(ref, target, dtype.value)
+    size = export_model(ref, target, dtype.value, trust_remote_code=trust_remote_code)
     typer.echo(f"{target}: the policy of step {ref.manifest.step}, {size / 1e6:.1f} MB in {dtype.value}")

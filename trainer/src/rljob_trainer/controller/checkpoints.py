@@ -16,6 +16,7 @@ from rljob_trainer.checkpoint.manifest import (
     commit,
     list_checkpoints,
     prune,
+    unreadable_checkpoints,
     verify,
 )
 from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup
@@ -47,13 +48,14 @@ class Checkpoints:
             actors.call("save", UPDATE_SECONDS, str(staged / ACTOR))
             ref = commit(staged, target, step=step, attempt=self._attempt, reward=reward)
         except OSError as error:
-            shutil.rmtree(staged, ignore_errors=True)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StorageFullError(
                 f"no space left for the checkpoint of step {step} on {self._volume.root}: "
                 "free space, or lower spec.checkpoint.keepLast"
             ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
         prune(self._volume, self._settings.keep_last)
         log.info("checkpoint_saved", step=step, path=str(target), bytes=ref.manifest.bytes)
         return ref
@@ -74,9 +76,10 @@ class Checkpoints:
                 return ref
             except InfrastructureError as error:
                 log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
-        if refs:
+        lost = len(refs) + len(unreadable_checkpoints(self._volume))
+        if lost:
             raise NoUsableCheckpoint(
-                f"all {len(refs)} checkpoints in {self._volume.checkpoints} are damaged: restore one from a backup, "
+                f"all {lost} checkpoints in {self._volume.checkpoints} are damaged: restore one from a backup, "
                 "or begin anew with checkpoint.resume: never",
                 field="spec.checkpoint.resume",
             )

@@ -153,7 +153,7 @@ class ReinforcedSteps:
     ) -> tuple[Floats | None, Metrics]:
         each = [(plan,) for plan in batch.plans]
         references = [group.group for group in groups]
-        prepared: list[Prepared] = self.actors.call("prepare", UPDATE_SECONDS, batch.totals, references, each=each)
+        prepared: list[Prepared] = self.actors.call("prepare", UPDATE_SECONDS, batch.totals, *references, each=each)
         if prepared[0].token_kl is None:
             return None, {}
         token_kl = gather(batch, [part.token_kl or [] for part in prepared])

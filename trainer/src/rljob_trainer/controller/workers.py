@@ -1,6 +1,6 @@
 """The Ray workers of one attempt, and calls to them that have deadlines.
 
-    driver ──> ActorWorker x ranks        one GPU each (or a share of the CPU cores)
+    driver ──> ActorHost   x ranks        one GPU each (or a share of the CPU cores)
            ──> EngineHost  x ranks / tp   on the GPUs of its ranks, taking turns with them
            ──> RewardHost                 processes of the user's reward code
 
@@ -46,12 +46,19 @@ class EngineHost(RolloutWorker):
         super().__init__(settings)
 
 
+class ActorHost(ActorWorker):
+    """A trainer rank that knows its node's address."""
+
+    def open_store_here(self) -> tuple[str, int]:
+        return self.open_store(ray.util.get_node_ip_address())
+
+
 class ActorGroup:
     """All trainer ranks, called together: every method of ActorWorker is collective."""
 
     def __init__(self, spec: ResolvedSpec, device_type: str, threads: int) -> None:
         settings = [_rank_settings(spec, rank, device_type, threads) for rank in range(spec.ranks)]
-        remote = ray.remote(ActorWorker)
+        remote = ray.remote(ActorHost)
         self.workers = [
             remote.options(num_cpus=0, num_gpus=1 if device_type == "cuda" else 0).remote(spec, each)
             for each in settings
@@ -68,7 +75,7 @@ class ActorGroup:
 
     def connect(self) -> list[dict[str, Any]]:
         """Build the process group over all ranks."""
-        address = wait_for(self.workers[0].address.remote(), START_SECONDS, "rank 0 of the trainer to start")
+        address = wait_for(self.workers[0].open_store_here.remote(), START_SECONDS, "rank 0 of the trainer to start")
         return self.call("connect", START_SECONDS, address)
 
 

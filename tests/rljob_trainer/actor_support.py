@@ -1,0 +1,207 @@
+"""Small models with real files, random samples, and ranks in processes of their own, for tests of the actor."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
+
+from rljob_api import ResolvedSpec, resolve
+from rljob_api.v1alpha1 import RLJobSpec
+from rljob_trainer.actor.packing import TokenSequence
+from rljob_trainer.actor.plan import RankPlan, plan_step
+from rljob_trainer.actor.worker import ActorWorker, RankSettings
+from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.types import Group, Prompt, Sample
+
+VOCAB = 97
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "eos_token_id": 0, "bos_token_id": None,
+    "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "qwen2": Qwen2Config(**SIZES),
+    "llama": LlamaConfig(**SIZES),
+    "tied": Qwen2Config(**SIZES | {"tie_word_embeddings": True}),
+    "qwen2 with a window in layer 1": Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+    "mistral with a window": MistralConfig(**SIZES, sliding_window=4),
+}
+
+
+def write_model(
+    folder: Path, name: str = "qwen2", seed: int = 0, dtype: torch.dtype = torch.float32, noise: float = 0.0
+) -> str:
+    """Random weights, large enough that every matrix moves the log-probabilities and biases are not zero.
+
+    noise: size of a further random change, of another seed: a model close to the one without.
+    """
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.15 + (1 if parameter.dim() == 1 else 0))
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * noise)
+    model.to(dtype).save_pretrained(folder)
+    return str(folder)
+
+
+def make_spec(ranks: int = 1, **blocks: Any) -> ResolvedSpec:
+    """blocks: of the spec, in camelCase; what they leave out has its default."""
+    written = {
+        "model": {"path": "model"},
+        "data": {"train": ["rows.jsonl"], "maxResponseTokens": 16},
+        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
+        "training": {"steps": 10},
+        "cluster": {"nodes": 1, "gpusPerNode": 0, "ranksPerNode": ranks},
+    }
+    return resolve(RLJobSpec.model_validate(written | blocks))
+
+
+def random_sequences(count: int, seed: int = 0, longest: int = 14) -> list[TokenSequence]:
+    draw = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        prompt, response = draw.integers(1, 8), draw.integers(1, longest)
+        made.append(TokenSequence(draw.integers(0, VOCAB, prompt + response).astype(np.int32), int(prompt)))
+    return made
+
+
+def groups_of(sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None) -> list[Group]:
+    """Each sequence as a group of one sample."""
+    groups = []
+    for index, sequence in enumerate(sequences):
+        prompt, response = np.split(sequence.token_ids, [sequence.prompt_tokens])
+        log_probs = np.full(len(response), -1.0, np.float32) if engine_log_probs is None else engine_log_probs[index]
+        sample = Sample(str(index), 0, response, log_probs, "stop")
+        groups.append(Group(Prompt(str(index), prompt, "", "", {}, ""), (sample,), 0))
+    return groups
+
+
+def plans_of(
+    sequences: Sequence[TokenSequence], ranks: int, token_budget: int, minibatches: int = 1
+) -> tuple[list[RankPlan], list[BatchTotals]]:
+    parts = [part.tolist() for part in np.array_split(np.arange(len(sequences)), minibatches)]
+    plans = plan_step([len(sequence.token_ids) for sequence in sequences], parts, ranks, token_budget)
+    return plans, [BatchTotals(sum(sequences[i].response_tokens for i in part), len(part)) for part in parts]
+
+
+def random_advantages(sequences: Sequence[TokenSequence], seed: int = 0) -> list[np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return [draw.normal(size=sequence.response_tokens).astype(np.float32) for sequence in sequences]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def parameters(worker: ActorWorker) -> dict[str, torch.Tensor]:
+    """Collective."""
+    return {name: whole(parameter) for name, parameter in worker.policy.model.named_parameters()}
+
+
+def record_gradients(worker: ActorWorker) -> list[dict[str, torch.Tensor]]:
+    """A list that gets the whole gradient, by name, as the optimizer is given it at each of its steps."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def record(*_: Any) -> None:
+        named = worker.policy.model.named_parameters()
+        seen.append({name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None})
+
+    worker.trainee.optimizer.register_step_pre_hook(record)
+    return seen
+
+
+def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    """Over all tensors: the largest difference, as a share of the largest value of its tensor."""
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
+
+
+Task = Callable[..., Any]
+"""What a rank does: task(worker, *arguments), the worker connected."""
+
+
+def new_worker(spec: ResolvedSpec, rank: int, world: int) -> ActorWorker:
+    return ActorWorker(spec, RankSettings(rank, world, "cpu", (tuple(range(world)),), 1, 60.0))
+
+
+def alone(spec: ResolvedSpec, task: Task, *arguments: Any) -> Any:
+    """Run the task as the only rank, in this process."""
+    worker = new_worker(spec, 0, 1)
+    try:
+        worker.connect(worker.open_store("127.0.0.1"))
+        return task(worker, *arguments)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Ranks(AbstractContextManager["Ranks"]):
+    """Processes that take tasks together."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])  # the imports, once for all ranks
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(world):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank, world), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, spec: ResolvedSpec, task: Task, *arguments: Any) -> list[Any]:
+        """What the task returned on each rank, or the exception that it raised there."""
+        for pipe in self._pipes:
+            pipe.send((spec, task, arguments))
+        address = self._pipes[0].recv()
+        for pipe in self._pipes:
+            pipe.send(address)
+        return [_received(pipe) for pipe in self._pipes]
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(timeout=20)
+            if process.is_alive():
+                process.kill()
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError as error:
+        return error
+
+
+def _serve(pipe: Connection, rank: int, world: int) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            spec, task, arguments = pipe.recv()
+        except EOFError:
+            return
+        worker = new_worker(spec, rank, world)
+        if rank == 0:
+            pipe.send(worker.open_store("127.0.0.1"))
+        worker.connect(pipe.recv())
+        try:
+            pipe.send(task(worker, *arguments))
+        except Exception as error:  # noqa: BLE001  it travels to the caller
+            pipe.send(error)
+        dist.destroy_process_group()

@@ -1,0 +1,188 @@
+"""What must not depend on the number of ranks, nor on how a batch is split: gradients, updates, checkpoints."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rljob_trainer.actor.sharding import load_initial_weights
+from rljob_trainer.actor.step import StepSums
+from tests.rljob_trainer.actor_support import (
+    Ranks,
+    alone,
+    groups_of,
+    largest_difference,
+    make_spec,
+    parameters,
+    plans_of,
+    random_advantages,
+    random_sequences,
+    record_gradients,
+    write_model,
+)
+
+SEQUENCES = random_sequences(9)
+ADVANTAGES = random_advantages(SEQUENCES)
+TOLERANCE = 2e-5
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The policy before the step (and reference), and one close to it."""
+    folder = tmp_path_factory.mktemp("models")
+    return write_model(folder / "start", "tied"), write_model(folder / "moved", "tied", noise=0.02)
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Ranks(2) as ranks:
+        yield ranks
+
+
+def reinforced_gradient(worker, models, sequences, advantages, budget):
+    """The gradient of the first optimizer step, where policy, old policy and reference all differ."""
+    plans, totals = plans_of(sequences, worker.settings.world, budget)
+    plan = plans[worker.settings.rank]
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    worker.prepare(plan, totals, *groups_of(sequences))
+    worker.folder = Path(models[1])
+    load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
+    gradients = record_gradients(worker)
+    updated = worker.update([advantages[index] for index in plan.samples], 1e-3, 0.5)
+    return gradients[0], updated.sums
+
+
+def supervised_gradient(worker, models, sequences, budget):
+    plans, totals = plans_of(sequences, worker.settings.world, budget)
+    worker.load(models[0])
+    worker.begin_stage("sft")
+    gradients = record_gradients(worker)
+    sums = worker.supervised_step(plans[worker.settings.rank], totals, sequences, 1e-3)
+    return gradients[0], sums
+
+
+def added(parts: list[StepSums]) -> list[float]:
+    return [sum(getattr(part, name) for part in parts) for name in ("loss", "entropy", "kl", "clipped", "tokens")]
+
+
+def reinforced_spec(ranks: int, aggregation: str):
+    algorithm = {
+        "aggregation": aggregation,
+        "kl": {"placement": "loss", "estimator": "k3"},
+        "entropyCoefficient": 0.3,
+    }
+    # Two epochs, so that the log-probabilities before the step are those of `prepare`, and ratios are not 1.
+    actor = {"epochs": 2, "gradClip": 1e6}
+    return make_spec(ranks, algorithm=algorithm, actor=actor, rollout={"temperature": 0.8})
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
+def test_the_policy_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, two, aggregation):
+    arguments = (models, SEQUENCES, ADVANTAGES)
+    expected, sums = alone(reinforced_spec(1, aggregation), reinforced_gradient, *arguments, 10_000)
+    assert sums.clipped > 0
+    assert sums.kl > 0
+    assert all(gradient.abs().max() > 0 for gradient in expected.values())
+    for budget in (40, 1):
+        ours, again = alone(reinforced_spec(1, aggregation), reinforced_gradient, *arguments, budget)
+        assert largest_difference(ours, expected) < TOLERANCE
+        assert added([again]) == pytest.approx(added([sums]), rel=1e-4)
+    for budget in (10_000, 40):
+        results = two.run(reinforced_spec(2, aggregation), reinforced_gradient, *arguments, budget)
+        assert all(largest_difference(ours, expected) < TOLERANCE for ours, _ in results)
+        assert added([part for _, part in results]) == pytest.approx(added([sums]), rel=1e-4)
+
+
+def test_the_supervised_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, two):
+    expected, sums = alone(make_spec(1), supervised_gradient, models, SEQUENCES, 10_000)
+    for results in (
+        [alone(make_spec(1), supervised_gradient, models, SEQUENCES, 40)],
+        two.run(make_spec(2), supervised_gradient, models, SEQUENCES, 10_000),
+        two.run(make_spec(2), supervised_gradient, models, SEQUENCES, 1),
+    ):
+        assert all(largest_difference(ours, expected) < TOLERANCE for ours, _ in results)
+        assert sum(part.loss for _, part in results) == pytest.approx(sums.loss, rel=1e-5)
+        assert [part.grad_norms for _, part in results] == [pytest.approx(sums.grad_norms, rel=1e-5)] * len(results)
+
+
+def test_a_rank_without_samples_takes_part(models, two):
+    one = SEQUENCES[:1]
+    expected, sums = alone(make_spec(1), supervised_gradient, models, one, 100)
+    results = two.run(make_spec(2), supervised_gradient, models, one, 100)
+    assert [part.tokens for _, part in results] == [one[0].response_tokens, 0]
+    assert all(largest_difference(ours, expected) < TOLERANCE for ours, _ in results)
+    arguments = (models, one, ADVANTAGES[:1], 100)
+    expected, sums = alone(reinforced_spec(1, "token_mean"), reinforced_gradient, *arguments)
+    results = two.run(reinforced_spec(2, "token_mean"), reinforced_gradient, *arguments)
+    assert all(largest_difference(ours, expected) < TOLERANCE for ours, _ in results)
+    assert added([part for _, part in results]) == pytest.approx(added([sums]), rel=1e-4)
+
+
+@pytest.mark.parametrize("reshard_after_forward", [True, False])
+def test_scoring_without_gradient_sees_the_newest_weights(models, two, reshard_after_forward):
+    spec = make_spec(2, actor={"fsdp": {"reshardAfterForward": reshard_after_forward}})
+    for after_update, fresh in two.run(spec, scores_after_an_update, models):
+        assert np.abs(after_update - fresh).max() < 1e-6
+
+
+def scores_after_an_update(worker, models):
+    """Log-probabilities of a policy that has scored before its weights changed, and of one that has not."""
+    worker.load(models[0])
+    worker.log_probs(SEQUENCES, 1.0)
+    worker.folder = Path(models[1])
+    load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
+    after_update = worker.log_probs(SEQUENCES, 1.0)
+    worker.load(models[1])
+    return np.concatenate(after_update), np.concatenate(worker.log_probs(SEQUENCES, 1.0))
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def trained(worker, models, directory):
+    """Two steps, a checkpoint, and then what comes next."""
+    worker.load(models[0])
+    worker.begin_stage("rl")
+    for _ in range(2):
+        _reinforce(worker)
+    worker.save(directory)
+    return _what_comes_next(worker)
+
+
+def resumed(worker, models, directory):
+    worker.load(models[1])
+    worker.begin_stage("rl")
+    worker.restore(directory)
+    return _what_comes_next(worker)
+
+
+def _what_comes_next(worker):
+    """Log-probabilities of policy and reference, and the parameters after one more update."""
+    policy = np.concatenate(worker.log_probs(SEQUENCES, 1.0))
+    sums = _reinforce(worker)
+    return policy, sums.kl, parameters(worker)
+
+
+def _reinforce(worker):
+    plans, totals = plans_of(SEQUENCES, worker.settings.world, 60)
+    plan = plans[worker.settings.rank]
+    worker.prepare(plan, totals, *groups_of(SEQUENCES))
+    return worker.update([ADVANTAGES[index] for index in plan.samples], 1e-2, 0.1).sums
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+def test_a_checkpoint_is_continued_by_any_number_of_ranks(models, two, tmp_path, writers):
+    def run(ranks, task):
+        spec = make_spec(ranks, algorithm={"kl": {"placement": "loss"}})
+        arguments = (models, str(tmp_path / "step-2-a1" / "actor"))
+        return two.run(spec, task, *arguments) if ranks == 2 else [alone(spec, task, *arguments)]
+
+    expected = run(writers, trained)
+    for readers in (1, 2):
+        results = run(readers, resumed)
+        assert sum(kl for _, kl, _ in results) == pytest.approx(sum(kl for _, kl, _ in expected), rel=1e-4)
+        for log_probs, _, after in results:
+            assert np.abs(log_probs - expected[0][0]).max() < 1e-5
+            torch.testing.assert_close(after, expected[0][2], rtol=0, atol=5e-5)

@@ -1,0 +1,267 @@
+"""Optimizer steps against plain PyTorch and transformers: padded batches, an unsharded model, formulas written out."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rljob_trainer.actor.packing import TokenSequence
+from rljob_trainer.errors import JobError
+from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.losses.diagnostics import ImportanceSums
+from tests.rljob_trainer.actor_support import (
+    alone,
+    groups_of,
+    largest_difference,
+    make_spec,
+    parameters,
+    plans_of,
+    random_advantages,
+    random_sequences,
+    record_gradients,
+    write_model,
+)
+
+SEQUENCES = random_sequences(8, seed=3)
+ADVANTAGES = random_advantages(SEQUENCES, seed=3)
+RATE = 3e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("model"), "llama")
+
+
+def padded(sequences):
+    """input_ids, attention_mask and response_mask [n, T], padded on the right."""
+    longest = max(len(sequence.token_ids) for sequence in sequences)
+    ids, attention, response = (np.zeros((len(sequences), longest), np.int64) for _ in range(3))
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence.token_ids)] = sequence.token_ids
+        attention[row, : len(sequence.token_ids)] = 1
+        response[row, sequence.prompt_tokens : len(sequence.token_ids)] = 1
+    return tuple(torch.from_numpy(array) for array in (ids, attention, response))
+
+
+def adamw(model, spec):
+    actor = spec.actor
+    return torch.optim.AdamW(
+        model.parameters(), lr=RATE, betas=(actor.beta1, actor.beta2), weight_decay=actor.weight_decay
+    )
+
+
+def test_one_grpo_step_equals_plain_pytorch(folder):
+    """Two minibatches, clipping, KL in the loss, gradient clipping, AdamW: the parameters agree afterwards."""
+    spec = make_spec(actor={"gradClip": 0.05, "weightDecay": 0.1}, rollout={"temperature": 0.7})
+    ours, sums = alone(spec, grpo_step, folder)
+    theirs, losses, norms = plain_grpo_step(folder, spec)
+    assert sums.loss == pytest.approx(sum(losses), rel=1e-4)
+    assert sums.grad_norms == pytest.approx(norms, rel=1e-4)
+    assert min(norms) > 0.05
+    start = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+    for name, parameter in theirs.items():
+        assert (parameter - start[name]).abs().max() > RATE
+        torch.testing.assert_close(ours[name], parameter, rtol=0, atol=RATE / 100)
+
+
+def grpo_step(worker, folder):
+    plans, totals = plans_of(SEQUENCES, 1, 50, minibatches=2)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    updated = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04)
+    return parameters(worker), updated.sums
+
+
+def plain_grpo_step(folder, spec):
+    """Shao et al. 2024, equations 3 and 4, with one sum for each response."""
+    model, frozen = (AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa") for _ in range(2))
+    optimizer = adamw(model, spec)
+
+    def log_probs_of(network, ids, attention):
+        logits = network(input_ids=ids, attention_mask=attention).logits[:, :-1] / 0.7
+        return torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0]
+
+    losses, norms = [], []
+    for part in (slice(0, 4), slice(4, 8)):
+        ids, attention, response = padded(SEQUENCES[part])
+        mask = response[:, 1:].bool()
+        with torch.no_grad():
+            old = log_probs_of(frozen, ids, attention)
+        advantages = torch.zeros(mask.shape)
+        advantages[mask] = torch.from_numpy(np.concatenate(ADVANTAGES[part]))
+        new = log_probs_of(model, ids, attention)
+        ratio = torch.exp(new - old)
+        surrogate = torch.min(ratio * advantages, torch.clamp(ratio, 0.8, 1.2) * advantages)
+        divergence = torch.exp(old - new) - (old - new) - 1  # the reference is the policy before the step
+        objective = surrogate - 0.04 * divergence
+        loss = -sum(objective[row][mask[row]].mean() for row in range(4)) / 4
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05).item())
+        optimizer.step()
+        losses.append(loss.item())
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}, losses, norms
+
+
+def test_a_supervised_step_is_transformers_own_loss(folder):
+    gradients, sums = alone(make_spec(actor={"gradClip": 1e6}), supervised, folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids, attention, response = padded(SEQUENCES)
+    loss = model(input_ids=ids, attention_mask=attention, labels=ids.masked_fill(response == 0, -100)).loss
+    loss.backward()
+    assert sums.loss == pytest.approx(loss.item(), rel=1e-5)
+    theirs = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert largest_difference(gradients, theirs) < 2e-5
+
+
+def supervised(worker, folder):
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("sft")
+    gradients = record_gradients(worker)
+    sums = worker.supervised_step(plans[0], totals, SEQUENCES, RATE)
+    return gradients[0], sums
+
+
+def test_clipping_scales_the_gradient_to_the_norm(folder):
+    whole, sums = alone(make_spec(actor={"gradClip": 1e6}), supervised, folder)
+    clipped, _ = alone(make_spec(actor={"gradClip": 0.5}), supervised, folder)
+    norm = torch.cat([gradient.flatten() for gradient in whole.values()]).norm().item()
+    assert sums.grad_norms == pytest.approx([norm], rel=1e-5)
+    assert torch.cat([gradient.flatten() for gradient in clipped.values()]).norm().item() == pytest.approx(
+        0.5, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", ["sft", "rl"])
+def test_recomputing_activations_changes_no_gradient(folder, kind):
+    kept, recomputed = (
+        alone(make_spec(actor={"gradientCheckpointing": on, "gradClip": 1e6}), first_gradient, folder, kind)
+        for on in (False, True)
+    )
+    assert largest_difference(recomputed, kept) < 1e-6
+
+
+def first_gradient(worker, folder, kind):
+    if kind == "sft":
+        return supervised(worker, folder)[0]
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    gradients = record_gradients(worker)
+    worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04)
+    return gradients[0]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_job_before_the_weights_change(folder):
+    before, after = alone(make_spec(), step_with_infinite_advantage, folder)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def step_with_infinite_advantage(worker, folder):
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    before = parameters(worker)
+    advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
+    with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
+        worker.update(advantages, RATE, 0.04)
+    return before, parameters(worker)
+
+
+# ---------------------------------------------------------------------- what a step says about itself
+
+
+def test_an_engine_that_agrees_has_an_effective_sample_size_of_one(folder):
+    same, other = alone(make_spec(), importance, folder)
+    same, other = same.finish(), other.finish()
+    assert same.max_difference < 1e-5
+    assert same.token_sample_size == pytest.approx(1.0, abs=1e-6)
+    assert other.mean_difference == pytest.approx(0.25, abs=1e-5)
+    assert other.kl == pytest.approx(np.exp(0.25) - 1.25, abs=1e-5)
+
+
+def importance(worker, folder) -> tuple[ImportanceSums, ImportanceSums]:
+    """Against an engine that computes what the trainer does, and against one that is 0.25 nats off everywhere."""
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    found = []
+    for offset in (0.0, 0.25):
+        engine = [log_probs - np.float32(offset) for log_probs in worker.log_probs(SEQUENCES, 1.0)]
+        worker.prepare(plans[0], totals, *groups_of(SEQUENCES, engine))
+        found.append(worker.update([ADVANTAGES[index] for index in plans[0].samples], 0.0, 0.0).importance)
+    return found[0], found[1]
+
+
+def test_the_reference_stays_where_rl_began(folder):
+    first, later, placement = alone(make_spec(algorithm={"kl": {"placement": "reward"}}), token_kl, folder)
+    assert max(np.abs(kl).max() for kl in first) < 1e-6
+    assert max(np.abs(kl).max() for kl in later) > 0.01
+    assert [len(kl) for kl in later] == placement
+
+
+def token_kl(worker, folder):
+    """KL of each token before and after an update, and the lengths that the plan asks for."""
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    found = []
+    for _ in range(2):
+        found.append(worker.prepare(plans[0], totals, *groups_of(SEQUENCES)).token_kl)
+        worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0)
+    return *found, [SEQUENCES[index].response_tokens for index in plans[0].samples]
+
+
+def test_without_kl_there_is_no_reference(folder):
+    assert alone(make_spec(algorithm={"preset": "dapo"}), reference_of, folder) is None
+
+
+def reference_of(worker, folder):
+    worker.load(folder)
+    worker.begin_stage("rl")
+    return worker.reference
+
+
+def test_on_a_cpu_bfloat16_computes_with_float32_masters(folder):
+    spec = make_spec(model={"path": folder, "dtype": "bfloat16"})
+    found = alone(spec, half_precision, folder)
+    assert found["master"] == {torch.float32}
+    assert found["reference"] == {torch.bfloat16}
+    precise = alone(make_spec(), lambda worker: (worker.load(folder), worker.log_probs(SEQUENCES, 1.0))[1])
+    gaps = np.abs(np.concatenate(found["log_probs"]) - np.concatenate(precise))
+    assert 0 < gaps.mean() < 0.03
+    assert found["moved"] == pytest.approx(1e-6, rel=0.2)  # far below bfloat16's step of 2^-8
+
+
+def half_precision(worker, folder):
+    plans, totals = plans_of(SEQUENCES, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("rl")
+    log_probs = worker.log_probs(SEQUENCES, 1.0)
+    before = parameters(worker)["model.norm.weight"]
+    worker.supervised_step(plans[0], totals, SEQUENCES, 1e-6)
+    return {
+        "master": {parameter.dtype for parameter in worker.policy.parameters()},
+        "reference": {parameter.dtype for parameter in worker.reference.parameters()},
+        "log_probs": log_probs,
+        "moved": (parameters(worker)["model.norm.weight"] - before).abs().median().item(),
+    }
+
+
+def test_totals_reach_beyond_what_a_rank_holds(folder):
+    """A minibatch of which this rank holds one sample: its loss is that sample's share."""
+    one = [TokenSequence(SEQUENCES[0].token_ids, SEQUENCES[0].prompt_tokens)]
+    share, full = alone(make_spec(), losses_with_totals, folder, one)
+    assert share == pytest.approx(full / 10)
+
+
+def losses_with_totals(worker, folder, sequences):
+    plans, totals = plans_of(sequences, 1, 50)
+    worker.load(folder)
+    worker.begin_stage("sft")
+    larger = [BatchTotals(10 * totals[0].tokens, 10)]
+    return [worker.supervised_step(plans[0], each, sequences, 0.0).loss for each in (larger, totals)]

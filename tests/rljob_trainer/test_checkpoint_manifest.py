@@ -1,0 +1,164 @@
+"""A checkpoint counts from the moment of its manifest, as long as every file is what the manifest says."""
+
+import json
+import shutil
+
+import pytest
+
+from rljob_trainer.checkpoint.manifest import (
+    MANIFEST,
+    commit,
+    list_checkpoints,
+    prune,
+    read_trainer_state,
+    unreadable_checkpoints,
+    verify,
+)
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.volume import Volume
+
+
+@pytest.fixture
+def volume(tmp_path):
+    return Volume(tmp_path)
+
+
+def staged(volume, step, attempt=1):
+    folder = volume.checkpoints / f".step-{step}-a{attempt}.part"
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "__0_0.distcp").write_bytes(bytes(range(256)) * step)
+    (folder / "trainer.json").write_text(json.dumps({"step": step}))
+    return folder
+
+
+def committed(volume, step, attempt=1, reward=0.5):
+    target = volume.checkpoint(step, attempt)
+    return commit(staged(volume, step, attempt), target, step=step, attempt=attempt, reward=reward)
+
+
+def names(refs):
+    return [ref.path.name for ref in refs]
+
+
+def test_a_commit_is_listed_whole(volume):
+    ref = committed(volume, 3)
+    assert names(list_checkpoints(volume)) == ["step-3-a1"]
+    listed = list_checkpoints(volume)[0]
+    assert listed == ref
+    assert listed.manifest.files.keys() == {"actor/__0_0.distcp", "trainer.json"}
+    assert listed.manifest.bytes == 3 * 256 + len('{"step": 3}')
+    assert (listed.manifest.step, listed.manifest.attempt, listed.manifest.reward) == (3, 1, 0.5)
+    assert read_trainer_state(listed) == {"step": 3}
+    verify(listed)
+
+
+def test_checkpoints_are_ordered_by_step_and_attempt(volume):
+    for step, attempt in [(10, 2), (9, 3), (10, 1), (100, 1)]:
+        committed(volume, step, attempt)
+    assert names(list_checkpoints(volume)) == ["step-9-a3", "step-10-a1", "step-10-a2", "step-100-a1"]
+
+
+def test_a_folder_without_manifest_does_not_count(volume):
+    assert list_checkpoints(volume) == []
+    staged(volume, 1)
+    shutil.copytree(committed(volume, 2).path, volume.checkpoint(3, 1))
+    (volume.checkpoint(3, 1) / MANIFEST).unlink()
+    shutil.copytree(volume.checkpoint(2, 1), volume.checkpoints / "copy-of-step-2")
+    assert names(list_checkpoints(volume)) == ["step-2-a1"]
+    assert unreadable_checkpoints(volume) == []
+
+
+@pytest.mark.parametrize("content", [b"", b'{"step": 4, "att', b"\xff\xfe", b"[]"])
+def test_a_manifest_that_cannot_be_read_is_told_from_one_that_never_was(volume, content):
+    """Else a run whose only checkpoint is damaged would begin again at step 0."""
+    path = committed(volume, 4).path
+    (path / MANIFEST).write_bytes(content)
+    assert list_checkpoints(volume) == []
+    assert unreadable_checkpoints(volume) == [path]
+
+
+def test_damage_is_named(volume):
+    ref = committed(volume, 5)
+    shard = ref.path / "actor" / "__0_0.distcp"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: actor/__0_0\.distcp is damaged$"):
+        verify(ref)
+    shard.write_bytes(b"\1" + whole[1:])
+    with pytest.raises(InfrastructureError, match="is damaged"):
+        verify(ref)
+    shard.unlink()
+    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: actor/__0_0\.distcp is missing$"):
+        verify(ref)
+    shard.write_bytes(whole)
+    verify(ref)
+
+
+def test_a_commit_replaces_what_an_earlier_try_left(volume):
+    remains = volume.checkpoint(6, 1)
+    remains.mkdir(parents=True)
+    (remains / "half").touch()
+    verify(committed(volume, 6))
+    assert not (remains / "half").exists()
+
+
+def test_a_commit_never_replaces_a_checkpoint(volume):
+    first = committed(volume, 7, reward=0.1)
+    with pytest.raises(OSError, match="not empty"):
+        committed(volume, 7, reward=0.9)
+    verify(first)
+    assert list_checkpoints(volume)[0].manifest.reward == 0.1
+
+
+# ---------------------------------------------------------------------- pruning
+
+
+def test_pruning_keeps_the_newest(volume):
+    for step in (1, 2, 3, 10):
+        committed(volume, step)
+    assert [path.name for path in prune(volume, 2)] == ["step-1-a1", "step-2-a1"]
+    assert names(list_checkpoints(volume)) == ["step-3-a1", "step-10-a1"]
+    assert sorted(path.name for path in volume.checkpoints.iterdir()) == ["step-10-a1", "step-3-a1"]
+    assert prune(volume, 2) == []
+
+
+def test_pruning_that_is_cut_short_leaves_nothing_that_counts(volume, monkeypatch):
+    """A power cut in the middle of a deletion: the folder is half there, and no longer a checkpoint."""
+    for step in (1, 2):
+        committed(volume, step)
+
+    def cut_short(path):
+        (path / "trainer.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            prune(volume, 1)
+    assert volume.checkpoint(1, 1).is_dir()
+    assert names(list_checkpoints(volume)) == ["step-2-a1"]
+    assert unreadable_checkpoints(volume) == []
+    committed(volume, 3, attempt=2)
+    prune(volume, 2)  # the next attempt clears away what is left
+    assert sorted(path.name for path in volume.checkpoints.iterdir()) == ["step-2-a1", "step-3-a2"]
+
+
+def test_pruning_leaves_alone_what_its_own_and_later_attempts_write(volume):
+    committed(volume, 1, attempt=2)
+    for attempt in (1, 2, 3):
+        staged(volume, 5, attempt)
+    prune(volume, 1)
+    assert sorted(path.name for path in volume.checkpoints.iterdir()) == [
+        ".step-5-a2.part",
+        ".step-5-a3.part",
+        "step-1-a2",
+    ]
+
+
+def test_pruning_never_removes_a_damaged_checkpoint(volume):
+    """Somebody may want to repair it."""
+    damaged = committed(volume, 1, attempt=1).path
+    (damaged / MANIFEST).write_text("{")
+    committed(volume, 2, attempt=2)
+    prune(volume, 1)
+    assert damaged.is_dir()

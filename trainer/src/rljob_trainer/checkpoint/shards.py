@@ -1,0 +1,60 @@
+"""The tensors of a checkpoint, one file a rank: torch.distributed.checkpoint, with its failures in terms of the job."""
+
+import errno
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+
+from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
+
+_METADATA = ".metadata"
+"""Written last by torch; without it no shard can be read."""
+
+
+def save_shards(state: dict[str, Any], directory: Path) -> None:
+    """Write this rank's part of `state`; collective over all ranks.
+
+    Raises StorageFullError or InfrastructureError.
+    """
+    try:
+        dcp.save(state, checkpoint_id=directory)
+    except dcp.api.CheckpointException as error:
+        reason = _reason(error)
+        raise _storage_problem(reason) or InfrastructureError(f"the checkpoint was not written: {reason}") from error
+
+
+def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) -> None:
+    """Read `state`'s tensors in place, by whatever number of ranks they were written; collective unless `alone`.
+
+    Raises JobError where the checkpoint is of another model or algorithm, InfrastructureError where it is unreadable.
+    """
+    if not (directory / _METADATA).is_file():
+        raise InfrastructureError(f"the checkpoint's storage failed: {directory / _METADATA} is missing")
+    try:
+        with warnings.catch_warnings():
+            if alone:  # it warns of doing what it was asked
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(state, checkpoint_id=directory, no_dist=alone)
+    except dcp.api.CheckpointException as error:
+        reason = _reason(error)
+        raise _storage_problem(reason) or JobError(
+            f"{directory.parent.name} does not fit this job ({reason}): keep model and algorithm.kl as they were when "
+            "it was written, or set it to never",
+            field="spec.checkpoint.resume",
+        ) from error
+
+
+def _reason(error: dcp.api.CheckpointException) -> BaseException:
+    """The first rank's. It derives from BaseException, which Ray does not carry between processes."""
+    cause, _ = next(iter(error.failures.values()))
+    return cause
+
+
+def _storage_problem(reason: BaseException) -> RLJobError | None:
+    if not isinstance(reason, OSError):
+        return None
+    if reason.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFullError("no space left for a checkpoint: free space, or lower spec.checkpoint.keepLast")
+    return InfrastructureError(f"the checkpoint's storage failed: {reason}")
