@@ -81,7 +81,7 @@ def test_documents_after_unreadable_ones_are_not_guessed_at():
     "text",
     [
         "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2),
-        "[" * 2500,
+        "[" * 2500 + "]" * 2500,
         "a: &a {<<: *a}",
         "\n".join(["a: &a0 [x]", *(f"b{n}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]" for n in range(9))]),
     ],
