@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -132,13 +132,13 @@ Task = Callable[..., Any]
 """What a rank does: task(worker, *arguments), the worker connected."""
 
 
-def new_worker(spec: ResolvedSpec, rank: int, world: int) -> ActorWorker:
-    return ActorWorker(spec, RankSettings(rank, world, "cpu", (tuple(range(world)),), 1, 60.0))
+def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Literal["cpu", "cuda"] = "cpu") -> ActorWorker:
+    return ActorWorker(spec, RankSettings(rank, world, device, (tuple(range(world)),), 1, 60.0))
 
 
-def alone(spec: ResolvedSpec, task: Task, *arguments: Any) -> Any:
+def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Literal["cpu", "cuda"] = "cpu") -> Any:
     """Run the task as the only rank, in this process."""
-    worker = new_worker(spec, 0, 1)
+    worker = new_worker(spec, 0, 1, device)
     try:
         worker.connect(worker.open_store("127.0.0.1"))
         return task(worker, *arguments)
