@@ -2,7 +2,7 @@
 
     python bench/gpu.py [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
 
-Trains examples/reverse-text.yaml with a larger model and larger batches. gpu.md and gpu.png come from the run's metrics.
+Trains examples/reverse-text.yaml with a larger model and larger batches. It writes gpu.md and gpu.png.
 """
 
 import argparse
