@@ -13,6 +13,7 @@ RLJobError
 Any other exception is a bug: 70.
 """
 
+import errno
 from typing import ClassVar
 
 from rljob_api.contract import ExitCode
@@ -74,3 +75,11 @@ class NoUsableCheckpoint(RLJobError):
 
 class StorageFullError(RLJobError):
     exit_code = ExitCode.STORAGE_FULL
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a volume without space left is behind the error."""
+    if error is None:
+        return False
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or is_full(error.__cause__)

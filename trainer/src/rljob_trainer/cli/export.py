@@ -22,8 +22,11 @@ def export(
     trust_remote_code: Annotated[bool, typer.Option(help="Run Python code that comes with the model.")] = False,
 ) -> None:
     """Write a checkpoint as a model that transformers and vLLM load."""
+    from transformers.utils.logging import disable_progress_bar
+
     from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
 
+    disable_progress_bar()
     ref = choose_checkpoint(run, step)
     size = export_model(ref, target, dtype.value, trust_remote_code=trust_remote_code)
     typer.echo(f"{target}: the policy of step {ref.manifest.step}, {size / 1e6:.1f} MB in {dtype.value}")

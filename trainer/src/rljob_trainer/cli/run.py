@@ -29,7 +29,15 @@ def run(
     Ctrl-C saves a checkpoint after the current step and stops; the same command then goes on. A second Ctrl-C stops
     at once.
     """
-    from rljob_trainer.local.supervisor import LocalRun, prepare
+    from rljob_trainer.local.lock import only_run_in
+    from rljob_trainer.local.prepare import adopt, nothing_left, prepare, writable
+    from rljob_trainer.local.supervisor import supervise
 
-    local: LocalRun = prepare(file, directory, ranks, overrides or [])
-    sys.exit(local.supervise(style="json" if log_json else None, agent_port=agent_port))
+    local = prepare(file, directory, ranks, overrides or [])
+    with only_run_in(local.volume):
+        with writable(local.volume):
+            uid = adopt(local)
+        if done := nothing_left(local):
+            typer.echo(done)
+            return
+        sys.exit(supervise(local, uid, "json" if log_json else None, agent_port))

@@ -3,10 +3,17 @@
 import secrets
 from datetime import UTC, datetime
 
+import structlog
+
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
 from rljob_trainer.checkpoint.manifest import CheckpointRef
-from rljob_trainer.errors import FencedError, RLJobError
+from rljob_trainer.errors import FencedError, RLJobError, is_full
 from rljob_trainer.volume import Volume, read_json, write_json
+
+log = structlog.get_logger()
+
+_MESSAGE = 32_000
+"""Characters of a message, at most: an exit record has room for little more."""
 
 
 def claim(volume: Volume, attempt: int) -> str:
@@ -41,7 +48,10 @@ def _write_claim(volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | 
 def record_exit(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
     """Write how the attempt ended; the supervisor decides by it what comes next."""
     record = exit_record(error)
-    write_json(volume.exit_record(attempt), record.model_dump(mode="json", by_alias=True))
+    try:
+        write_json(volume.exit_record(attempt), record.model_dump(mode="json", by_alias=True))
+    except OSError as failure:  # the supervisor then goes by the process's exit code, which says the same
+        log.error("exit_not_recorded", error=str(failure))
     return record
 
 
@@ -50,9 +60,12 @@ def exit_record(error: BaseException | None) -> ExitRecord:
         return ExitRecord(code=ExitCode.DONE, reason="Done", message="trained to the last step")
     if isinstance(error, RLJobError):
         reason = type(error).__name__.removesuffix("Error")
-        return ExitRecord(code=error.exit_code, reason=reason, message=error.message[:32_000], field=error.field)
+        return ExitRecord(code=error.exit_code, reason=reason, message=error.message[:_MESSAGE], field=error.field)
+    if is_full(error):
+        message = f"no space left: {error}"
+        return ExitRecord(code=ExitCode.STORAGE_FULL, reason="StorageFull", message=message[:_MESSAGE])
     message = f"this is a bug: {type(error).__name__}: {error}"
-    return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:32_000])
+    return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:_MESSAGE])
 
 
 def read_exit(volume: Volume, attempt: int) -> ExitRecord | None:

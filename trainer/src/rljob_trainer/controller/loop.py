@@ -2,13 +2,12 @@
 
     supervised step:  examples -> update
     RL step:          rollout + rewards -> prepare -> advantages -> update -> sync + probe      (reinforced.py)
-    after either:     [validate] -> [checkpoint] -> one line of metrics
+    after either:     [validate] -> [checkpoint, where due or asked for] -> one line of metrics -> [stop]
 
 One thread. While it waits for engines, reward processes score what is finished; while it waits for ranks, engines
 sleep. Supervised steps, where a job has them, come first and count as steps of the run.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,28 +16,28 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import TokenSequence
-from rljob_trainer.actor.worker import Stage
 from rljob_trainer.controller.batches import batch_of_sequences
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.metrics import Metrics, supervised_metrics
 from rljob_trainer.controller.reinforced import ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
+from rljob_trainer.controller.requests import Request, Requests
 from rljob_trainer.controller.stages import learning_rate_of, stage_of, supervised_batch, supervised_steps
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.workers import START_SECONDS, UPDATE_SECONDS, ActorGroup
 from rljob_trainer.errors import StoppedOnRequest
 from rljob_trainer.progress import names
+from rljob_trainer.progress.metrics import Stage
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class Loop:
-    """One attempt's way through the steps; the driver wires it.
+    """One attempt's way through the steps; its owner wires it.
 
     stage: the one whose optimizer the ranks hold; None before the first.
     reinforced: None for a supervised job.
-    stop: set when somebody asks to checkpoint and stop.
     """
 
     spec: ResolvedSpec
@@ -48,21 +47,25 @@ class Loop:
     reinforced: ReinforcedSteps | None
     checkpoints: Checkpoints
     reporting: Reporting
-    stop: threading.Event
+    requests: Requests
 
     def run(self) -> None:
-        """Train to the last step. Raises StoppedOnRequest, after a checkpoint, when `stop` is set."""
+        """Train to the last step. Raises StoppedOnRequest, after a checkpoint, when somebody asks to stop."""
         self.reporting.begin(self.state.step, self.spec.total_steps, supervised_steps(self.spec))
+        saved = self.state.step
         for step in self._steps():
             start = time.monotonic()
             self._enter(stage_of(self.spec, step))
             tokens, metrics = self._train(step)
-            self._checkpoint_if_due(step)
+            request = self.requests.pending()
+            if request or self.checkpoints.due(step, self.spec.total_steps):
+                saved = self._checkpoint()
             seconds = time.monotonic() - start
             metrics |= {names.TIME_STEP: seconds, names.TOKENS_PER_SECOND: tokens / seconds}
             self.reporting.step_done(step, stage_of(self.spec, step), metrics)
-            self._stop_if_asked(step)
-        if not self._due(self.state.step):  # the data ended before the steps did
+            if request:
+                self._answer(request)
+        if saved < self.state.step:  # the data ended before the steps did
             self._checkpoint()
 
     def _steps(self) -> Iterator[int]:
@@ -101,19 +104,15 @@ class Loop:
             sums = self.actors.call("supervised_step", UPDATE_SECONDS, batch.totals, sequences, rate, each=each)
         return batch.tokens, supervised_metrics(sums, rate) | {names.EPOCH: float(self.state.examples.epoch)}
 
-    def _due(self, step: int) -> bool:
-        return self.checkpoints.due(step, self.spec.total_steps)
-
-    def _checkpoint_if_due(self, step: int) -> None:
-        if self._due(step):
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
+    def _checkpoint(self) -> int:
+        """Returns its step."""
         with self.reporting.phase("checkpoint"):
             self.checkpoints.save(self.state.step, self.state.state_dict(), self.state.reward, self.actors)
+        return self.state.step
 
-    def _stop_if_asked(self, step: int) -> None:
-        if self.stop.is_set() and step < self.spec.total_steps:
-            if not self._due(step):
-                self._checkpoint()
-            raise StoppedOnRequest(f"stopped after step {step} of {self.spec.total_steps}, with a checkpoint")
+    def _answer(self, request: Request) -> None:
+        """The checkpoint that was asked for is there."""
+        self.requests.done(request)
+        step, total = self.state.step, self.spec.total_steps
+        if request.stop and step < total:
+            raise StoppedOnRequest(f"stopped after step {step} of {total}, with a checkpoint")

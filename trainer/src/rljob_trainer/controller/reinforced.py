@@ -68,7 +68,7 @@ class ReinforcedSteps:
         if self.started:
             return
         with self.reporting.phase("start"):
-            info = self.engines.call("start", START_SECONDS)
+            info = self.engines.start(self.actors.call("visible_gpu", START_SECONDS))
             log.info("engines_started", engines=len(info), **info[0])
         with self.reporting.phase("sync"):
             self.sync.send(state.step)
@@ -105,23 +105,26 @@ class ReinforcedSteps:
         settings, wanted = self.spec.algorithm.dynamic_sampling, self.spec.data.prompts_per_step
         kept: list[ScoredGroup] = []
         flat: list[ScoredGroup] = []
-        dropped = 0
+        failed: list[str] = []
         for _ in range(settings.max_rounds if settings.enabled else 1):
-            groups, failed = self._round(step, state.prompts.next(wanted - len(kept)))
-            dropped += failed
+            groups, errors = self._round(step, state.prompts.next(wanted - len(kept)))
+            failed += errors
             useful, useless = _split(groups)
             flat += useless
             kept += useful if settings.enabled else groups
             if len(kept) == wanted or state.prompts.exhausted:
                 break
+        if not kept + flat:
+            raise RewardError(f"every group of step {step} was left out; the last: {failed[-1]}", field="spec.rewards")
         self.engines.call("sleep", SYNC_SECONDS)
         trained = kept or flat
         state.reward = float(all_rewards(trained).mean())
-        counts = {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(dropped)}
+        counts = {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
         epoch = {names.EPOCH: float(state.prompts.epoch)}
         return trained, reward_metrics(trained) | length_metrics(trained) | counts | epoch
 
-    def _round(self, step: int, prompts: list[Prompt]) -> tuple[list[ScoredGroup], int]:
+    def _round(self, step: int, prompts: list[Prompt]) -> tuple[list[ScoredGroup], list[str]]:
+        """The groups that were scored, and why others were not."""
         rollout = self.spec.rollout
         sampling = Sampling(
             self.spec.data.max_response_tokens, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
@@ -130,16 +133,10 @@ class ReinforcedSteps:
         done = self._generate(step, prompts, rollout.samples_per_prompt, sampling)
         self.reporting.add_time("rollout", done.generate_seconds)
         self.reporting.add_time("rewards", done.reward_seconds)
-        groups = [group for group in done.groups if group.summary.score.error is None]
-        for group in done.groups:
-            if group.summary.score.error is not None:
-                log.warning("group_dropped", step=step, reason=group.summary.score.error)
-        if not groups:
-            raise RewardError(
-                f"every group of step {step} was left out; the first: {done.groups[0].summary.score.error}",
-                field="spec.rewards",
-            )
-        return groups, len(done.groups) - len(groups)
+        errors = [error for group in done.groups if (error := group.summary.score.error) is not None]
+        for error in errors:
+            log.warning("group_dropped", step=step, reason=error)
+        return [group for group in done.groups if group.summary.score.error is None], errors
 
     def _generate(self, step: int, prompts: list[Prompt], samples: int, sampling: Sampling) -> Rollout:
         seed = self.spec.rollout.seed
@@ -182,6 +179,8 @@ class ReinforcedSteps:
 
 def _split(groups: list[ScoredGroup]) -> tuple[list[ScoredGroup], list[ScoredGroup]]:
     """Groups whose rewards differ, and those whose rewards are all equal."""
+    if not groups:
+        return [], []
     sizes = [len(group.summary.score.rewards) for group in groups]
     equal = set(uninformative_groups(all_rewards(groups), np.repeat(np.arange(len(groups)), sizes)).tolist())
     return [g for i, g in enumerate(groups) if i not in equal], [g for i, g in enumerate(groups) if i in equal]

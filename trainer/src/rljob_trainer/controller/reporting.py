@@ -4,9 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
-
-import structlog
+from typing import TYPE_CHECKING
 
 from rljob_trainer.controller.rollouts import ScoredGroup
 from rljob_trainer.loggers import LoggerSet
@@ -18,8 +16,6 @@ from rljob_trainer.waiting import wait_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-log = structlog.get_logger()
 
 SAMPLES_SHOWN = 8
 """Responses written down at each validation."""
@@ -85,7 +81,3 @@ class Reporting:
 
     def _text(self, token_ids: Ids) -> str:
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
-
-    def close(self, status: Literal["done", "failed", "stopped"]) -> None:
-        self._metrics.close()
-        self._loggers.finish(status)

@@ -1,8 +1,11 @@
 """Which kind of step comes when: supervised ones first, where the job has them, then RL."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.schedule import learning_rate
-from rljob_trainer.actor.worker import Stage
+from rljob_trainer.progress.metrics import Stage
 
 
 def supervised_steps(spec: ResolvedSpec) -> int:
@@ -15,6 +18,15 @@ def supervised_steps(spec: ResolvedSpec) -> int:
 def stage_of(spec: ResolvedSpec, step: int) -> Stage:
     """The stage of step `step`, counted from 1."""
     return "sft" if step <= supervised_steps(spec) else "rl"
+
+
+def data_exhausted(spec: ResolvedSpec, step: int, state: Mapping[str, Any]) -> bool:
+    """Whether training.epochs leaves no data for the step after `step`. state: LoopState's, of that step."""
+    supervised = stage_of(spec, step + 1) == "sft"
+    at, epochs = state["examples" if supervised else "prompts"], spec.training.epochs
+    if at is None or epochs is None or (supervised and not spec.supervised_only):
+        return False
+    return bool(at["epoch"] + 1 >= epochs and at["position"] >= at["rows"])
 
 
 def supervised_batch(spec: ResolvedSpec) -> int:

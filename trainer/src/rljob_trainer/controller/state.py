@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_trainer.actor.worker import Stage
 from rljob_trainer.data.stream import PromptStream, SupervisedStream
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.progress.metrics import Stage
 
 
 @dataclass(slots=True)

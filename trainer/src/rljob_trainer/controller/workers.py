@@ -9,6 +9,8 @@ A host only adds what a Ray worker needs to the plain class that does the work.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from rljob_api import ResolvedSpec
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.actor.worker import ActorWorker, RankSettings
+from rljob_trainer.errors import JobError
 from rljob_trainer.rewards.worker import RewardWorker
-from rljob_trainer.rollout.engine import EngineSettings
+from rljob_trainer.rollout.engine import EngineSettings, import_engine
 from rljob_trainer.rollout.worker import RolloutWorker
 from rljob_trainer.types import Group, GroupSummary
 from rljob_trainer.waiting import wait_for
@@ -36,14 +39,21 @@ SYNC_SECONDS = 300.0
 class EngineHost(RolloutWorker):
     """A rollout engine that sees only the GPUs of its ranks."""
 
-    def __init__(self, settings: EngineSettings, gpus: Sequence[str], threads: int) -> None:
-        if settings.device == "cuda":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        else:
+    def __init__(self, settings: EngineSettings, threads: int) -> None:
+        """Imports what the engine needs, while others still read data and weights."""
+        with suppress(JobError):  # vLLM is missing: start says so
+            import_engine(settings)
+        if settings.device == "cpu":
             import torch
 
             torch.set_num_threads(threads)
         super().__init__(settings)
+
+    def start_on(self, gpus: Sequence[str]) -> dict[str, Any]:
+        """gpus: as CUDA_VISIBLE_DEVICES names them; none on a CPU."""
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        return self.start()
 
 
 class ActorHost(ActorWorker):
@@ -82,10 +92,18 @@ class ActorGroup:
 class EngineGroup:
     """All rollout engines."""
 
-    def __init__(self, settings: EngineSettings, gpus: Sequence[Sequence[str]], threads: int) -> None:
-        """gpus: for each engine, the GPUs it spreads over; empty lists on a CPU."""
-        remote = ray.remote(EngineHost)
-        self.workers = [remote.options(num_cpus=0, num_gpus=0).remote(settings, own, threads) for own in gpus]
+    def __init__(self, settings: EngineSettings, count: int, threads: int) -> None:
+        remote = ray.remote(EngineHost).options(num_cpus=0, num_gpus=0)
+        own = [replace(settings, seed=settings.seed + index) for index in range(count)]
+        self.workers = [remote.remote(each, threads) for each in own]
+        self._gpus_each = settings.tensor_parallel_size
+
+    def start(self, gpus: Sequence[str | None]) -> list[dict[str, Any]]:
+        """Build the engines (seconds to minutes). gpus: of each rank in turn; None for a rank on a CPU."""
+        size = self._gpus_each
+        shares = [[gpu for gpu in gpus[i * size : (i + 1) * size] if gpu] for i in range(len(self.workers))]
+        calls = [worker.start_on.remote(share) for worker, share in zip(self.workers, shares, strict=True)]
+        return list(wait_for(calls, START_SECONDS, "the rollout engines to start"))
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         calls = [getattr(worker, method).remote(*args) for worker in self.workers]

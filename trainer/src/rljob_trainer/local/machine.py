@@ -1,9 +1,12 @@
 """What this machine offers, and child processes that never outlive their parent."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+Child = subprocess.Popen[bytes]
 
 
 def gpus_present() -> int:
@@ -15,25 +18,28 @@ def gpus_present() -> int:
 
 
 def start_child(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a process whose output goes to `log`, and which the kernel ends if this process dies, however it dies.
+    command: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    orphaned: signal.Signals = signal.SIGKILL,
+) -> Child:
+    """Start a process whose output goes to `log`, and which the kernel sends `orphaned` when this process dies.
 
     It leads a process group of its own: Ctrl-C in the terminal reaches this process alone, which decides what to do.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with log.open("wb") as output:
         return subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", "--", *command],
+            ["setpriv", "--pdeathsig", orphaned.name.removeprefix("SIG"), "--", *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=dict(environment) if environment is not None else None,
+            env=dict(environment),
             start_new_session=True,
         )
 
 
-def end_child(child: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+def end_child(child: Child, seconds: float = 10.0) -> None:
     """Terminate and, where that does not suffice within `seconds`, kill."""
     if child.poll() is None:
         child.terminate()
@@ -42,3 +48,9 @@ def end_child(child: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+def last_line(log: Path) -> str:
+    """The last line that a child wrote, "" where it wrote none."""
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,37 +1,61 @@
-"""A Ray cluster of this machine alone, which ends with this process."""
+"""A Ray cluster of this machine alone, seen from the supervisor. `ray_head` is the process that holds it."""
 
-import os
+import secrets
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-import ray
+from dataclasses import dataclass
+from pathlib import Path
 
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.local.machine import Child, end_child, last_line, start_child
 
-OBJECT_STORE_BYTES = 512 << 20
-"""Groups of responses pass through it: a few MB a step for small models. Ray spills what does not fit."""
+ADDRESS = "address"
+"""File in Ray's folder with its address, there as soon as Ray can be connected to."""
+
+
+def ray_environment() -> dict[str, str]:
+    """What every process of one local cluster shares.
+
+    The second variable says that there is one machine only, and so Ray listens on the loopback address alone. The token
+    keeps the machine's other users out.
+    """
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines ask for no GPU: they share those of their ranks
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRay:
+    """address_file: holds Ray's address as soon as Ray is up."""
+
+    address_file: Path
+    head: Child
+    log: Path
+
+    def check(self) -> None:
+        """Raises InfrastructureError where Ray did not start, or did not live on."""
+        if self.head.poll() is not None:
+            raise InfrastructureError(f"Ray ended: {last_line(self.log)} (more in {self.log})")
 
 
 @contextmanager
-def local_ray(gpus: int) -> Iterator[str]:
-    """Start Ray and yield its address; at the end nothing is left, neither processes nor files."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    folder = tempfile.mkdtemp(prefix="rljob-ray-")
+def local_ray(gpus: int, log: Path, environment: Mapping[str, str]) -> Iterator[LocalRay]:
+    """Start Ray, without waiting for it. At the end nothing is left, neither processes nor files."""
+    folder = Path(tempfile.mkdtemp(prefix="rljob-ray-"))  # short: the names of sockets in it may have 107 bytes
     try:
-        context = ray.init(
-            num_cpus=os.cpu_count(),
-            num_gpus=gpus,
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level="error",
-            _temp_dir=folder,
-        )
-        yield context.address_info["address"]
-    except (RuntimeError, ConnectionError, OSError) as error:
-        raise InfrastructureError(f"Ray did not start: {error}") from error
+        command = [sys.executable, "-m", "rljob_trainer.local.ray_head", str(folder), str(gpus)]
+        head = start_child(command, log, environment, orphaned=signal.SIGTERM)
+        try:
+            yield LocalRay(folder / ADDRESS, head, log)
+        finally:
+            end_child(head)
     finally:
-        ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)

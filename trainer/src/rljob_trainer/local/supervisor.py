@@ -1,7 +1,11 @@
-"""One local run, from a file to an exit code: Ray, the agent and the driver are its children.
+"""One local run, from a file to an exit code. It supervises the driver as the operator does in a cluster.
 
-prepare     the file is judged, the run's folder made ready: nothing runs yet
-supervise   ray ── agent ── driver, and a view of what they write
+    rljob run ──> ray_head      Ray, whose processes the driver uses
+              ──> driver        one attempt; its exit record says how it ended
+              ──> agent         serves the run's files
+              ──> view          of the same files, in this process
+
+The children start together: the driver imports what it needs while Ray comes up.
 """
 
 import os
@@ -10,187 +14,181 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rljob_api import resolve
-from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_api.v1alpha1 import RLJobSpec
-from rljob_api.validation import load_rljob, with_ranks
-from rljob_trainer.controller.attempt import read_exit
+from rljob_api.contract import ExitCode, ExitRecord
+from rljob_trainer.controller.attempt import exit_record, read_exit
 from rljob_trainer.controller.job import DriverJob
-from rljob_trainer.errors import DataError, JobError
-from rljob_trainer.local.machine import end_child, gpus_present, start_child
-from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.errors import RLJobError
+from rljob_trainer.local.machine import Child, end_child, last_line, start_child
+from rljob_trainer.local.prepare import LocalRun, writable
+from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
-from rljob_trainer.volume import Volume, read_json, write_json
+from rljob_trainer.volume import Volume
 
 POLL_SECONDS = 0.2
 
-NOT_APPLIED = ("cluster",)
-"""Blocks of the spec that only a cluster can execute."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalRun:
-    """A run that is ready to start. notes: what a person should know before it does."""
-
-    job: DriverJob
-    volume: Volume
-    gpus: int
-    environment: dict[str, str]
-    notes: tuple[str, ...]
-
-    def supervise(self, style: Style | None, agent_port: int) -> int:
-        """Run one attempt and show it. Returns the exit code of `rljob run`."""
-        from rljob_trainer.local.ray_cluster import local_ray
-
-        attempt = last_attempt(self.volume) + 1
-        view = open_reporter(self._info(), style)
-        view.start()
-        for note in self.notes:
-            view.note(note)
-        os.environ.update(self.environment)  # Ray's workers inherit it from here
-        with (
-            local_ray(self.gpus) as address,
-            self._agent(agent_port),
-            self._driver(address, attempt) as driver,
-            interrupts_go_to(driver, view),
-        ):
-            while driver.poll() is None:
-                view.poll()
-                time.sleep(POLL_SECONDS)
-        record = read_exit(self.volume, attempt) or lost(driver.returncode)
-        view.finish(record)
-        return record.code
-
-    def _info(self) -> RunInfo:
-        spec = self.job.spec
-        return RunInfo(
-            name=self.job.name,
-            uid=self.job.uid,
-            directory=self.volume.root,
-            model=spec.model.path or "from scratch",
-            engine=spec.rollout.engine,
-            ranks=spec.ranks,
-        )
-
-    @contextmanager
-    def _driver(self, address: str, attempt: int) -> Iterator[subprocess.Popen[bytes]]:
-        job_file = self.volume.control / "job.json"
-        self.job.write(job_file)
-        child = start_child(
-            [*RLJOB, "driver", "--job", str(job_file), "--dir", str(self.volume.root), "--attempt", str(attempt),
-             "--ray-address", address],
-            self.volume.logs / "driver.log",
-        )  # fmt: skip
-        try:
-            yield child
-        finally:
-            end_child(child)
-
-    @contextmanager
-    def _agent(self, port: int) -> Iterator[None]:
-        token_file = self.volume.control / "agent-token"
-        token_file.parent.mkdir(parents=True, exist_ok=True)
-        token_file.touch(mode=0o600)
-        token_file.write_text(secrets.token_urlsafe(32))
-        child = start_child(
-            [*RLJOB, "agent", "--dir", str(self.volume.root), "--host", "127.0.0.1", "--port", str(port),
-             "--token-file", str(token_file)],
-            self.volume.logs / "agent.log",
-        )  # fmt: skip
-        try:
-            yield
-        finally:
-            end_child(child)
-            token_file.unlink(missing_ok=True)
-
+ORPHAN_SECONDS = 5.0
+"""How long a driver may take to notice that Ray is gone."""
 
 RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 
 
-def prepare(file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str]) -> LocalRun:
-    """Judge the file and make the run's folder ready.
-
-    Raises InvalidRLJob with every problem of the file, JobError for what does not fit this machine, DataError where
-    the folder belongs to another job.
-    """
-    job = load_rljob(file, overrides)
-    gpus = gpus_present()
-    ranks = ranks or gpus or 1
-    if 0 < gpus < ranks:
-        raise JobError(f"--ranks {ranks} needs as many GPUs, and {gpus} are present: lower it")
-    written = job.spec.cluster != type(job.spec.cluster)()
-    spec = resolve(with_ranks(job.spec, ranks, gpus=gpus > 0))
-    root = (directory or Path("runs") / job.metadata.name).resolve()
-    uid = _adopt(Volume(root), job.metadata.name)
-    driver_job = DriverJob(name=job.metadata.name, uid=uid, base_dir=str(file.resolve().parent), spec=spec)
-    notes = (f"not applied on this machine: {', '.join(NOT_APPLIED)}",) if written else ()
-    return LocalRun(driver_job, Volume(root), ranks if gpus else 0, environment_of(job.spec), notes)
+def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
+    """Run one attempt and show it. Returns the exit code of `rljob run`. Call it from the main thread."""
+    view = open_reporter(run.info(uid), style)
+    view.start()
+    for note in run.notes:
+        view.note(note)
+    with interrupts() as stop:
+        try:
+            record = _attempt(run, uid, view, stop, agent_port)
+        except RLJobError as error:
+            record = exit_record(error)
+    view.finish(record)
+    return record.code
 
 
-def environment_of(spec: RLJobSpec) -> dict[str, str]:
-    """The variables of spec.env; a Secret's are the caller's variables of the same name.
+@dataclass(slots=True)
+class Stop:
+    """times: how often somebody asked to stop. signal: the last one. driver: who is told."""
 
-    Raises JobError where the caller has none.
-    """
-    values: dict[str, str] = {}
-    for index, variable in enumerate(spec.env):
-        value = variable.value if variable.value_from is None else os.environ.get(variable.name)
-        if value is None:
-            raise JobError(
-                f"a cluster reads {variable.name} from a Secret; here, set the variable {variable.name}",
-                field=f"spec.env[{index}]",
-            )
-        values[variable.name] = value
-    return values
+    times: int = 0
+    signal: int = 0
+    driver: Child | None = None
 
-
-def lost(code: int | None) -> ExitRecord:
-    """What is known of a driver that left no record."""
-    how = f"signal {-code} ended it" if code is not None and code < 0 else f"it ended with code {code}"
-    return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverLost", message=f"the driver left no record: {how}")
+    def record(self) -> ExitRecord:
+        """Of a driver that was stopped and left no record."""
+        if self.times == 1:
+            return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
+        return ExitRecord(code=128 + self.signal, reason="Interrupted", message="stopped at once, without a checkpoint")
 
 
 @contextmanager
-def interrupts_go_to(driver: "subprocess.Popen[bytes]", view: Reporter) -> Iterator[None]:
+def interrupts() -> Iterator[Stop]:
     """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop, the second ends it."""
-    asked = False
+    stop = Stop()
 
-    def forward(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if driver.poll() is None:
-            driver.send_signal(signal.SIGKILL if asked else signal.SIGTERM)
-        if not asked:
-            view.note("stopping after this step, with a checkpoint; Ctrl-C again stops at once")
-        asked = True
+    def forward(number: int, _: FrameType | None) -> None:
+        stop.times, stop.signal = stop.times + 1, number
+        if stop.driver is not None:
+            stop.driver.send_signal(signal.SIGTERM if stop.times == 1 else signal.SIGKILL)
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _adopt(volume: Volume, name: str) -> str:
-    """The uid of the run in that folder, which is made where it is new."""
+def _attempt(run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> ExitRecord:
+    volume, attempt = run.volume, last_attempt(run.volume) + 1
+    environment = {**os.environ, **run.environment, **ray_environment()}
+    job_file = volume.control / "job.json"
+    with writable(volume):
+        DriverJob(name=run.name, uid=uid, base_dir=str(run.base_dir), spec=run.spec).write(job_file)
+        volume.logs.mkdir(exist_ok=True)
+    with (
+        local_ray(run.gpus, volume.logs / "ray.log", environment) as ray,
+        _driver(volume, attempt, job_file, ray, environment) as driver,
+        _agent(volume, agent_port, environment) as agent,
+    ):
+        stop.driver = driver
+        if stop.times:  # it came before the driver could be told
+            driver.kill()
+        _follow(driver, ray, agent, view, stop)
+    return read_exit(volume, attempt) or (stop.record() if stop.times else lost(driver.returncode, volume))
+
+
+def _follow(driver: Child, ray: LocalRay, agent: "Agent", view: Reporter, stop: Stop) -> None:
+    """Until the driver has ended."""
+    told = False
+    while driver.poll() is None:
+        if stop.times and not told:
+            view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
+            told = True
+        if news := agent.news():
+            view.note(news)
+        view.poll()
+        if ray.head.poll() is not None:
+            _end_orphan(driver, ray)
+        time.sleep(POLL_SECONDS)
+
+
+def _end_orphan(driver: Child, ray: LocalRay) -> None:
+    """Ray is gone: the driver notices and says so in its record, or is ended here. Raises InfrastructureError then."""
     try:
-        found = read_json(volume.job)
-        if found is None:
-            uid = str(uuid.uuid4())
-            write_json(volume.job, {"jobUid": uid, "name": name, "layoutVersion": LAYOUT_VERSION})
-            return uid
-    except OSError as error:
-        raise DataError(f"{volume.root} cannot be written: {error.strerror}; choose another --dir") from error
-    if found["name"] != name:
-        raise DataError(f"{volume.root} holds the run {found['name']}: choose another --dir for {name}")
-    if found["layoutVersion"] != LAYOUT_VERSION:
-        raise DataError(f"{volume.root} has layout {found['layoutVersion']}, and this version reads {LAYOUT_VERSION}")
-    return str(found["jobUid"])
+        driver.wait(ORPHAN_SECONDS)
+    except subprocess.TimeoutExpired:
+        driver.kill()
+        ray.check()
+
+
+@contextmanager
+def _driver(
+    volume: Volume, attempt: int, job_file: Path, ray: LocalRay, environment: Mapping[str, str]
+) -> Iterator[Child]:
+    child = start_child(
+        [*RLJOB, "driver", "--job", str(job_file), "--dir", str(volume.root), "--attempt", str(attempt),
+         "--ray-address", f"file:{ray.address_file}"],
+        volume.logs / "driver.log",
+        environment,
+    )  # fmt: skip
+    try:
+        yield child
+    finally:
+        end_child(child)
+
+
+@dataclass(slots=True)
+class Agent:
+    """The agent, and whether it has been announced."""
+
+    child: Child
+    log: Path
+    token_file: Path
+    announced: bool = False
+
+    def news(self) -> str | None:
+        """Where it listens, or that it does not; once."""
+        said = "" if self.announced else last_line(self.log)
+        if "http://" in said:
+            self.announced = True
+            return f"{said}, token in {self.token_file}"
+        if not self.announced and self.child.poll() is not None:
+            self.announced = True
+            return f"the agent did not start: {said}"
+        return None
+
+
+@contextmanager
+def _agent(volume: Volume, port: int, environment: Mapping[str, str]) -> Iterator[Agent]:
+    token_file = volume.control / "agent-token"
+    token_file.unlink(missing_ok=True)
+    token_file.touch(mode=0o600)
+    token_file.write_text(secrets.token_urlsafe(32))
+    log = volume.logs / "agent.log"
+    child = start_child(
+        [*RLJOB, "agent", "--dir", str(volume.root), "--host", "127.0.0.1", "--port", str(port),
+         "--token-file", str(token_file)],
+        log,
+        environment,
+    )  # fmt: skip
+    try:
+        yield Agent(child, log, token_file)
+    finally:
+        end_child(child)
+        token_file.unlink(missing_ok=True)
+
+
+def lost(code: int, volume: Volume) -> ExitRecord:
+    """What is known of a driver that left no record."""
+    how = f"signal {-code} ended it" if code < 0 else last_line(volume.logs / "driver.log") or f"it ended with {code}"
+    known = code if code in list(ExitCode) else ExitCode.INFRASTRUCTURE
+    return ExitRecord(code=known, reason="DriverLost", message=f"the driver left no record: {how}")

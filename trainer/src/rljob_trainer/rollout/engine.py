@@ -15,7 +15,7 @@ sleep and wake may be left out where engine and trainer do not share a GPU. An u
 unusable: the caller closes it and starts another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -97,12 +97,18 @@ def check_lengths(requests: Sequence[GenerationRequest], settings: EngineSetting
         )
 
 
-def create_engine(settings: EngineSettings) -> RolloutEngine:
-    """Start the engine of that kind. Raises JobError where it is not installed or its memory does not suffice."""
+def import_engine(settings: EngineSettings) -> Callable[[EngineSettings], RolloutEngine]:
+    """What makes an engine of that kind; imports its libraries (seconds). Raises JobError where vLLM is missing."""
     if settings.kind == "hf":
         from rljob_trainer.rollout.hf import HfEngine
 
-        return HfEngine(settings)
-    from rljob_trainer.rollout.vllm import VllmEngine
+        return HfEngine
+    from rljob_trainer.rollout.vllm import VllmEngine, import_vllm
 
-    return VllmEngine(settings)
+    import_vllm(settings.device)
+    return VllmEngine
+
+
+def create_engine(settings: EngineSettings) -> RolloutEngine:
+    """Start the engine of that kind. Raises JobError where it is not installed or its memory does not suffice."""
+    return import_engine(settings)(settings)

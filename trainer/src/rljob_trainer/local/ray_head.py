@@ -1,0 +1,97 @@
+"""The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS.
+
+It writes Ray's address to FOLDER/address and waits. When it is told to end, or when Ray does not live on, it ends every
+process that Ray ever started here and deletes FOLDER. The kernel tells it to end when its parent dies, however that
+happens, so a run leaves nothing behind.
+
+`ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
+nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+
+from rljob_trainer.local.ray_cluster import ADDRESS
+
+OBJECT_STORE_BYTES = 512 << 20
+"""Groups of responses pass through it: a few MB a step for small models. Ray spills what does not fit."""
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_VITAL = ("gcs_server", "raylet")
+_TERMINATED = 128 + signal.SIGTERM
+
+
+class _Head(Node):
+    """A head without a dashboard."""
+
+    def start_api_server(self, **_: Any) -> None:
+        self._webui_url = ""
+
+
+def main() -> None:
+    folder, gpus = Path(sys.argv[1]), int(sys.argv[2])
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of Ray's processes become our children
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        address = _start(folder, gpus)
+        (folder / "part").write_text(address)
+        (folder / "part").rename(folder / ADDRESS)
+        _wait_for_the_end_of(_vital_processes())
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_descendants()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, gpus: int) -> str:
+    settings = RayParams(
+        temp_dir=str(folder),
+        num_cpus=os.cpu_count(),
+        num_gpus=gpus,
+        object_store_memory=OBJECT_STORE_BYTES,
+        gcs_server_port=0,
+        min_worker_port=0,
+        max_worker_port=0,
+        no_monitor=True,
+        include_log_monitor=False,
+        include_dashboard=False,
+    )
+    # spawn_reaper: the kernel kills Ray's processes when this one dies. Its hooks for our own end are those above.
+    return str(_Head(settings, head=True, shutdown_at_exit=False, spawn_reaper=True).address)
+
+
+def _vital_processes() -> dict[int, str]:
+    children = psutil.Process().children()
+    return {child.pid: child.name() for child in children if child.name() in _VITAL}
+
+
+def _wait_for_the_end_of(vital: dict[int, str]) -> None:
+    while (ended := os.wait()[0]) not in vital:  # the others are orphans of Ray's workers
+        pass
+    sys.exit(f"Ray's process {vital[ended]} ended unexpectedly")
+
+
+def end_descendants() -> None:
+    """Kill all processes below this one, their orphans included, and wait until they are gone."""
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            child.kill()
+        psutil.wait_procs(children, timeout=1)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(_TERMINATED)
+
+
+if __name__ == "__main__":
+    main()
