@@ -28,7 +28,7 @@ LARGER = (
     "actor.miniBatchSize=32",
     "actor.learningRate=1e-4",
     "actor.lrWarmupSteps=10",
-    "sft.steps=80",
+    "sft.steps=60",
     "sft.learningRate=5e-4",
     "training.validateEvery=20",
 )
