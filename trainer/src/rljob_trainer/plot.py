@@ -24,12 +24,11 @@ Array = NDArray[np.float64]
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette: told apart with any colour vision (https://jfly.uni-koeln.de/color/)."""
 
+_PHASES: Final = tuple(name for name in names.PHASE_TIMES if name != names.TIME_START)
+"""Without the start of engines: it comes once, and would flatten every other step's bar."""
+
 PHASE_COLOURS: Final = dict(
-    zip(
-        names.PHASE_TIMES,
-        ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#999999"),
-        strict=True,
-    )
+    zip(_PHASES, ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#56B4E9", "#D55E00", "#E69F00"), strict=True)
 )
 SMOOTHING: Final = 40
 """The local mean's standard deviation is one SMOOTHING-th of the curve's length."""
@@ -152,7 +151,7 @@ def _draw_times(axes: Axes, run: Run) -> None:
     _title(axes, "Time of a step (seconds)")
     lines = [line for line in run.lines if names.TIME_STEP in line]
     steps = np.array([line["step"] for line in lines], dtype=float)
-    parts = {name: np.array([line.get(name, 0.0) for line in lines]) for name in names.PHASE_TIMES}
+    parts = {name: np.array([line.get(name, 0.0) for line in lines]) for name in _PHASES}
     parts = {name: values for name, values in parts.items() if values.any()}
     axes.stackplot(
         steps, *parts.values(), step="mid", linewidth=0,
@@ -168,7 +167,7 @@ def _compare_times(axes: Axes, runs: Sequence[Run]) -> None:
     rows = np.arange(len(runs))
     left = np.zeros(len(runs))
     counts = [max(1, len(run.series(names.TIME_STEP)[0])) for run in runs]
-    for name in names.PHASE_TIMES:
+    for name in _PHASES:
         widths = np.array([run.series(name)[1].sum() / count for run, count in zip(runs, counts, strict=True)])
         if widths.any():
             axes.barh(rows, widths, left=left, color=PHASE_COLOURS[name], label=names.short(name), height=0.6)
