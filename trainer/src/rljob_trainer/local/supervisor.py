@@ -38,7 +38,7 @@ ORPHAN_SECONDS = 5.0
 
 PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait for one another give up the core, which ranks, engines and rewards share. On two busy cores a small
-model's step took three times as long with two spinning threads as with one, and two thirds as long with two patient ones."""
+model's step took three times as long with two spinning threads as with one, and two thirds as long with two patient."""
 
 RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 
