@@ -27,6 +27,8 @@ SECONDS = 240.0
 
 GONE_SECONDS = 10.0
 
+RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
+
 TINY: dict[str, Any] = {
     "model": {"fromScratch": {"layers": 1, "hiddenSize": 32, "heads": 1}},
     "data": {
@@ -74,9 +76,9 @@ class Machine:
     environment: dict[str, str]
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def start(self, *arguments: object, **environment: str) -> "subprocess.Popen[str]":
+    def start(self, command: Sequence[object], **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "rljob_trainer.cli", *(str(each) for each in arguments)],
+            [str(each) for each in command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,8 +87,11 @@ class Machine:
             start_new_session=True,
         )
 
+    def start_run(self, *arguments: object) -> "subprocess.Popen[str]":
+        return self.start([*RLJOB, "run", *arguments])
+
     def rljob(self, *arguments: object, **environment: str) -> Ended:
-        return finish(self.start(*arguments, **environment))
+        return finish(self.start([*RLJOB, *arguments], **environment))
 
     def processes(self) -> list[psutil.Process]:
         return [each for each in psutil.process_iter() if _environment(each).get("RLJOB_TEST") == self.marker]
@@ -167,10 +172,6 @@ def worker(place: Machine, pattern: str) -> psutil.Process:
 def interrupt(process: "subprocess.Popen[str]") -> None:
     """Ctrl-C: a terminal sends it to the foreground group, which is this process alone."""
     process.send_signal(signal.SIGINT)
-
-
-def says(text: str, words: Sequence[str]) -> bool:
-    return all(word in text for word in words)
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -51,7 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         stale = Volume(run).request
         stale.parent.mkdir(parents=True)
         stale.write_text('{"id": "of a former attempt", "checkpoint": true, "stop": true}')
-        first = place.start("run", job, "--dir", run)
+        first = place.start_run(job, "--dir", run)
         wait_for_step(run, SFT_STEPS + 1, first)
         second = place.rljob("run", job, "--dir", run)
         asked = _ask_for_checkpoint(run)

@@ -20,7 +20,7 @@ from rljob_trainer.controller.attempt import record_resume
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.job import DriverJob
 from rljob_trainer.controller.loop import Loop
-from rljob_trainer.controller.model_folder import max_model_len, prepare_model_folder
+from rljob_trainer.controller.model_folder import first_weights, max_model_len, prepare_model_folder
 from rljob_trainer.controller.reinforced import ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.requests import Requests
@@ -70,8 +70,9 @@ class Assembly:
         found = self._find_checkpoint()
         with _tracked(self._loggers(found)) as loggers:
             self._progress.phase("reading data")
+            weights = first_weights(self._spec, self._base_dir, self._folder)
             tokenizer = make_tokenizer(self._spec, self._base_dir)
-            weights, vocab_size = prepare_model_folder(self._spec, self._base_dir, self._folder, tokenizer)
+            vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             checked = rewards.start.remote() if rewards is not None else None
             state, validation = self._state(tokenizer), self._validation(tokenizer)
             self._load_model(actors, weights, checked)

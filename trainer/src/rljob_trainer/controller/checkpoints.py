@@ -1,6 +1,5 @@
 """When a checkpoint is taken, and which one an attempt continues from."""
 
-import errno
 import json
 import shutil
 from pathlib import Path
@@ -20,7 +19,7 @@ from rljob_trainer.checkpoint.manifest import (
     verify,
 )
 from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup
-from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError
+from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError, is_full
 from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()
@@ -47,8 +46,8 @@ class Checkpoints:
             (staged / TRAINER).write_text(json.dumps(state))
             actors.call("save", UPDATE_SECONDS, str(staged / ACTOR))
             ref = commit(staged, target, step=step, attempt=self._attempt, reward=reward)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except (OSError, StorageFullError) as error:
+            if isinstance(error, OSError) and not is_full(error):
                 raise
             raise StorageFullError(
                 f"no space left for the checkpoint of step {step} on {self._volume.root}: "

@@ -20,13 +20,18 @@ def max_model_len(spec: ResolvedSpec) -> int:
     return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, PROBE_LENGTH + PROBE_TOKENS)
 
 
-def prepare_model_folder(
-    spec: ResolvedSpec, base_dir: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase"
-) -> tuple[Path, int]:
-    """Fill `folder`. Returns where the policy's first weights are (the same folder for a model from scratch), and the
-    size of the vocabulary that may be sampled from.
+def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:
+    """Where the policy's first weights are: `folder`, the run's own, stands for those of a model from scratch.
 
-    Raises DataError where the model is missing, or too short for the job's sequences.
+    Raises DataError where the model is missing.
+    """
+    return folder if spec.model.from_scratch is not None else locate_model(spec.model, base_dir)
+
+
+def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Fill `folder`, from `source` where the model has one. Returns the size of the vocabulary to sample from.
+
+    Raises DataError where the model is too short for the job's sequences.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
@@ -35,8 +40,7 @@ def prepare_model_folder(
             spec.model.from_scratch, len(tokenizer), max_model_len(spec), tokenizer.eos_token_id, tokenizer.pad_token_id
         )
         config.save_pretrained(folder)
-        return folder, len(tokenizer)
-    source = locate_model(spec.model, base_dir)
+        return len(tokenizer)
     for path in [*source.glob("*.py"), *source.glob("generation_config.json")]:
         shutil.copy2(path, folder)
     config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
@@ -47,4 +51,4 @@ def prepare_model_folder(
             f"the model reads at most {longest} tokens: lower data.maxPromptTokens or data.maxResponseTokens",
             field="spec.data.maxResponseTokens",
         )
-    return source, min(len(tokenizer), config.vocab_size)
+    return min(len(tokenizer), config.vocab_size)

@@ -19,17 +19,15 @@ def only_run_in(volume: Volume) -> Iterator[None]:
     path = volume.control / "run.lock"
     with writable(volume):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        file = path.open("ab+", buffering=0)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
             raise FencedError(
-                f"process {file.read() or 'unknown'} trains in {volume.root}: wait for it, or choose another --dir"
+                f"process {path.read_text()} trains in {volume.root}: wait for it, or choose another --dir"
             ) from None
         with writable(volume):
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            file.write(str(os.getpid()).encode())
         yield

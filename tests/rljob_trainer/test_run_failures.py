@@ -1,0 +1,127 @@
+"""What a person got wrong, or what broke: a short error that names field and remedy, an exit code, nothing left."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rljob_trainer.run_support import RLJOB, Ended, Machine, finish, machine, write_job
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Machine]:
+    with machine() as made:
+        yield made
+
+
+def assert_short(ended: Ended, *words: str) -> None:
+    """One line of error, no traceback anywhere."""
+    assert "Traceback" not in ended.out, ended.out
+    errors = [line for line in ended.out.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, ended.out
+    assert len(errors[0]) < 400, errors
+    for word in words:
+        assert word in errors[0], errors[0]
+
+
+# ------------------------------------------------------------------ before anything starts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "model.dtype=float8"], ["spec.model.dtype", "float8"]),
+        (["--set", "training.stepz=3"], ["spec.training.stepz", "steps"]),
+        (["--ranks", "3"], ["--ranks 3", "2 are present", "lower it"]),
+    ],
+)
+def test_what_the_file_shows_is_refused_at_once(place: Machine, tmp_path: Path, arguments: list[str], words: list[str]):
+    job, run = write_job(tmp_path), tmp_path / "run"
+    ended = place.rljob("run", job, "--dir", run, *arguments, CUDA_VISIBLE_DEVICES="0,1")
+    assert ended.code == 64
+    assert_short(ended, *words)
+    assert not run.exists()
+
+
+def test_a_folder_of_another_job_is_refused(place: Machine, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/job.json").write_text('{"jobUid": "u", "name": "other", "layoutVersion": 1}')
+    ended = place.rljob("run", write_job(tmp_path), "--dir", tmp_path / "run")
+    assert ended.code == 65
+    assert_short(ended, "holds the run other", "--dir")
+
+
+def run_on_tmpfs(place: Machine, folder: Path, options: str, before: str, *arguments: object) -> Ended:
+    """In mount namespaces of its own, where FOLDER/run is a small file system that vanishes with them."""
+    run = folder / "run"
+    run.mkdir()
+    rljob = [*RLJOB, "run", write_job(folder), "--dir", run]
+    script = f'mount -t tmpfs -o {options} tmpfs "$1" && cd "$1" && {before} && cd / && shift && exec "$@"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", run, *rljob]
+    return finish(place.start([*command, *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "code", "words"),
+    [
+        ("size=64k", "! dd if=/dev/zero of=fill 2>/dev/null", 79, ["no space left in", "--dir"]),
+        ("ro", "true", 65, ["cannot be written", "Read-only", "--dir"]),
+    ],
+    ids=["full", "read-only"],
+)
+def test_a_folder_that_cannot_be_written_is_refused(
+    place: Machine, tmp_path: Path, options: str, before: str, code: int, words: list[str]
+):
+    ended = run_on_tmpfs(place, tmp_path, options, before)
+    assert ended.code == code
+    assert_short(ended, str(tmp_path / "run"), *words)
+
+
+# ------------------------------------------------------------------ in the driver and its workers
+
+
+@dataclass
+class Case:
+    """make: writes files beside the job. hidden: packages that are not installed."""
+
+    code: int
+    words: list[str]
+    spec: dict[str, Any]
+    make: Callable[[Path], object] = lambda _: None
+    hidden: str = ""
+
+
+CASES = {
+    "model": Case(65, ["spec.model.path", "no folder ./missing", "correct the path"],
+                  {"model": {"fromScratch": None, "path": "./missing"}}),
+    "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "line 2"],
+                   {"rewards": {"functions": [{"name": "mine", "path": "reward.py"}]}},
+                   lambda folder: (folder / "reward.py").write_text("def compute_score(*_):\n    return 1 +\n")),
+    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "no column 'data_source'"],
+                 {"data": {"train": ["data.jsonl"]}},
+                 lambda folder: (folder / "data.jsonl").write_text('{"question": "2 + 2"}\n')),
+    "logger": Case(64, ["spec.training.loggers[1]", "wandb is not installed", "pip install 'rljob-trainer[wandb]'"],
+                   {"training": {"loggers": ["console", "wandb"]}}, hidden="wandb"),
+    "engine": Case(64, ["spec.rollout.engine", "vLLM", "set the engine to hf"],
+                   {"rollout": {"engine": "vllm"}}, hidden="vllm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path: Path, case: Case):
+    case.make(tmp_path)
+    hide = tmp_path / "python/sitecustomize.py"
+    hide.parent.mkdir()
+    hide.write_text(f"import sys\nfor name in {case.hidden.split()!r}:\n    sys.modules[name] = None\n")
+    job, run = write_job(tmp_path, **case.spec), tmp_path / "run"
+    ended = place.rljob("run", job, "--dir", run, PYTHONPATH=str(hide.parent))
+    assert ended.code == case.code, ended.out
+    assert_short(ended, *case.words)
+
+
+def test_a_volume_that_fills_up_is_named(place: Machine, tmp_path: Path):
+    ended = run_on_tmpfs(place, tmp_path, "size=200k", "true", "--set", "checkpoint.everySteps=1")
+    assert ended.code == 79, ended.out
+    assert_short(ended, "no space left", "checkpoint", str(tmp_path / "run"))

@@ -1,0 +1,103 @@
+"""Processes that die, hang or are told to end in the middle of a training."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_trainer.checkpoint.manifest import list_checkpoints
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.run_support import (
+    GONE_SECONDS,
+    Machine,
+    exit_record,
+    finish,
+    interrupt,
+    machine,
+    trained,
+    wait_for_step,
+    wait_until,
+    worker,
+    write_job,
+)
+
+LONG: dict[str, Any] = {"steps": 100_000}
+
+RAISES_NOW_AND_THEN = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if sum(ground_truth.encode()) % 3 == 0:
+        raise ValueError("this one")
+    return len(set(solution_str)) / 10
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Machine]:
+    with machine() as made:
+        yield made
+
+
+def test_a_rank_that_is_killed_is_infrastructure(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
+    wait_for_step(run, 2, process)
+    worker(place, "ray::ActorHost").kill()
+    ended = finish(process)
+    assert ended.code == 75 == exit_record(run)["code"]
+    assert "Traceback" not in ended.out
+    assert "error: a process died while we waited for the trainer's ranks" in ended.out
+
+
+def test_dynamic_sampling_and_dropped_groups_go_on_until_the_reward_host_dies(place: Machine, tmp_path: Path):
+    rewards = {"functions": [{"name": "mine", "source": RAISES_NOW_AND_THEN}], "onError": "drop_group"}
+    job = write_job(tmp_path, algorithm={"preset": "dapo"}, rewards=rewards, training=LONG)
+    run = tmp_path / "run"
+    process = place.start_run(job, "--dir", run)
+    wait_for_step(run, 6, process)
+    worker(place, "ray::RewardHost").kill()
+    ended = finish(process)
+    assert ended.code == 75 == exit_record(run)["code"]
+    assert "Traceback" not in ended.out
+    lines = trained(run)
+    assert sum(line["groups/dropped"] for line in lines) > 0
+    assert sum(line["groups/uninformative"] for line in lines) > 0
+    assert "warning: group_dropped" in ended.out
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
+    wait_for_step(run, 1, process)
+    assert len(place.processes()) > 8
+    process.kill()
+    process.wait()
+    wait_until(lambda: not place.processes(), GONE_SECONDS)
+    assert not Volume(run).exit_record(1).exists(), "no record: infrastructure"
+
+
+def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
+    wait_for_step(run, 1, process)
+    worker(place, "ray::EngineHost").send_signal(signal.SIGSTOP)
+    interrupt(process)
+    with pytest.raises(TimeoutError):  # it waits for the step
+        wait_until(lambda: process.poll() is not None, 2.0)
+    interrupt(process)
+    ended = finish(process)
+    assert ended.code == 128 + signal.SIGINT
+    assert "Ctrl-C again stops at once" in ended.out
+    assert "Traceback" not in ended.out
+    assert list_checkpoints(Volume(run)) == []
+
+
+def test_ctrl_c_while_it_starts_ends_it(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
+    wait_until(lambda: (run / "logs/driver.log").exists())
+    interrupt(process)
+    ended = finish(process)
+    assert ended.code == 76
+    assert "Traceback" not in ended.out
