@@ -18,13 +18,11 @@ import ray
 
 from rljob_api import ResolvedSpec
 from rljob_api.durations import parse_duration
-from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.actor.worker import ActorWorker, RankSettings
 from rljob_trainer.errors import JobError
-from rljob_trainer.rewards.worker import RewardWorker
+from rljob_trainer.rewards.host import RewardHost
 from rljob_trainer.rollout.engine import EngineSettings, import_engine
 from rljob_trainer.rollout.worker import RolloutWorker
-from rljob_trainer.types import Group, GroupSummary
 from rljob_trainer.waiting import wait_for
 
 START_SECONDS = 600.0
@@ -108,19 +106,6 @@ class EngineGroup:
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         calls = [getattr(worker, method).remote(*args) for worker in self.workers]
         return list(wait_for(calls, seconds, f"the rollout engines to {method.replace('_', ' ')}"))
-
-
-class RewardHost:
-    """Scores groups; loads the reward functions in `start`, so that what is wrong with them reaches the caller."""
-
-    def __init__(self, rewards: Rewards, model_dir: str, base_dir: str, log: str) -> None:
-        self._arguments = (rewards, Path(model_dir), Path(base_dir), Path(log))
-
-    def start(self) -> None:
-        self._worker = RewardWorker(*self._arguments)
-
-    def score(self, group: Group) -> GroupSummary:
-        return self._worker.score(group)
 
 
 def reward_host(spec: ResolvedSpec, model_dir: Path, base_dir: str, log: Path) -> Any:
