@@ -32,7 +32,7 @@ RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 TINY: dict[str, Any] = {
     "model": {"fromScratch": {"layers": 1, "hiddenSize": 32, "heads": 1}},
     "data": {
-        "train": ["synthetic://reverse-text?rows=64"],
+        "train": ["synthetic://reverse-text?rows=64&maxLength=6"],
         "maxPromptTokens": 32,
         "maxResponseTokens": 8,
         "promptsPerStep": 4,

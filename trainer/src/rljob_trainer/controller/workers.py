@@ -7,9 +7,7 @@
 A host only adds what a Ray worker needs to the plain class that does the work.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,9 @@ import ray
 from rljob_api import ResolvedSpec
 from rljob_api.durations import parse_duration
 from rljob_trainer.actor.worker import ActorWorker, RankSettings
-from rljob_trainer.errors import JobError
 from rljob_trainer.rewards.host import RewardHost
-from rljob_trainer.rollout.engine import EngineSettings, import_engine
-from rljob_trainer.rollout.worker import RolloutWorker
+from rljob_trainer.rollout.engine import EngineSettings
+from rljob_trainer.rollout.host import EngineHost
 from rljob_trainer.waiting import wait_for
 
 START_SECONDS = 600.0
@@ -32,26 +29,6 @@ UPDATE_SECONDS = 3600.0
 """Deadline of one update, and of a checkpoint."""
 
 SYNC_SECONDS = 300.0
-
-
-class EngineHost(RolloutWorker):
-    """A rollout engine that sees only the GPUs of its ranks."""
-
-    def __init__(self, settings: EngineSettings, threads: int) -> None:
-        """Imports what the engine needs, while others still read data and weights."""
-        with suppress(JobError):  # vLLM is missing: start says so
-            import_engine(settings)
-        if settings.device == "cpu":
-            import torch
-
-            torch.set_num_threads(threads)
-        super().__init__(settings)
-
-    def start_on(self, gpus: Sequence[str]) -> dict[str, Any]:
-        """gpus: as CUDA_VISIBLE_DEVICES names them; none on a CPU."""
-        if gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        return self.start()
 
 
 class ActorHost(ActorWorker):

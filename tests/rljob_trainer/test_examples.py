@@ -1,0 +1,38 @@
+"""Every shipped example is run, or checked where this machine cannot run it."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api import resolve
+from rljob_api.validation import load_rljob
+from tests.rljob_trainer.run_support import EXAMPLES, exit_record, machine, steps, trained
+
+FILES = sorted(EXAMPLES.glob("*.yaml"))
+LOCAL = [path for path in FILES if load_rljob(path, []).spec.model.from_scratch is not None]
+"""A model from scratch and synthetic data: nothing to download, nothing that needs a GPU."""
+
+
+def test_there_is_an_example_that_runs_here():
+    assert LOCAL
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_example_is_a_valid_job(path: Path):
+    assert resolve(load_rljob(path, []).spec).total_steps > 0
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+@pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.stem)
+def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: Path):
+    run = tmp_path / "run"
+    small = ["training.steps=2", "sft.steps=2", f"rollout.engine={engine}"]
+    with machine() as place:
+        ended = place.rljob("run", path, "--dir", run, *(part for each in small for part in ("--set", each)))
+    assert ended.code == 0, ended.out
+    assert exit_record(run)["code"] == 0
+    assert steps(run) == [1, 2, 3, 4]
+    for line in trained(run)[2:]:
+        assert 0 < line["actor/grad_norm"] < 100
+        assert line["sync/probe_mean"] < 1e-3, "the engine computes what the trainer computes"
+        assert line["rollout/log_prob_diff_mean"] < 1e-3
