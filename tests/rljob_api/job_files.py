@@ -446,6 +446,12 @@ BROKEN = (
     ),
     broken(
         "{path: Qwen/Qwen2.5-0.5B-Instruct}",
+        "{fromScratch: {architecture: qwen2}}",
+        "6:39: spec.model.fromScratch.architecture: transformers reads every qwen2 folder with Qwen2's byte-level"
+        " tokenizer, which drops what a character tokenizer knows: set architecture to llama, or tokenizer.kind to byte",
+    ),
+    broken(
+        "{path: Qwen/Qwen2.5-0.5B-Instruct}",
         "{fromScratch: {hiddenSize: 96, heads: 4}}",
         "6:48: spec.model.fromScratch.heads: hiddenSize must be a multiple of heads, and hiddenSize / heads at least"
         " 32: lower heads or raise hiddenSize",

@@ -36,8 +36,8 @@ class Tokenizer(ApiModel):
 class FromScratch(ApiModel):
     """A small model with random weights, for tasks that start without a pretrained one."""
 
-    architecture: Literal["qwen2", "llama"] = Field(
-        "qwen2", description="Architecture family, as transformers names it."
+    architecture: Literal["llama", "qwen2"] = Field(
+        "llama", description="Architecture family, as transformers names it."
     )
     layers: Annotated[int, Field(ge=1, le=256)] = Field(4, description="Transformer layers.")
     hidden_size: Annotated[int, Field(ge=32, le=16_384)] = Field(256, description="Width of the residual stream.")
@@ -54,6 +54,12 @@ class FromScratch(ApiModel):
     tokenizer: Tokenizer = Field(default_factory=Tokenizer, description="The tokenizer, built from data.train.")
 
     rules = (
+        Rule(
+            "self.architecture != 'qwen2' || self.tokenizer.kind != 'character'",
+            "transformers reads every qwen2 folder with Qwen2's byte-level tokenizer, which drops what a character tokenizer"
+            " knows: set architecture to llama, or tokenizer.kind to byte",
+            "architecture",
+        ),
         Rule(
             "self.hiddenSize % self.heads == 0 && self.hiddenSize / self.heads >= 32",
             "hiddenSize must be a multiple of heads, and hiddenSize / heads at least 32: lower heads or raise"

@@ -27,6 +27,8 @@ log = structlog.get_logger()
 RAY_SECONDS = 120.0
 """Deadline of Ray's start."""
 
+STOPPED_EARLY = "stopped before the first step of this attempt"
+
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,8 +41,9 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     volume = Volume(root)
     nonce = claim(volume, attempt)
     error: BaseException | None = None
+    interrupt = Interrupt()
     try:
-        with interruptible() as interrupt, ProgressReporter(volume) as progress:
+        with interruptible(interrupt), ProgressReporter(volume) as progress:
             requests = Requests(volume, interrupt.asked)
             progress.phase("waiting for Ray")
             job = read_job(job_file)
@@ -48,7 +51,8 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             interrupt.listen()  # Ray put a handler of its own in its place
             Assembly(job, volume, attempt, nonce, progress, requests).run(interrupt.wait_for_steps)
     except BaseException as raised:
-        error = raised
+        # Before the loop a signal raises wherever the driver is; inside Ray's own code it comes out as another error.
+        error = StoppedOnRequest(STOPPED_EARLY) if interrupt.ended_start else raised
         log.exception("attempt_failed")
     finally:
         ray.shutdown()
@@ -72,6 +76,10 @@ class Interrupt:
         for number in _STOP_SIGNALS:
             signal.signal(number, self._handle)
 
+    @property
+    def ended_start(self) -> bool:
+        return self.asked.is_set() and not self.steps_run
+
     def wait_for_steps(self) -> None:
         """From now on, a step runs and somebody looks whether `asked` is set."""
         self.steps_run = True
@@ -81,17 +89,16 @@ class Interrupt:
             os._exit(128 + number)
         self.asked.set()
         if not self.steps_run:
-            raise StoppedOnRequest("stopped before the first step of this attempt")
+            raise StoppedOnRequest(STOPPED_EARLY)
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
+def interruptible(interrupt: Interrupt) -> Iterator[None]:
     """Handle signals, and leave the process's own handlers as they were."""
     previous = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    interrupt = Interrupt()
     interrupt.listen()
     try:
-        yield interrupt
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
