@@ -448,7 +448,8 @@ BROKEN = (
         "{path: Qwen/Qwen2.5-0.5B-Instruct}",
         "{fromScratch: {architecture: qwen2}}",
         "6:39: spec.model.fromScratch.architecture: transformers reads every qwen2 folder with Qwen2's byte-level"
-        " tokenizer, which drops what a character tokenizer knows: set architecture to llama, or tokenizer.kind to byte",
+        " tokenizer, which drops what a character tokenizer knows: set architecture to llama, or tokenizer.kind to"
+        " byte",
     ),
     broken(
         "{path: Qwen/Qwen2.5-0.5B-Instruct}",

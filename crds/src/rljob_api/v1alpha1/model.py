@@ -56,8 +56,8 @@ class FromScratch(ApiModel):
     rules = (
         Rule(
             "self.architecture != 'qwen2' || self.tokenizer.kind != 'character'",
-            "transformers reads every qwen2 folder with Qwen2's byte-level tokenizer, which drops what a character tokenizer"
-            " knows: set architecture to llama, or tokenizer.kind to byte",
+            "transformers reads every qwen2 folder with Qwen2's byte-level tokenizer, which drops what a character"
+            " tokenizer knows: set architecture to llama, or tokenizer.kind to byte",
             "architecture",
         ),
         Rule(
