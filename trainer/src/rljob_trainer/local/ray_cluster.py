@@ -52,7 +52,8 @@ def local_ray(gpus: int, log: Path, environment: Mapping[str, str]) -> Iterator[
     folder = Path(tempfile.mkdtemp(prefix="rljob-ray-"))  # short: the names of sockets in it may have 107 bytes
     try:
         command = [sys.executable, "-m", "rljob_trainer.local.ray_head", str(folder), str(gpus)]
-        head = start_child(command, log, environment, orphaned=signal.SIGTERM)
+        # Temporary files of its workers too: vLLM leaves some, and they go with the folder.
+        head = start_child(command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM)
         try:
             yield LocalRay(folder / ADDRESS, head, log)
         finally:
