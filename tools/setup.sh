@@ -33,6 +33,7 @@ make_venv() {
 }
 
 configure_uv() {  # it reads its own settings only
+    export UV_COMPILE_BYTECODE=1  # else each process of a run compiles its imports again, where Python may not write them
     local index cert
     index=$(pip_setting index-url)
     cert=$(pip_setting cert)
