@@ -97,12 +97,14 @@ class GroupScore:
     rewards: [samples], the weighted sum.
     components: each reward function's own value and its logged numbers, [samples] each.
     error: why the group must be left out (policy drop_group), naming the sample; None if it was scored.
+    retries: how often a response was scored anew because its process was killed; 0 for a group of the journal.
     """
 
     prompt_id: str
     rewards: Floats
     components: Mapping[str, Floats] = field(default_factory=dict)
     error: str | None = None
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class GroupSummary:
     """What the controller knows of a group while its tensors stay where they are: metadata only.
 
     prompt_tokens: P. response_tokens: [samples]. truncated: [samples], cut at the limit.
+    digest: names the group by all that an update can depend on.
     """
 
     prompt_id: str
@@ -118,3 +121,4 @@ class GroupSummary:
     response_tokens: tuple[int, ...]
     truncated: tuple[bool, ...]
     score: GroupScore
+    digest: str

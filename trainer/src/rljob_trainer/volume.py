@@ -1,10 +1,12 @@
 """The run's volume: the same folders locally (`--dir`) and on the PVC. Light: no torch, no Ray.
 
     job.json                          {jobUid, name, layoutVersion}
-    attempts/<n>.json                 the claim of attempt n: nonce, what it resumed from
+    attempts/<n>.json                 the claim of attempt n: nonce, what it continues (checkpoint/lineage.py)
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
     checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count
+    journal/a<n>/step-<s>.journal     groups that attempt n finished for step s, until a checkpoint makes them needless
     metrics/a<n>.jsonl                one line a step
+    metrics/a<n>.before.jsonl         the steps before, where attempt n began from another run's checkpoint
     samples/a<n>.jsonl                some responses, for people
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
@@ -63,8 +65,18 @@ class Volume:
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step}-a{attempt}"
 
+    @property
+    def journals(self) -> Path:
+        return self.root / "journal"
+
+    def journal(self, attempt: int, step: int) -> Path:
+        return self.journals / f"a{attempt}" / f"step-{step}.journal"
+
     def metrics(self, attempt: int) -> Path:
         return self.root / "metrics" / f"a{attempt}.jsonl"
+
+    def metrics_before(self, attempt: int) -> Path:
+        return self.root / "metrics" / f"a{attempt}.before.jsonl"
 
     def samples(self, attempt: int) -> Path:
         return self.root / "samples" / f"a{attempt}.jsonl"

@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rewards.pool import Response, RewardPool
 from rljob_trainer.types import Group, GroupSummary, Sample
 
@@ -34,14 +35,7 @@ class RewardWorker:
             RewardError, InfrastructureError: as RewardPool.score.
         """
         score = self._pool.score(group.prompt, [self._response(sample) for sample in group.samples])
-        return GroupSummary(
-            prompt_id=group.prompt.id,
-            policy_version=group.policy_version,
-            prompt_tokens=len(group.prompt.token_ids),
-            response_tokens=tuple(len(sample.token_ids) for sample in group.samples),
-            truncated=tuple(sample.finish_reason == "length" for sample in group.samples),
-            score=score,
-        )
+        return summarise(group, score)
 
     def close(self) -> None:
         """End the reward processes."""

@@ -1,0 +1,89 @@
+"""Names of policies and of settings, by content: equal names mean equal origins, in every process and attempt.
+
+digest of version 0    = H(job uid, nonce of the attempt that started anew)
+digest of version v+1  = H(digest of version v, update fingerprint, digests of what the update used, in order)
+
+Whoever repeats the same updates from the same checkpoint with the same groups arrives at the same digest.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rljob_api import ResolvedSpec
+from rljob_api.v1alpha1.rewards import RewardFunction
+
+# What changes speed and memory alone; a field that is not named here counts.
+_ROLLOUT_SPEED = {
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "enforce_eager",
+    "deadline",
+    "validation",
+    "weight_sync",
+}
+_ACTOR_SPEED = {"tokens_per_micro_batch", "gradient_checkpointing", "fsdp"}
+_REWARDS_SPEED = {"processes"}
+
+
+def content_hash(*parts: str | bytes) -> str:
+    """32 hexadecimal digits that depend on each part and on where one ends and the next begins."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hashed.update(len(data).to_bytes(8, "little"))
+        hashed.update(data)
+    return hashed.hexdigest()
+
+
+def first_digest(job_uid: str, nonce: str) -> str:
+    """Digest of the policy before its first update. nonce: of the attempt that started anew."""
+    return content_hash("first", job_uid, nonce)
+
+
+def next_digest(digest: str, fingerprint: str, used: Sequence[str]) -> str:
+    """Digest of the policy after an update of the policy `digest`.
+
+    fingerprint: update_fingerprint of the spec. used: digests of the groups, or names of the rows, in order.
+    """
+    return content_hash("next", digest, fingerprint, *used)
+
+
+def update_fingerprint(spec: ResolvedSpec) -> str:
+    """Everything in the spec that decides what an update makes of its samples."""
+    actor = spec.actor.model_dump(mode="json", exclude=_ACTOR_SPEED)
+    decay_steps = None if spec.actor.lr_schedule == "constant" else spec.training.steps
+    sft = spec.sft.model_dump(mode="json") if spec.sft else None
+    return content_hash("update", _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft))
+
+
+def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
+    """Everything but prompts and policy that decides what is generated and how it is scored.
+
+    base_dir: where relative paths of reward files start; the content of those files counts.
+    """
+    rollout = spec.rollout.model_dump(mode="json", exclude=_ROLLOUT_SPEED)
+    rewards = spec.rewards.model_dump(mode="json", exclude=_REWARDS_SPEED)
+    sources = [_source(function, base_dir) for function in spec.rewards.functions]
+    settings = _json(_dump(spec.model), spec.data.max_response_tokens, rollout, rewards)
+    return content_hash("rollout", settings, *sources)
+
+
+def _source(function: RewardFunction, base_dir: Path) -> bytes:
+    """The file of reward code that lies beside the job. A missing one is for the loader to name."""
+    candidates = [base_dir / function.path] if function.path else []
+    if function.module:
+        module = base_dir.joinpath(*function.module.split("."))
+        candidates = [module.with_name(f"{module.name}.py"), module / "__init__.py"]
+    return next((path.read_bytes() for path in candidates if path.is_file()), b"")
+
+
+def _dump(block: Any) -> Any:
+    return block.model_dump(mode="json")
+
+
+def _json(*values: Any) -> str:
+    return json.dumps(values, sort_keys=True)
