@@ -85,6 +85,7 @@ GOOD = (
         ("engine: vllm\n    samplesPerPrompt: 8", "samplesPerPrompt: 1"),
         ("  actor:", "  algorithm: {preset: reinforce_plus_plus}\n  actor:"),
     ),
+    good("deterministic", ("engine: vllm", "engine: hf\n    deterministic: true")),
     good("labels", ("  name: gsm8k-grpo", "  name: gsm8k-grpo\n  labels: {kueue.x-k8s.io/queue-name: research}")),
     good(
         "an object read back",
@@ -500,6 +501,12 @@ BROKEN = (
         " cluster.nodes x cluster.ranksPerNode",
         "11:25: spec.rollout.tensorParallelSize: an engine stays within one node: rollout.tensorParallelSize must"
         " divide cluster.gpusPerNode",
+    ),
+    broken(
+        "    engine: vllm",
+        "    engine: vllm\n    deterministic: true",
+        "12:20: spec.rollout.deterministic: rollout.deterministic needs rollout.engine: hf, because vllm's rounding"
+        " depends on its batches: set it, or remove rollout.deterministic",
     ),
     broken(
         "    engine: vllm",

@@ -69,6 +69,13 @@ class Rollout(ApiModel):
     enforce_eager: bool = Field(
         False, description="Run vLLM without CUDA graphs and compilation: starts faster, generates slower."
     )
+    deterministic: bool = Field(
+        False,
+        description=(
+            "Generate each prompt's responses by themselves (engine hf), so that runs on CPUs of one kind and with the "
+            "same number of ranks repeat bit for bit, also after failures. Slower: the batches are small."
+        ),
+    )
     deadline: Duration = Field("30m", description="Longest that one step's generation may take.")
     validation: ValidationSampling = Field(
         default_factory=ValidationSampling, description="Sampling of validation responses."
@@ -80,6 +87,12 @@ class Rollout(ApiModel):
             "duration(self.deadline) > duration('0s')",
             "rollout.deadline must be above 0s: set it to 30m, say",
             "deadline",
+        ),
+        Rule(
+            "!self.deterministic || self.engine == 'hf'",
+            "rollout.deterministic needs rollout.engine: hf, because vllm's rounding depends on its batches: set it, or"
+            " remove rollout.deterministic",
+            "deterministic",
         ),
         Rule("self.topK != 0", "rollout.topK of 0 leaves no token to sample: set it to -1 for all tokens", "topK"),
     )
