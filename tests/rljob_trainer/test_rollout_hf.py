@@ -1,5 +1,6 @@
 """Engine hf against transformers' own generate and forward."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollout_support import (
     END,
     MAX_MODEL_LEN,
+    RemoteEngine,
     forward_log_probs,
     largest_gap,
     make_policy,
@@ -181,6 +183,61 @@ def test_bfloat16_log_probs_are_near_transformers(model_dir, policy):
     for sample in engine.generate(requests(prompts), Sampling(max_tokens=8)):
         theirs = forward_log_probs(reference, prompts[int(sample.prompt_id)], sample.token_ids)
         assert np.abs(sample.log_probs - theirs).mean() < 0.1
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def bits(samples):
+    return {
+        (s.prompt_id, s.sample_index): (s.token_ids.tobytes(), s.log_probs.tobytes(), s.finish_reason) for s in samples
+    }
+
+
+@pytest.fixture
+def deterministic(model_dir, policy, one_thread):
+    engine = HfEngine(settings("hf", model_dir, deterministic=True))
+    sync(engine, policy, 0)
+    return engine
+
+
+GROUPS = requests(random_prompts(8), samples=5)
+DETERMINISTIC_SAMPLING = Sampling(max_tokens=60, top_p=0.95)
+
+
+def test_a_deterministic_group_is_bit_for_bit_the_same_in_any_company(deterministic):
+    together = bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))
+    assert {reason for *_, reason in together.values()} == {"stop", "length"}
+    for start in reversed(range(0, len(GROUPS), 5)):
+        alone = bits(deterministic.generate(GROUPS[start : start + 5], DETERMINISTIC_SAMPLING))
+        assert alone.items() <= together.items()
+    missing = [request for prompt in "6142" for request in GROUPS if request.prompt_id == prompt]
+    assert bits(deterministic.generate(missing, DETERMINISTIC_SAMPLING)).items() <= together.items()
+
+
+def test_a_deterministic_group_is_bit_for_bit_the_same_in_another_process_and_thread(deterministic, model_dir, policy):
+    here = bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))
+    other = RemoteEngine(settings("hf", model_dir, deterministic=True))
+    try:
+        sync(other, policy, 0)
+        assert bits(other.generate(GROUPS[10:25], DETERMINISTIC_SAMPLING)).items() <= here.items()
+    finally:
+        other.close()
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))).result() == here
+
+
+def test_a_deterministic_group_larger_than_the_batch_is_refilled_alike(model_dir, policy, one_thread):
+    engine = HfEngine(settings("hf", model_dir, deterministic=True, max_num_seqs=3))
+    sync(engine, policy, 0)
+    together = bits(engine.generate(GROUPS, DETERMINISTIC_SAMPLING))
+    assert bits(engine.generate(GROUPS[15:20], DETERMINISTIC_SAMPLING)).items() <= together.items()
+    assert len(together) == len(GROUPS)
 
 
 def test_tied_embeddings_are_loaded_once(tmp_path):

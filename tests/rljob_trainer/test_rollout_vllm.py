@@ -2,12 +2,13 @@
 
 import importlib.util
 from dataclasses import replace
+from threading import Event, Timer
 
 import numpy as np
 import pytest
 import torch
 
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import FencedError, InfrastructureError, JobError
 from rljob_trainer.rollout.engine import NO_WEIGHTS
 from rljob_trainer.rollout.vllm import VllmEngine
 from rljob_trainer.rollout.vllm_worker import checkpoint_names
@@ -134,16 +135,48 @@ def test_a_prompt_without_room_is_refused(engine):
         engine.generate(requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5))
 
 
-def abandon(engine, wanted):
+def close_early(engine, wanted):
     """Take two samples and drop the rest."""
     stream = engine.generate(wanted, Sampling(max_tokens=80))
     taken = [next(stream), next(stream)]
     stream.close()
-    return len(taken), engine._engine.get_num_unfinished_requests()
+    return len(taken), left_over(engine)
 
 
-def test_abandoned_requests_are_aborted(engine):
-    assert engine.call(abandon, requests(random_prompts(30))) == (2, 0)
+def abandon(engine, wanted):
+    """Take two samples; another thread abandons the call while vLLM computes the next ones."""
+    abandoned = Event()
+    stream = engine.generate(wanted, Sampling(max_tokens=80), abandoned)
+    taken = [next(stream), next(stream)]
+    Timer(0.01, abandoned.set).start()
+    with pytest.raises(FencedError, match="another attempt"):
+        taken.extend(stream)
+    return len(taken) < len(wanted), left_over(engine)
+
+
+def left_over(engine):
+    """Requests that vLLM still knows, and blocks of its KV cache that they hold."""
+    core = engine._engine.engine_core.engine_core
+    pool = core.scheduler.kv_cache_manager.block_pool
+    held = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one block is vLLM's own
+    return engine._engine.get_num_unfinished_requests(), held
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(close_early, 2), (abandon, True)])
+def test_a_call_that_ends_early_leaves_nothing_behind(engine, policies, end, outcome):
+    prompts = random_prompts(30)
+    before = by_name(engine.generate(requests(prompts[:4]), Sampling(max_tokens=10)))
+    assert engine.call(end, requests(prompts)) == (outcome, (0, 0))
+    after = by_name(engine.generate(requests(prompts[:4]), Sampling(max_tokens=10)))
+    assert all(after[key].token_ids.tolist() == before[key].token_ids.tolist() for key in before)
+    sync(engine, policies[1], 1)
+    check_by_probe(engine, policies[1], 1)
+
+
+def test_an_update_that_was_cut_off_starts_anew(engine, policies):
+    engine.begin_update(1)
+    sync(engine, policies[1], 1)
+    check_by_probe(engine, policies[1], 1)
 
 
 def test_a_good_sync_passes_the_probe(engine, policies):

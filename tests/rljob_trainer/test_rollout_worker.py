@@ -1,9 +1,11 @@
 """One engine as a worker: groups, seeds, the probe, the updates."""
 
+import threading
+
 import numpy as np
 import pytest
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import FencedError, InfrastructureError
 from rljob_trainer.rollout.engine import NO_WEIGHTS
 from rljob_trainer.rollout.worker import RolloutWorker, sample_seed
 from rljob_trainer.types import Prompt, Sampling
@@ -62,6 +64,54 @@ def test_a_group_that_stays_incomplete_is_an_error_and_no_group(worker, monkeypa
     monkeypatch.setattr(worker.engine, "generate", lambda *call: (s for s in generate(*call) if s.sample_index))
     with pytest.raises(InfrastructureError, match="2 of 2 prompts unfinished"):
         list(worker.generate_groups(prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))
+
+
+def seeds_of(wanted):
+    return [[sample_seed(0, 1, prompt.id, index) for index in range(4)] for prompt in wanted]
+
+
+def token_ids(worker, wanted):
+    groups = worker.generate_groups(wanted, Sampling(max_tokens=10), seeds_of(wanted))
+    return {group.prompt.id: [sample.token_ids.tolist() for sample in group.samples] for group in groups}
+
+
+def groups_until_abandoned(worker, wanted, abandon):
+    """The groups of a call that `abandon` ended after its first one."""
+    stream = worker.generate_groups(wanted, Sampling(max_tokens=100), seeds_of(wanted))
+    groups = [next(stream)]
+    abandon()
+    with pytest.raises(FencedError, match="another attempt"):
+        groups.extend(stream)
+    return groups
+
+
+def test_an_abandoned_call_ends_and_leaves_nothing_to_the_next(worker, model_dir):
+    wanted = prompts(40)
+    before = token_ids(worker, wanted[:4])
+    assert len(groups_until_abandoned(worker, wanted, worker.abandon)) < len(wanted)
+    assert token_ids(worker, wanted[:4]) == before
+    sync(worker.engine, make_policy(model_dir, 1), 6)
+    (group,) = worker.generate_groups(wanted[:1], Sampling(max_tokens=2), seeds_of(wanted[:1]))
+    assert group.policy_version == 6
+
+
+def test_a_call_is_abandoned_from_another_thread(worker):
+    abandon = threading.Thread(target=worker.abandon)
+    assert len(groups_until_abandoned(worker, prompts(40), abandon.start)) < 40
+    abandon.join()
+
+
+def test_an_abandon_between_calls_reaches_none(worker):
+    worker.abandon()
+    assert len(list(worker.generate_groups(prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))) == 2
+    worker.abandon()
+    assert len(worker.probe(probe_prompts(VOCAB), 2)) == len(probe_prompts(VOCAB))
+
+
+def test_an_update_that_was_cut_off_starts_anew(worker, model_dir):
+    worker.begin_update(6)
+    sync(worker.engine, make_policy(model_dir, 1), 6)
+    assert worker.policy_version() == 6
 
 
 def test_the_probe_answers_in_the_order_of_its_prompts(worker, model_dir):

@@ -11,15 +11,17 @@ An engine moves through these states; any other call order raises Infrastructure
       sleep()               GPU memory is given back; the weights are gone, so an update comes next
       begin_update(v + 1)   ...
 
-sleep and wake may be left out where engine and trainer do not share a GPU. An update that raises leaves the engine
-unusable: the caller closes it and starts another.
+sleep and wake may be left out where engine and trainer do not share a GPU. An update that was cut off, as by the death
+of its driver, starts anew with begin_update; one that raises leaves the engine unusable: the caller closes it and
+starts another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Literal, Protocol
 
-from rljob_trainer.errors import JobError
+from rljob_trainer.errors import FencedError, JobError
 from rljob_trainer.types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weight_sync.bucket import BucketDescriptor
 
@@ -40,6 +42,7 @@ class EngineSettings:
     enforce_eager: no CUDA graphs, no compilation (vllm).
     seed: of an engine that does not sample by each request's seed (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
+    deterministic: responses are bit for bit the same whatever else is generated (hf, on one CPU thread).
     """
 
     kind: Literal["hf", "vllm"]
@@ -53,6 +56,7 @@ class EngineSettings:
     enforce_eager: bool = False
     seed: int = 0
     trust_remote_code: bool = False
+    deterministic: bool = False
 
 
 class RolloutEngine(Protocol):
@@ -62,10 +66,15 @@ class RolloutEngine(Protocol):
     def policy_version(self) -> int:
         """The version of the last finished update, or NO_WEIGHTS."""
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
+    ) -> Iterator[Sample]:
         """Each sample at the moment it is finished, in any order.
 
+        abandoned: set it from another thread to end the call at its next token. However a call ends, nothing of it
+            is left in the engine.
         Raises InfrastructureError where a response cannot be made; a sample is never empty for that reason.
+        Raises FencedError once `abandoned` is set.
         """
 
     def begin_update(self, version: int) -> None:
@@ -95,6 +104,12 @@ def check_lengths(requests: Sequence[GenerationRequest], settings: EngineSetting
             f"a prompt of {longest} tokens leaves no room for a response in {settings.max_model_len} tokens: lower it",
             field="spec.data.maxPromptTokens",
         )
+
+
+def check_abandoned(abandoned: Event | None) -> None:
+    """Raises FencedError for a call that was abandoned."""
+    if abandoned is not None and abandoned.is_set():
+        raise FencedError("the responses were abandoned: another attempt takes the rollout engine over")
 
 
 def import_engine(settings: EngineSettings) -> Callable[[EngineSettings], RolloutEngine]:

@@ -6,7 +6,8 @@ queue of requests ──admit──> rows of the batch ──decode step──> 
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Event
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from transformers.cache_utils import DynamicCache
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.rollout.attention import GROUPED
 from rljob_trainer.rollout.batch import Batch
-from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_lengths
+from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths
 from rljob_trainer.rollout.slots import SlotCache
 from rljob_trainer.rollout.tokenizer import StopStrings, end_token_ids, load_tokenizer
 from rljob_trainer.types import GenerationRequest, Ids, Sample, Sampling
@@ -46,15 +47,31 @@ class HfEngine:
     def policy_version(self) -> int:
         return self._version
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
+    ) -> Iterator[Sample]:
         if self._version == NO_WEIGHTS:
             raise InfrastructureError(
                 "the rollout engine has no weights: a weight sync must finish before it generates"
             )
         check_lengths(requests, self._settings)
-        if requests:
-            stops = StopStrings(self._tokenizer, sampling.stop)
-            yield from _Generation(self._model, self._settings, requests, sampling, self._end_ids, stops).run()
+        stops = StopStrings(self._tokenizer, sampling.stop)
+        for batch in self._batches(requests):
+            generation = _Generation(self._model, self._settings, batch, sampling, self._end_ids, stops)
+            yield from generation.run(abandoned)
+
+    def _batches(self, requests: Sequence[GenerationRequest]) -> Iterable[Sequence[GenerationRequest]]:
+        """What is generated together: everything or, deterministic, the requests of one prompt.
+
+        Rounding depends on the shapes of a batch. Those of a group alone, from its first token to its last, follow
+        from its prompt, seeds and weights, and from nothing else.
+        """
+        if not self._settings.deterministic:
+            return [requests] if requests else []
+        groups: dict[str, list[GenerationRequest]] = {}
+        for request in requests:
+            groups.setdefault(request.prompt_id, []).append(request)
+        return groups.values()
 
     def begin_update(self, version: int) -> None:
         self._version = NO_WEIGHTS
@@ -128,8 +145,9 @@ class _Generation:
         self.columns = torch.arange(capacity, device=end_ids.device)
         self.device = end_ids.device
 
-    def run(self) -> Iterator[Sample]:
+    def run(self, abandoned: Event | None) -> Iterator[Sample]:
         while self.queue or self.batch.active:
+            check_abandoned(abandoned)
             free = self.batch.slots - self.batch.active
             if self.queue and free >= self.batch.slots * REFILL_SHARE:
                 self._prefill(free)

@@ -4,12 +4,13 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_lengths
+from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths
 from rljob_trainer.rollout.tokenizer import end_token_ids
 from rljob_trainer.rollout.vllm_worker import EXTENSION
 from rljob_trainer.types import FinishReason, GenerationRequest, Sample, Sampling
@@ -45,14 +46,16 @@ class VllmEngine:
         config = self._engine.vllm_config
         self._seeded = settings.device == "cpu" or getattr(config, "use_v2_model_runner", False)
         self._version = NO_WEIGHTS
-        self._asleep = False
+        self._asleep: set[str] = set()
         self._calls = 0
 
     @property
     def policy_version(self) -> int:
         return self._version
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+    def generate(
+        self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
+    ) -> Iterator[Sample]:
         if self._version == NO_WEIGHTS or self._asleep:
             raise InfrastructureError("the rollout engine has no weights or sleeps: update it and wake it first")
         check_lengths(requests, self._settings)
@@ -63,6 +66,7 @@ class VllmEngine:
             for key, request in waiting.items():
                 self._add(key, request, sampling)
             while waiting:
+                check_abandoned(abandoned)
                 with _as_infrastructure_error("while generating"):
                     outputs = self._engine.step()
                 for output in outputs:
@@ -98,8 +102,7 @@ class VllmEngine:
 
     def begin_update(self, version: int) -> None:
         self._version = NO_WEIGHTS
-        if self._asleep:
-            self._engine.wake_up(tags=["weights"])
+        self._wake("weights")
         self._in_workers("rljob_begin_update", version)
 
     def load_bucket(self, bucket: BucketDescriptor) -> None:
@@ -114,12 +117,16 @@ class VllmEngine:
     def sleep(self) -> None:
         if self._settings.device == "cuda":
             self._engine.sleep(level=2)
-            self._version, self._asleep = NO_WEIGHTS, True
+            self._version, self._asleep = NO_WEIGHTS, {"weights", "kv_cache"}
 
     def wake(self) -> None:
-        if self._asleep:
-            self._engine.wake_up(tags=["kv_cache"])
-            self._asleep = False
+        self._wake("kv_cache")
+
+    def _wake(self, tag: str) -> None:
+        """Once for each sleep: mapping memory that is mapped is an error."""
+        if tag in self._asleep:
+            self._engine.wake_up(tags=[tag])
+            self._asleep.remove(tag)
 
     def close(self) -> None:
         if self._engine is not None:

@@ -1,7 +1,9 @@
 """One engine in a process of its own, speaking in prompts and groups. A Ray actor wraps this class."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
+from threading import Event
 from typing import Any
 
 from rljob_trainer.errors import InfrastructureError
@@ -24,9 +26,15 @@ class RolloutWorker:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self._engine: RolloutEngine | None = None
+        self._abandoned = Event()
 
-    def start(self) -> dict[str, Any]:
-        """Build the engine (seconds to minutes). Returns what a log should say about it."""
+    def start(self, gpus: Sequence[str] = ()) -> dict[str, Any]:
+        """Build the engine (seconds to minutes). Returns what a log should say about it.
+
+        gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them.
+        """
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         self._engine = create_engine(self.settings)
         return {"engine": self.settings.kind, "device": self.settings.device, "dtype": self.settings.dtype}
 
@@ -49,7 +57,7 @@ class RolloutWorker:
         waiting: dict[str, list[Sample]] = {prompt.id: [] for prompt in prompts}
         wanted = {prompt.id: (prompt, len(row)) for prompt, row in zip(prompts, seeds, strict=True)}
         version = self.engine.policy_version
-        for sample in self.engine.generate(_requests(prompts, seeds), sampling):
+        for sample in self._generate(_requests(prompts, seeds), sampling):
             done = waiting[sample.prompt_id]
             done.append(sample)
             prompt, samples = wanted[sample.prompt_id]
@@ -61,8 +69,19 @@ class RolloutWorker:
     def probe(self, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
         """A sample at temperature 1 for each of the fixed `prompts`, in their order, along the normal path."""
         requests = [GenerationRequest("probe", index, ids, PROBE_SEED) for index, ids in enumerate(prompts)]
-        samples = self.engine.generate(requests, Sampling(max_tokens=max_tokens))
+        samples = self._generate(requests, Sampling(max_tokens=max_tokens))
         return sorted(samples, key=lambda sample: sample.sample_index)
+
+    def _generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+        self._abandoned = Event()  # one for each call: an abandon that comes late reaches no later call
+        return self.engine.generate(requests, sampling, self._abandoned)
+
+    def abandon(self) -> None:
+        """From another thread: end generate_groups or probe, if one runs, at its next token; it raises FencedError.
+
+        The engine keeps nothing of it and takes the next call.
+        """
+        self._abandoned.set()
 
     def begin_update(self, version: int) -> None:
         self.engine.begin_update(version)
