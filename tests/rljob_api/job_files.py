@@ -110,6 +110,18 @@ GOOD = (
         "source code", ("builtin: gsm8k", "source: |\n        def compute_score(*row, **more):\n          return 1.0")
     ),
     good("a null takes the default", ("samplesPerPrompt: 8", "samplesPerPrompt:")),
+    good(
+        "a policy of recovery",
+        (
+            "  training:",
+            (
+                "  recovery:\n    maxRestarts: 0\n    backoff: {initial: 0s, factor: 1, max: 0s}\n"
+                "    rules: [{onExitCodes: [137, 79], action: restart_uncharged},"
+                " {onReasons: [RankHung], onExitCodes: [75], action: give_up}]\n"
+                "    hangAfter: 1s\n    takeoverWithin: 1ms\n  training:"
+            ),
+        ),
+    ),
     good("whole floats are integers", ("steps: 100", "steps: 100.0")),
     good("numbers of YAML 1.1", ("steps: 100", "steps: 1_000"), ("promptsPerStep: 64", "promptsPerStep: 0x40")),
     good("words for booleans", ("promptsPerStep: 64", "shuffle: no")),
@@ -207,7 +219,7 @@ BROKEN = (
         "  training:",
         "  optimizer: {}\n  training:",
         "20:3: spec.optimizer: unknown field. The fields here are model, data, algorithm, sft, rollout, actor, rewards,"
-        " training, checkpoint, cluster, env",
+        " training, checkpoint, cluster, env, recovery",
     ),
     broken("spec:", "data: {}\nspec:", "5:1: data: unknown field. Did you mean spec.data or spec.sft.data?"),
     broken(
@@ -586,6 +598,35 @@ BROKEN = (
         "    functions:",
         "    timeout: 0ms\n    functions:",
         "17:14: spec.rewards.timeout: rewards.timeout must be above 0s: set it to 30s, say",
+    ),
+    broken(
+        "  training:",
+        "  recovery: {backoff: {initial: 90s}}\n  training:",
+        "20:33: spec.recovery.backoff.initial: recovery.backoff.initial must not exceed recovery.backoff.max: lower it,"
+        " or raise recovery.backoff.max",
+    ),
+    broken(
+        "  training:",
+        "  recovery: {rules: [{action: restart}, {onExitCodes: [75, 76], action: give_up}]}\n  training:",
+        "20:22: spec.recovery.rules[0].onExitCodes: a recovery rule must say which failures it is for: set onExitCodes"
+        " or onReasons",
+        "20:55: spec.recovery.rules[1].onExitCodes: 76 (stopped on request) and 77 (another attempt took over) are no"
+        " failures: remove them from onExitCodes",
+    ),
+    broken(
+        "  training:",
+        "  recovery: {rules: [{onExitCodes: [-9, 0], onReasons: [rank hung], action: ignore}]}\n  training:",
+        "20:37: spec.recovery.rules[0].onExitCodes[0]: must be from 1 to 255; got -9",
+        "20:41: spec.recovery.rules[0].onExitCodes[1]: must be from 1 to 255; got 0",
+        "20:57: spec.recovery.rules[0].onReasons[0]: must be one CamelCase word; got 'rank hung'",
+        "20:77: spec.recovery.rules[0].action: must be one of restart, restart_uncharged, give_up; got 'ignore'",
+    ),
+    broken(
+        "  training:",
+        "  recovery: {hangAfter: 500ms, takeoverWithin: 0s}\n  training:",
+        "20:25: spec.recovery.hangAfter: recovery.hangAfter must be 1s or more, or sound processes count as lost: set"
+        " it to 2m, say",
+        "20:48: spec.recovery.takeoverWithin: recovery.takeoverWithin must be above 0s: set it to 120s, say",
     ),
     broken(
         "  training:",

@@ -123,6 +123,7 @@ def test_show_prints_blocks_in_the_order_of_the_api_and_source_as_a_block():
         "checkpoint",
         "cluster",
         "env: []",
+        "recovery",
     ]
     assert "      source: |\n        def compute_score(*row):\n          return 1.0\n" in shown
     assert "clipRatioHigh" not in shown

@@ -5,6 +5,7 @@ from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.base import ApiModel, Rule
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import FromScratch, Model, Tokenizer
+from rljob_api.v1alpha1.recovery import Backoff, Recovery, RecoveryRule
 from rljob_api.v1alpha1.rewards import RewardFunction, Rewards
 from rljob_api.v1alpha1.rljob import ObjectMeta, RLJob, RLJobSpec
 from rljob_api.v1alpha1.rollout import Rollout, ValidationSampling, WeightSync
@@ -16,6 +17,7 @@ __all__ = [
     "Actor",
     "Algorithm",
     "ApiModel",
+    "Backoff",
     "Checkpoint",
     "CheckpointStatus",
     "Cluster",
@@ -32,6 +34,8 @@ __all__ = [
     "RLJob",
     "RLJobSpec",
     "RLJobStatus",
+    "Recovery",
+    "RecoveryRule",
     "RewardFunction",
     "Rewards",
     "Rollout",

@@ -52,6 +52,7 @@ NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+REASON_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
 PATTERN_MEANINGS = {
@@ -60,6 +61,7 @@ PATTERN_MEANINGS = {
     OBJECT_NAME_PATTERN: "lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
+    REASON_PATTERN: "one CamelCase word",
     MODULE_PATTERN: "a Python module such as package.module",
 }
 """Each pattern of the API in words, for people whose text does not match."""

@@ -9,6 +9,7 @@ from rljob_api.v1alpha1.algorithm import Algorithm, governed
 from rljob_api.v1alpha1.base import ApiModel, Rule, list_map
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
+from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
@@ -41,6 +42,7 @@ class RLJobSpec(ApiModel):
         description="Environment variables of the trainer's processes.",
         json_schema_extra=list_map("name"),
     )
+    recovery: Recovery = Field(default_factory=Recovery, description="What happens after a failure.")
 
     rules = (
         Rule(
