@@ -231,6 +231,138 @@ def test_when_no_process_can_be_started_it_is_infrastructure(pool_of, monkeypatc
         check_rewards(rewards(), tmp_path)
 
 
+# ---- infrastructure
+
+
+COUNT = """
+import os, pathlib, signal, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, folder=""):
+    calls = pathlib.Path(folder, "calls")
+    with calls.open("a") as file:
+        print(os.getpid(), file=file)
+    call = len(calls.read_text().splitlines())
+    if solution_str == "slow once" and call == 1:
+        time.sleep(60)
+    if solution_str == "raise":
+        raise ValueError
+    if solution_str == "exit":
+        os._exit(3)
+    if solution_str in signal.Signals.__members__:
+        os.kill(os.getpid(), signal.Signals[solution_str])
+    return 5.0
+"""
+
+
+@pytest.fixture
+def counted(pool_of, tmp_path):
+    """A pool whose function counts its calls, and the process of each call so far."""
+
+    def calls():
+        path = tmp_path / "calls"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    return pool_of(rewards({"name": "own", "source": COUNT, "arguments": {"folder": str(tmp_path)}})), calls
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_a_response_whose_process_is_killed_or_stopped_from_outside_is_scored_again(counted, sign):
+    pool, calls = counted
+    started = time.monotonic()
+    future = pool.submit(prompt(), responses("slow once", "fine"))
+    until(calls)
+    os.kill(calls()[0], sign)
+    score = future.result()
+    assert (score.rewards.tolist(), score.error, score.retries) == ([5, 5], None, 1)
+    assert len(calls()) == 3
+    assert time.monotonic() - started < 10  # of a timeout of 20 s
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("SIGKILL", 3), ("SIGTERM", 3), ("SIGSTOP", 3), ("SIGSEGV", 1)])
+def test_a_function_that_ends_its_own_process_is_blamed_in_the_end(counted, kind, expected):
+    pool, calls = counted
+    with pytest.raises(RewardError, match=f"reward own .*process.*sample 0: '{kind}'"):
+        pool.score(prompt(), responses(kind))
+    assert len(calls()) == expected
+
+
+@pytest.mark.parametrize("kind", ["raise", "exit"])
+def test_an_error_of_the_function_is_not_tried_again(counted, kind):
+    pool, calls = counted
+    with pytest.raises(RewardError):
+        pool.score(prompt(), responses(kind))
+    assert len(calls()) == 1
+
+
+def test_retries_are_counted_for_a_dropped_group_too(pool_of):
+    score = pool_of(rewards(on_error="drop_group")).score(prompt(), responses("fine", "oom"))
+    assert "SIGKILL" in score.error
+    assert score.retries == 2
+
+
+def test_an_idle_process_that_was_stopped_is_replaced(pool_of):
+    pool = pool_of(rewards())
+    first = int(pool.score(prompt(), responses("pid")).rewards[0])
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: psutil.Process(first).status() == psutil.STATUS_STOPPED)
+    score = pool.score(prompt(), responses("pid"))
+    assert (int(score.rewards[0]) != first, score.retries) == (True, 0)
+
+
+def test_a_process_killed_while_it_loads_is_started_again(tmp_path, pool_of):
+    source = f"""
+        import os, pathlib, signal
+
+        starts = pathlib.Path({str(tmp_path / "starts")!r})
+        with starts.open("a") as file:
+            file.write(".")
+        if len(starts.read_text()) < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            return 1
+    """
+    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
+    assert pool.score(prompt(), responses("x")).rewards.tolist() == [1]
+    with pytest.raises(RewardError, match=r"loading the functions crashed its process: SIGKILL \(out of memory\?\)"):
+        check_rewards(rewards({"name": "own", "source": "import os; os.kill(os.getpid(), 9)"}), tmp_path)
+
+
+def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_function(tmp_path):
+    program = f"""
+        from pathlib import Path
+        from rljob_api.v1alpha1 import Rewards
+        from rljob_trainer.rewards.pool import RewardPool, Response
+        from rljob_trainer.types import Prompt
+        import numpy as np, os
+        function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.7}}}}
+        rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "2s"}})
+        with RewardPool(rewards, Path(".")) as pool:
+            future = pool.submit(Prompt("0/0", np.arange(3), "t", "x", {{}}, ""), [Response("hang", 1)])
+            print("scoring", flush=True)
+            print(future.result().rewards.tolist())
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "scoring\n"
+        reward = psutil.Process(process.pid).children()[0]
+        for running in (process, reward):
+            os.kill(running.pid, signal.SIGSTOP)
+        time.sleep(2.5)
+        for stopped in (reward, process):
+            os.kill(stopped.pid, signal.SIGCONT)
+        assert process.stdout.read() == "[4.0]\n"
+
+
 # ---- loading
 
 

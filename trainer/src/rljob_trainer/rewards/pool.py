@@ -4,8 +4,11 @@
                                                                                               │ dies or hangs:
     future <── the group's last score, or its first error <──────────────────────────────────┘ only its own job fails
 
-A job waits in the queue as long as it must; its deadline starts with the call. A kept library (pebble) was tried:
-there a process that dies between two calls breaks the whole pool, since its processes share one pipe and one lock.
+Infrastructure is no reward: a response whose process was killed or stopped, which may come from outside, is scored
+again by a new one, twice at most. A job waits in the queue as long as it must; its deadline starts with the call.
+
+A kept library (pebble) was tried: there a process that dies between two calls breaks the whole pool, since its
+processes share one pipe and one lock.
 """
 
 import queue
@@ -26,6 +29,7 @@ from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
 from rljob_trainer.types import Floats, GroupScore, Prompt
 
 _EXCERPT = 60
+_RETRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,21 @@ class RewardPool:
         if group.future.done():  # another response failed, and the group with it
             return
         try:
-            group.store(index, process.call(group.call(index), self._timeout))
+            group.store(index, self._call(process, group, index))
         except CallError as error:
             group.fail(_closed()) if self._closed else group.blame(index, error)
         except Exception as error:  # noqa: BLE001  who waits for the group must see it, whatever it is
             group.fail(error)
+
+    def _call(self, process: RewardProcess, group: "_Group", index: int) -> list[Score]:
+        for _ in range(_RETRIES):
+            try:
+                return process.call(group.call(index), self._timeout)
+            except CallError as error:
+                if self._closed or not error.outside:
+                    raise
+                group.retried()
+        return process.call(group.call(index), self._timeout)
 
 
 class _Group:
@@ -133,6 +147,7 @@ class _Group:
         self._responses = responses
         self._scores: list[list[Score]] = [[] for _ in responses]
         self._left = len(responses)
+        self._retries = 0
         self._lock = threading.Lock()
 
     def call(self, index: int) -> Call:
@@ -147,6 +162,10 @@ class _Group:
             if self._left == 0 and not self.future.done():
                 self.future.set_result(self._compose())
 
+    def retried(self) -> None:
+        with self._lock:
+            self._retries += 1
+
     def blame(self, index: int, error: CallError) -> None:
         """The user's function failed for response `index`: rewards.onError decides."""
         name = self._rewards.functions[error.function].name
@@ -160,7 +179,7 @@ class _Group:
         with self._lock:
             if not self.future.done():
                 nothing = np.full(len(self._responses), np.nan, dtype=np.float32)
-                self.future.set_result(GroupScore(self._prompt.id, nothing, error=message))
+                self.future.set_result(GroupScore(self._prompt.id, nothing, {}, message, self._retries))
 
     def fail(self, error: Exception) -> None:
         with self._lock:
@@ -180,7 +199,7 @@ class _Group:
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
-        return GroupScore(self._prompt.id, total.astype(np.float32), components)
+        return GroupScore(self._prompt.id, total.astype(np.float32), components, retries=self._retries)
 
 
 def check_rewards(rewards: Rewards, base_dir: Path) -> None:

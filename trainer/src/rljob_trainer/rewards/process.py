@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,31 @@ from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Score, Se
 LOAD_SECONDS = 300.0  # reward code may load large libraries
 _LOOK_SECONDS = 0.5  # a process that died while its own children hold the socket open shows only by looking
 _STDERR = 2
+_STARTS = 3  # of a process that is killed while it loads
+_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
+"""Signals of the kernel (out of memory), of people and of what runs containers; user code can raise them too."""
 
 
 class CallError(Exception):
-    """A call gave no score. function: its index in rewards.functions. reason: "raised ...", "did not return ..."."""
+    """A call gave no score.
 
-    def __init__(self, function: int, reason: str) -> None:
+    function: its index in rewards.functions. reason: "raised ...", "did not return ...".
+    outside: perhaps not the function's doing, but that of whoever killed or stopped its process.
+    """
+
+    def __init__(self, function: int, reason: str, *, outside: bool = False) -> None:
         super().__init__(function, reason)
         self.function = function
         self.reason = reason
+        self.outside = outside
 
 
 class _Silent(Exception):
-    """The process gave no answer, and why."""
+    """The process gave no answer, and why. outside: as in CallError."""
+
+    def __init__(self, reason: str, *, outside: bool = False) -> None:
+        super().__init__(reason)
+        self.outside = outside
 
 
 class RewardProcess:
@@ -53,20 +64,14 @@ class RewardProcess:
             RewardError: a function cannot be loaded.
             InfrastructureError: no process can be started.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None and not self._stopped():
             return
-        self.end()
-        self._launch()
-        try:
-            self._connection.send(self._setup)
-            answer = self._receive(LOAD_SECONDS)
-        except (_Silent, OSError) as error:
-            self.end()
-            message = f"loading the functions {error}; look into its output"
-            raise RewardError(message, field="spec.rewards.functions") from error
-        if isinstance(answer, LoadFailure):
-            self.end()
-            raise RewardError(answer.message, field=answer.field)
+        starts = 0
+        while (silent := self._load()) is not None:
+            starts += 1
+            if not silent.outside or starts == _STARTS:
+                message = f"loading the functions {silent}; look into its output"
+                raise RewardError(message, field="spec.rewards.functions") from silent
 
     def call(self, call: Call, timeout: float) -> list[Score]:
         """Score one response with every function, each within `timeout` seconds of its start.
@@ -105,12 +110,28 @@ class RewardProcess:
                 self.end()
         raise InfrastructureError("reward processes die as soon as they have started")
 
+    def _load(self) -> _Silent | None:
+        """Start a process and load the functions in it. Returns why it fell silent, if it did."""
+        self.end()
+        self._launch()
+        try:
+            self._connection.send(self._setup)
+            answer = self._receive(LOAD_SECONDS)
+        except (_Silent, OSError) as error:
+            silent = error if isinstance(error, _Silent) else self._how_it_ended()
+            self.end()
+            return silent
+        if isinstance(answer, LoadFailure):
+            self.end()
+            raise RewardError(answer.message, field=answer.field)
+        return None
+
     def _answer(self, function: int, timeout: float) -> Score | Failure:
         try:
             answer: Score | Failure = self._receive(timeout)
         except _Silent as error:
             self.end()
-            raise CallError(function, str(error)) from error
+            raise CallError(function, str(error), outside=error.outside) from error
         return answer
 
     def _launch(self) -> None:
@@ -140,26 +161,41 @@ class RewardProcess:
         self._connection = Connection(ours.detach())
 
     def _receive(self, seconds: float) -> Any:
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
+        """The next message. A look counts as long as it was asked to take: time in which we were stopped is nobody's.
+
+        Raises:
+            _Silent: none came within `seconds`, or the process ended or was stopped before.
+        """
+        left = seconds
+        while left > 0:
+            look = min(left, _LOOK_SECONDS)
             try:
-                if self._connection.poll(min(left, _LOOK_SECONDS)):
+                if self._connection.poll(look):
                     return self._connection.recv()
             except (EOFError, OSError) as error:
-                raise _Silent(self._how_it_ended()) from error
+                raise self._how_it_ended() from error
             if self._process is not None and self._process.poll() is not None and not self._connection.poll():
-                raise _Silent(self._how_it_ended())
+                raise self._how_it_ended()
+            if self._stopped():
+                raise _Silent("stopped its process", outside=True)
+            left -= look
         raise _Silent(f"did not return within {seconds:g} s")
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self) -> _Silent:
         try:
             code = self._process.wait(timeout=_LOOK_SECONDS) if self._process else 0
         except subprocess.TimeoutExpired:
-            return "closed the connection of its process"
+            return _Silent("closed the connection of its process")
         if code >= 0:
-            return f"ended its process with exit code {code}"
+            return _Silent(f"ended its process with exit code {code}")
         hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"crashed its process: {signal.Signals(-code).name}{hint}"
+        return _Silent(f"crashed its process: {signal.Signals(-code).name}{hint}", outside=-code in _OUTSIDE)
+
+    def _stopped(self) -> bool:
+        """Whether a signal stopped the process, which then is running, but never answers."""
+        if self._process is None or self._process.returncode is not None:
+            return False
+        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill(self) -> None:
         process = self._process
