@@ -1,9 +1,12 @@
 """The policy of recovery: rows of (failure, history) -> decision, and what holds for all of them."""
 
+import re
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 
 import pytest
+import yaml
 
 from rljob_api.contract import ExitCode
 from rljob_api.recovery import (
@@ -20,10 +23,11 @@ from rljob_api.recovery import (
 )
 from rljob_api.v1alpha1 import Recovery
 
+DOCUMENT = Path(__file__).parents[2] / "docs/recovery.md"
 POLICY = Recovery()
 TERMINAL = (64, 65, 66, 78, 79)
 OUTCOMES = (0, 76, 77)
-CODES = (None, *range(-64, 256))
+CODES = (None, *range(-31, 256))
 
 
 def driver(code: int | None, **fields) -> Failure:
@@ -293,3 +297,27 @@ def test_a_history_forgets_only_at_a_newer_checkpoint():
 def test_a_failure_that_never_happened_is_refused():
     with pytest.raises(ValueError, match="at least 1; got 0"):
         driver(75, times=0)
+
+
+def test_the_document_says_what_follows_each_exit_code():
+    row = r"(?m)^\| (\d+) \|[^|]+\| (nothing|gives up|restarts|one restart)"
+    rows = dict(re.findall(row, DOCUMENT.read_text()))
+    words = {Action.ACCEPT: "nothing", Action.GIVE_UP: "gives up", Action.RESTART_DRIVER: "restarts"}
+    assert rows == {str(int(code)): words[decide(driver(code)).action] for code in ExitCode} | {"70": "one restart"}
+
+
+def test_the_document_s_example_is_a_policy():
+    (example,) = re.findall(r"(?s)```yaml\n(.*?)```", DOCUMENT.read_text())
+    policy = Recovery.model_validate(yaml.safe_load(example)["recovery"], strict=True, by_alias=True, by_name=False)
+    decisions = [
+        decide(driver(79, reason="StorageFull"), policy=policy),
+        decide(driver(-15), policy=policy),
+        decide(driver(75, reason="RankHung"), policy=policy),
+    ]
+    expected = [(Action.RESTART_DRIVER, True), (Action.RESTART_DRIVER, False), (Action.GIVE_UP, False)]
+    assert [(one.action, one.charged) for one in decisions] == expected
+
+
+def test_the_document_s_default_waits_are_the_policy_s():
+    assert "by default 0, 1, 2, 4 and 8 s" in DOCUMENT.read_text()
+    assert [one.delay for one in course([driver(75)] * 5)] == [0, 1, 2, 4, 8]
