@@ -36,7 +36,8 @@ def train(worker, folder, directory):
         worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
         worker.update([ADVANTAGES[index] for index in plans[0].samples], 1e-3, 0.1)
         if step == 0:
-            worker.save(directory)
+            worker.begin_save(directory)
+            worker.finish_save()
             worker.load(folder)
             worker.begin_stage("rl")
             worker.restore(directory)

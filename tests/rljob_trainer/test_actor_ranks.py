@@ -147,7 +147,8 @@ def trained(worker, models, directory):
     worker.begin_stage("rl")
     for _ in range(2):
         _reinforce(worker)
-    worker.save(directory)
+    worker.begin_save(directory)
+    worker.finish_save()
     return _what_comes_next(worker)
 
 

@@ -29,7 +29,8 @@ def checkpoint_of(worker, folder, tokenizer_folder, run, step=1):
     GenerationConfig(temperature=0.3, do_sample=True).save_pretrained(staged / MODEL)
     worker.load(folder)
     worker.begin_stage("sft")
-    worker.save(str(staged / ACTOR))
+    worker.begin_save(str(staged / ACTOR))
+    worker.finish_save()
     log_probs = worker.log_probs(SEQUENCES, 1.0)
     return commit(staged, target, step=step, attempt=1, reward=None), np.concatenate(log_probs)
 
@@ -157,4 +158,5 @@ def test_a_full_disk_is_told_from_other_failures(tmp_path):
 def save_into(worker, folder, directory):
     worker.load(folder)
     worker.begin_stage("sft")
-    worker.save(directory)
+    worker.begin_save(directory)
+    worker.finish_save()

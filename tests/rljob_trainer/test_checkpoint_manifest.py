@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 
+from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.manifest import (
     MANIFEST,
     commit,
     list_checkpoints,
-    prune,
     read_trainer_state,
-    unreadable_checkpoints,
+    survey,
     verify,
 )
 from rljob_trainer.errors import InfrastructureError
@@ -34,6 +34,10 @@ def staged(volume, step, attempt=1):
 def committed(volume, step, attempt=1, reward=0.5):
     target = volume.checkpoint(step, attempt)
     return commit(staged(volume, step, attempt), target, step=step, attempt=attempt, reward=reward)
+
+
+def standings(volume):
+    return {each.path.name: each.standing for each in survey(volume)}
 
 
 def names(refs):
@@ -65,7 +69,7 @@ def test_a_folder_without_manifest_does_not_count(volume):
     (volume.checkpoint(3, 1) / MANIFEST).unlink()
     shutil.copytree(volume.checkpoint(2, 1), volume.checkpoints / "copy-of-step-2")
     assert names(list_checkpoints(volume)) == ["step-2-a1"]
-    assert unreadable_checkpoints(volume) == []
+    assert standings(volume) == {"step-2-a1": "counts", "step-3-a1": "unfinished"}
 
 
 @pytest.mark.parametrize("content", [b"", b'{"step": 4, "att', b"\xff\xfe", b"[]"])
@@ -74,7 +78,8 @@ def test_a_manifest_that_cannot_be_read_is_told_from_one_that_never_was(volume, 
     path = committed(volume, 4).path
     (path / MANIFEST).write_bytes(content)
     assert list_checkpoints(volume) == []
-    assert unreadable_checkpoints(volume) == [path]
+    found = survey(volume)
+    assert [(each.path, each.standing, each.lost) for each in found] == [(path, "damaged", True)]
 
 
 def test_damage_is_named(volume):
@@ -110,55 +115,17 @@ def test_a_commit_never_replaces_a_checkpoint(volume):
     assert list_checkpoints(volume)[0].manifest.reward == 0.1
 
 
-# ---------------------------------------------------------------------- pruning
+def test_files_that_others_wrote_keep_their_hashes(volume):
+    written = {"actor/__0_0.distcp": FileEntry(bytes=256, sha256="of rank 0")}
+    ref = commit(staged(volume, 1), volume.checkpoint(1, 1), step=1, attempt=1, reward=None, written=written)
+    assert ref.manifest.files.keys() == {"actor/__0_0.distcp", "trainer.json"}
+    assert ref.manifest.files["actor/__0_0.distcp"].sha256 == "of rank 0"
 
 
-def test_pruning_keeps_the_newest(volume):
-    for step in (1, 2, 3, 10):
-        committed(volume, step)
-    assert [path.name for path in prune(volume, 2)] == ["step-1-a1", "step-2-a1"]
-    assert names(list_checkpoints(volume)) == ["step-3-a1", "step-10-a1"]
-    assert sorted(path.name for path in volume.checkpoints.iterdir()) == ["step-10-a1", "step-3-a1"]
-    assert prune(volume, 2) == []
-
-
-def test_pruning_that_is_cut_short_leaves_nothing_that_counts(volume, monkeypatch):
-    """A power cut in the middle of a deletion: the folder is half there, and no longer a checkpoint."""
-    for step in (1, 2):
-        committed(volume, step)
-
-    def cut_short(path):
-        (path / "trainer.json").unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", cut_short)
-        with pytest.raises(KeyboardInterrupt):
-            prune(volume, 1)
-    assert volume.checkpoint(1, 1).is_dir()
-    assert names(list_checkpoints(volume)) == ["step-2-a1"]
-    assert unreadable_checkpoints(volume) == []
-    committed(volume, 3, attempt=2)
-    prune(volume, 2)  # the next attempt clears away what is left
-    assert sorted(path.name for path in volume.checkpoints.iterdir()) == ["step-2-a1", "step-3-a2"]
-
-
-def test_pruning_leaves_alone_what_its_own_and_later_attempts_write(volume):
-    committed(volume, 1, attempt=2)
-    for attempt in (1, 2, 3):
-        staged(volume, 5, attempt)
-    prune(volume, 1)
-    assert sorted(path.name for path in volume.checkpoints.iterdir()) == [
-        ".step-5-a2.part",
-        ".step-5-a3.part",
-        "step-1-a2",
-    ]
-
-
-def test_pruning_never_removes_a_damaged_checkpoint(volume):
-    """Somebody may want to repair it."""
-    damaged = committed(volume, 1, attempt=1).path
-    (damaged / MANIFEST).write_text("{")
-    committed(volume, 2, attempt=2)
-    prune(volume, 1)
-    assert damaged.is_dir()
+@pytest.mark.parametrize("written", [{"actor/__1_0.distcp": 256}, {"actor/__0_0.distcp": 255}])
+def test_a_rank_that_writes_into_another_folder_is_noticed(volume, written):
+    """A volume that is not shared between the nodes."""
+    entries = {name: FileEntry(bytes=size, sha256="") for name, size in written.items()}
+    with pytest.raises(InfrastructureError, match=r"a rank wrote actor/__\d_0.distcp, but the driver finds no"):
+        commit(staged(volume, 1), volume.checkpoint(1, 1), step=1, attempt=1, reward=None, written=entries)
+    assert survey(volume) == []

@@ -10,7 +10,7 @@ from rljob_trainer import plot
 from rljob_trainer.errors import DataError
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import MetricsWriter
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 
 SFT_STEPS, STEPS = 4, 12
 
@@ -23,6 +23,7 @@ def make_run(folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (),
         names.ACTOR_CLIP_FRACTION,
         names.ACTOR_GRAD_NORM,
     )
+    write_json(Volume(folder).claim(1), {"attempt": 1, "parent": None, "resumedStep": 0})
     with MetricsWriter(Volume(folder), 1) as writer:
         for step in range(1, STEPS + 1):
             if (step <= SFT_STEPS and stages == "both") or stages == "sft":

@@ -12,8 +12,8 @@ from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.volume import Volume, write_json
 
 
-def write_attempt(volume: Volume, attempt: int, resumed_step: int | None, steps: range) -> None:
-    write_json(volume.claim(attempt), {"attempt": attempt, "resumedStep": resumed_step})
+def write_attempt(volume: Volume, attempt: int, parent: int | None, resumed_step: int, steps: range) -> None:
+    write_json(volume.claim(attempt), {"attempt": attempt, "parent": parent, "resumedStep": resumed_step})
     with MetricsWriter(volume, attempt) as writer:
         for step in steps:
             writer.write(step, "rl", {names.REWARD_MEAN: attempt + step / 100})
@@ -25,24 +25,24 @@ def steps_and_attempts(run_dir: Path) -> list[tuple[int, int]]:
 
 def test_a_resumed_attempt_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, range(1, 6))
-    write_attempt(volume, 2, 3, range(4, 8))
-    write_attempt(volume, 10, 5, range(6, 8))  # after 2, though "a10" sorts before "a2"
+    write_attempt(volume, 1, None, 0, range(1, 6))
+    write_attempt(volume, 2, 1, 3, range(4, 8))
+    write_attempt(volume, 10, 2, 5, range(6, 8))  # after 2, though "a10" sorts before "a2"
 
     assert steps_and_attempts(tmp_path) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 10), (7, 10)]
 
 
 def test_an_attempt_that_began_anew_replaces_everything(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, range(6))
-    write_attempt(volume, 2, None, range(1, 3))
+    write_attempt(volume, 1, None, 0, range(6))
+    write_attempt(volume, 2, None, 0, range(1, 3))
 
     assert steps_and_attempts(tmp_path) == [(1, 2), (2, 2)]
 
 
-def test_an_attempt_that_never_came_to_a_step_replaces_nothing(tmp_path: Path) -> None:
+def test_an_attempt_that_has_not_decided_replaces_nothing(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, range(1, 3))
+    write_attempt(volume, 1, None, 0, range(1, 3))
     write_json(volume.claim(2), {"attempt": 2, "resumedStep": None})
 
     assert steps_and_attempts(tmp_path) == [(1, 1), (2, 1)]
@@ -50,7 +50,7 @@ def test_an_attempt_that_never_came_to_a_step_replaces_nothing(tmp_path: Path) -
 
 def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, range(1, 3))
+    write_attempt(volume, 1, None, 0, range(1, 3))
     with volume.metrics(1).open("a") as file:
         file.write('{"step": 3, "stage": "rl", "rew')
 
@@ -65,7 +65,7 @@ def test_a_directory_without_metrics_has_no_history(tmp_path: Path) -> None:
 
 def test_the_last_line_is_found_without_reading_a_long_file_from_its_start(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, range(1, 3000))
+    write_attempt(volume, 1, None, 0, range(1, 3000))
 
     assert volume.metrics(1).stat().st_size > 2 * 64 * 1024
     assert last_line(volume, 1)["step"] == 2999

@@ -39,8 +39,9 @@ def run(tmp_path: Path) -> RunInfo:
     return RunInfo("reverse-text", "u1", tmp_path, model="from scratch", engine="hf", ranks=2)
 
 
-def begin_attempt(volume: Volume, attempt: int, resumed_step: int | None = None) -> MetricsWriter:
-    write_json(volume.claim(attempt), {"attempt": attempt, "resumedStep": resumed_step})
+def begin_attempt(volume: Volume, attempt: int, resumed_step: int = 0) -> MetricsWriter:
+    parent = attempt - 1 if resumed_step else None
+    write_json(volume.claim(attempt), {"attempt": attempt, "parent": parent, "resumedStep": resumed_step})
     return MetricsWriter(volume, attempt)
 
 

@@ -48,10 +48,16 @@ class Checkpoint(ApiModel):
     """Checkpoints on the run's volume."""
 
     every_steps: CountOrZero = Field(10, description="Steps between checkpoints; 0 keeps only the last step's.")
-    keep_last: Count = Field(3, description="Checkpoints to keep.")
+    keep_last: Count = Field(3, description="As many of the newest checkpoints are kept.")
+    keep_every: Count | None = Field(None, description="Checkpoints whose step is a multiple of this are kept too.")
+    keep_best: CountOrZero = Field(
+        0,
+        description="As many checkpoints of the best reward are kept too: of the validation reward, where there is one.",
+    )
     resume: Path = Field(
         "auto",
-        description="auto: from the newest checkpoint, if any. never: from the start. Else the path of a checkpoint.",
+        description="auto: from the newest checkpoint, if any. never: from the start; checkpoints of before are kept "
+        "apart. Else the path of the checkpoint to begin from, of this run or another.",
     )
 
 

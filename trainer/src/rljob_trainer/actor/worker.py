@@ -3,6 +3,7 @@
     open_store (rank 0) -> connect -> load -> begin_stage -> [supervised_step ...]
                                            -> begin_stage -> [prepare -> update -> send_weights ...]
 
+begin_save returns at once; whatever would change the state it saves waits until that has been copied (saver.py).
 prepare and update are two calls because the controller computes advantages in between, from metadata alone.
 """
 
@@ -34,7 +35,10 @@ from rljob_trainer.actor.sharding import (
     sharded_policy,
 )
 from rljob_trainer.actor.step import StepSums, Trainee, policy_step, score_samples, supervised_step
-from rljob_trainer.checkpoint.shards import load_shards, save_shards
+from rljob_trainer.checkpoint.files import FileEntry
+from rljob_trainer.checkpoint.random_state import restore_random_state
+from rljob_trainer.checkpoint.saver import ShardSaver
+from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
@@ -111,6 +115,7 @@ class ActorWorker:
         self.sync_group, _ = dist.new_subgroups_by_enumeration(
             [list(ranks) for ranks in self.settings.sync_groups], timeout=timeout, backend="gloo"
         )
+        self.saver = ShardSaver(self.device, dist.new_group(timeout=timeout, backend="gloo"))
         gpu = torch.cuda.get_device_name() if self.device.type == "cuda" else None
         return {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "gpu": gpu}
 
@@ -121,6 +126,7 @@ class ActorWorker:
     @explained(LOADING)
     def load(self, folder: str) -> dict[str, int]:
         """Build the policy with its first weights. Raises DataError or JobError for a model that cannot be trained."""
+        self.saver.wait_staged()
         self.folder = Path(folder)
         self.policy = sharded_policy(self.spec, self.folder, self.mesh, trainable=True)
         load_initial_weights(self.policy, self.spec, self.folder, self.mesh)
@@ -131,6 +137,7 @@ class ActorWorker:
     @explained(LOADING)
     def begin_stage(self, stage: Stage) -> None:
         """A fresh optimizer; for RL also the reference, which is the policy as it is now."""
+        self.saver.wait_staged()
         actor = self.spec.actor
         optimizer = torch.optim.AdamW(
             self.policy.parameters(),
@@ -150,6 +157,7 @@ class ActorWorker:
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], sequences: Sequence[TokenSequence], learning_rate: float
     ) -> StepSums:
+        self.saver.wait_staged()
         return supervised_step(self.trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
 
     @explained(STEPPING)
@@ -175,6 +183,7 @@ class ActorWorker:
     @explained(STEPPING)
     def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float) -> Updated:
         """Train on the prepared shard. advantages: [R] for each sample in the order of the rank's plan."""
+        self.saver.wait_staged()
         for sample, advantage in zip(self.shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         sums = policy_step(self.trainee, self.shard, self.spec, learning_rate, kl_coefficient)
@@ -214,19 +223,26 @@ class ActorWorker:
     # ------------------------------------------------------------------ checkpoints
 
     @explained(LOADING)
-    def save(self, directory: str) -> None:
-        """Write this rank's shards; collective over all ranks."""
-        save_shards(self._state(), Path(directory))
+    def begin_save(self, directory: str) -> None:
+        """Start to write this rank's part of a checkpoint, in a thread of its own; collective over all ranks."""
+        self.saver.begin(self._state(), Path(directory))
+
+    @explained(LOADING)
+    def finish_save(self) -> dict[str, FileEntry]:
+        """Wait for it, from any thread. Returns what this rank wrote, by file name. Raises what the writing raised."""
+        return self.saver.finish()
 
     @explained(LOADING)
     def restore(self, directory: str) -> None:
         """Read the shards of a checkpoint that any number of ranks wrote; collective over all ranks."""
+        self.saver.wait_staged()
         state = self._state()
         load_shards(state, Path(directory))
         set_state_dict(
             self.policy.model, self.trainee.optimizer,
             model_state_dict=state["model"], optim_state_dict=state["optimizer"],
         )  # fmt: skip
+        restore_random_state(Path(directory), self.settings.rank, self.settings.world, self.spec.training.seed)
 
     def _state(self) -> dict[str, Any]:
         """Tensors are this rank's own shards, not copies; the reference needs no more than to have them read."""

@@ -2,7 +2,8 @@
 
     GET  /healthz                      without a token
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
-    GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, bytes}]}, oldest first
+    GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
+                                       those that count, oldest first
     GET  /v1/exit                      {"attempt", "claim", "exit"}: of the last attempt; exit is null while it has none
     POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
     GET  /metrics                      Prometheus
@@ -28,6 +29,7 @@ from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume, write_json
 
 _OPEN_PATHS = ("/healthz",)
+_LISTED = {"step", "attempt", "time", "reward", "validation_reward"}
 _STOP = {"true": True, "false": False}
 
 
@@ -76,7 +78,7 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
     from rljob_trainer.checkpoint.manifest import list_checkpoints
 
     found = [
-        ref.manifest.model_dump(mode="json", include={"step", "attempt", "time", "reward"})
+        ref.manifest.model_dump(mode="json", by_alias=True, include=_LISTED)
         | {"path": str(ref.path), "bytes": ref.manifest.bytes}
         for ref in list_checkpoints(volume)
     ]

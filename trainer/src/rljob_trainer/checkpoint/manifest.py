@@ -1,26 +1,26 @@
 """Which checkpoints of a volume count. Light: no torch, so that the agent and `rljob status` can list them.
 
 checkpoints/step-40-a1/
-actor/          shards of policy, optimizer and reference (torch.distributed.checkpoint)
+actor/          shards of policy, optimizer and reference (torch.distributed.checkpoint), each rank's random state
 model/          config.json and tokenizer
 trainer.json    step, data positions, KL controller: everything that is not a tensor
+metrics.jsonl   the run's metrics up to this step
 manifest.json   written last: sizes and hashes of all of the above. Without it the folder is no checkpoint.
 """
 
-import hashlib
 import json
-import os
-import re
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel
+from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folder, sync_folders
+from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Lineage, lineage, root_of
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.volume import Volume, write_json
 
@@ -28,14 +28,15 @@ MANIFEST = "manifest.json"
 ACTOR = "actor"
 MODEL = "model"
 TRAINER = "trainer.json"
-
-_NAME = re.compile(r"step-\d+-a\d+")
-_UNFINISHED = re.compile(r"\.?step-\d+-a(\d+)(?:\.part)?")
+METRICS = "metrics.jsonl"
 
 
-class FileEntry(ApiModel):
-    bytes: int = Field(description="Size.")
-    sha256: str = Field(description="Hash of the content.")
+class Retention(ApiModel):
+    """Which checkpoints stay: the `keep...` fields of spec.checkpoint."""
+
+    keep_last: int = Field(description="As many of the newest.")
+    keep_every: int | None = Field(None, description="Those whose step is a multiple.")
+    keep_best: int = Field(0, description="As many of the best reward.")
 
 
 class Manifest(ApiModel):
@@ -43,8 +44,10 @@ class Manifest(ApiModel):
 
     step: int = Field(description="Step that the checkpoint was taken after.")
     attempt: int = Field(description="Attempt that wrote it.")
-    time: datetime = Field(description="When it became durable.")
+    time: datetime = Field(description="When it became durable, by the driver's clock: for people.")
     reward: float | None = Field(None, description="Mean reward of that step; None for a supervised one.")
+    validation_reward: float | None = Field(None, description="Of that step's weights; None: not validated.")
+    retention: Retention | None = Field(None, description="What the job said about retention when it was written.")
     files: dict[str, FileEntry] = Field(description="Every file, by its path below the checkpoint.")
 
     @property
@@ -54,74 +57,106 @@ class Manifest(ApiModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A checkpoint that counts."""
+    """A checkpoint with a manifest.
+
+    named: somebody gave its path, so a run that continues from it begins a lineage of its own.
+    """
 
     path: Path
     manifest: Manifest
+    named: bool = False
+
+
+Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged"]
+"""superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
+with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A folder of checkpoints/ that is named as a checkpoint. ref: None for one unfinished or damaged.
+
+    lost: damaged, and the run's lineage holds it: it was once a checkpoint of this run.
+    """
+
+    path: Path
+    step: int
+    attempt: int
+    standing: Standing
+    ref: CheckpointRef | None = None
+    lost: bool = False
+
+
+def survey(volume: Volume) -> list[Found]:
+    """Every checkpoint folder and what becomes of it, oldest step first."""
+    if not volume.checkpoints.is_dir():
+        return []
+    run = lineage(volume)
+    named = [(path, CHECKPOINT_NAME.fullmatch(path.name)) for path in volume.checkpoints.iterdir()]
+    found = [_judge(volume, run, path, int(name[1]), int(name[2])) for path, name in named if name]
+    return sorted(found, key=lambda each: (each.step, each.attempt))
 
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
-    """All checkpoints with a manifest, oldest first; folders without one were never finished and do not count."""
-    if not volume.checkpoints.is_dir():
-        return []
-    found = [ref for folder in volume.checkpoints.iterdir() if _NAME.fullmatch(folder.name) for ref in _read(folder)]
-    return sorted(found, key=lambda ref: (ref.manifest.step, ref.manifest.attempt))
+    """The run's checkpoints as its newest attempt sees them, oldest first."""
+    return [each.ref for each in survey(volume) if each.ref is not None and each.standing == "counts"]
 
 
-def unreadable_checkpoints(volume: Volume) -> list[Path]:
-    """Folders that once counted: they have a manifest, but it cannot be read. Whoever begins anew must know of them."""
-    readable = {ref.path for ref in list_checkpoints(volume)}
-    return [path.parent for path in volume.checkpoints.glob(f"step-*/{MANIFEST}") if path.parent not in readable]
-
-
-def _read(folder: Path) -> Iterator[CheckpointRef]:
+def read_checkpoint(folder: Path) -> CheckpointRef | None:
+    """One checkpoint, wherever it is; None where there is no manifest that can be read."""
     try:
-        yield CheckpointRef(folder, Manifest.model_validate_json((folder / MANIFEST).read_text()))
+        return CheckpointRef(folder, Manifest.model_validate_json((folder / MANIFEST).read_text()))
     except (OSError, ValueError):
-        return
+        return None
 
 
-def commit(staged: Path, target: Path, *, step: int, attempt: int, reward: float | None) -> CheckpointRef:
+def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int) -> Found:
+    ref, ours = read_checkpoint(path), run.holds(step, attempt)
+    standing: Standing
+    if ref is None:
+        standing = "damaged" if (path / MANIFEST).exists() else "unfinished"
+        return Found(path, step, attempt, standing, lost=ours and standing == "damaged")
+    if ours:
+        standing = "counts"
+    else:
+        same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt
+        standing = "superseded" if same_run else "earlier run"
+    return Found(path, step, attempt, standing, ref)
+
+
+def commit(
+    staged: Path, target: Path, *, step: int, attempt: int, reward: float | None,
+    validation_reward: float | None = None, retention: Retention | None = None,
+    written: Mapping[str, FileEntry] | None = None,
+) -> CheckpointRef:  # fmt: skip
     """Make `staged`, a finished folder beside it, the checkpoint `target`. The manifest is the one commit point.
 
-    Raises OSError where the volume fails, or where `target` counts already.
+    written: files that somebody else has made durable and hashed, by their paths below `staged`.
+    Raises InfrastructureError where one of those is not there, OSError where the volume fails or `target` counts
+    already.
     """
-    manifest = Manifest(step=step, attempt=attempt, time=datetime.now(UTC), reward=reward, files=_entries(staged))
+    known = dict(written or {})
+    _check_present(staged, known)
+    ours = [path for path in files_below(staged) if str(path.relative_to(staged)) not in known]
+    files = known | entries(staged, ours)
+    manifest = Manifest(
+        step=step, attempt=attempt, time=datetime.now(UTC), reward=reward, validation_reward=validation_reward,
+        retention=retention, files=files,
+    )  # fmt: skip
+    sync_folders(staged)
     if not (target / MANIFEST).exists():  # the remains, if any, of a commit that did not get as far as its manifest
         shutil.rmtree(target, ignore_errors=True)
     staged.rename(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
     write_json(target / MANIFEST, manifest.model_dump(mode="json", by_alias=True))
-    _sync_folder(target)
+    sync_folder(target)
     return CheckpointRef(target, manifest)
 
 
 def verify(ref: CheckpointRef) -> None:
     """Raises InfrastructureError naming the first file that is missing, or is not what the manifest says."""
-    with ThreadPoolExecutor() as pool:
-        for problem in pool.map(lambda file: _problem(ref.path, *file), ref.manifest.files.items()):
-            if problem:
-                raise InfrastructureError(f"checkpoint {ref.path.name}: {problem}")
-
-
-def prune(volume: Volume, keep_last: int) -> list[Path]:
-    """Delete all but the newest `keep_last` checkpoints, and what attempts before the newest one's left unfinished.
-
-    Returns the checkpoints that were deleted.
-    """
-    refs = list_checkpoints(volume)
-    old = [ref.path for ref in refs[:-keep_last]]
-    for path in old:
-        (path / MANIFEST).unlink()  # first: a folder half deleted must not count
-        _sync_folder(path)
-    for path in [*old, *_unfinished(volume, before=refs[-1].manifest.attempt if refs else 0)]:
-        shutil.rmtree(path)
-    return old
-
-
-def _unfinished(volume: Volume, before: int) -> list[Path]:
-    named = ((path, _UNFINISHED.fullmatch(path.name)) for path in volume.checkpoints.glob("*step-*"))
-    return [path for path, name in named if name and int(name[1]) < before and not (path / MANIFEST).exists()]
+    if problem := first_problem(ref.path, ref.manifest.files):
+        raise InfrastructureError(f"checkpoint {ref.path.name}: {problem}")
 
 
 def read_trainer_state(ref: CheckpointRef) -> dict[str, object]:
@@ -129,41 +164,8 @@ def read_trainer_state(ref: CheckpointRef) -> dict[str, object]:
     return state
 
 
-def _entries(folder: Path) -> dict[str, FileEntry]:
-    """Every file below `folder`, made durable; several at a time, for hashing is the slow part of a large one."""
-    paths = sorted(folder.rglob("*"))
-    files = [path for path in paths if path.is_file()]
-    with ThreadPoolExecutor() as pool:
-        entries = dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_entry, files), strict=True))
-    for path in [folder, *(path for path in paths if path.is_dir())]:
-        _sync_folder(path)
-    return entries
-
-
-def _entry(path: Path) -> FileEntry:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return FileEntry(bytes=path.stat().st_size, sha256=_hash(path))
-
-
-def _problem(folder: Path, name: str, entry: FileEntry) -> str | None:
-    """What is wrong with a file, if anything."""
-    path = folder / name
-    if not path.is_file():
-        return f"{name} is missing"
-    if path.stat().st_size != entry.bytes or _hash(path) != entry.sha256:
-        return f"{name} is damaged"
-    return None
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _check_present(staged: Path, written: Mapping[str, FileEntry]) -> None:
+    for name, entry in written.items():
+        path = staged / name
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            raise InfrastructureError(f"a rank wrote {name}, but the driver finds no such file: share the volume")

@@ -5,21 +5,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
 
-_METADATA = ".metadata"
+METADATA = ".metadata"
 """Written last by torch; without it no shard can be read."""
 
 
-def save_shards(state: dict[str, Any], directory: Path) -> None:
-    """Write this rank's part of `state`; collective over all ranks.
+def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup) -> None:
+    """Write this rank's part of `state`, durably; collective over `group`. state: in host memory.
 
     Raises StorageFullError or InfrastructureError.
     """
     try:
-        dcp.save(state, checkpoint_id=directory)
+        writer = dcp.FileSystemWriter(directory, per_thread_copy_ahead=0)  # 0: nothing is on a GPU any more
+        dcp.save(state, storage_writer=writer, process_group=group)
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
         raise _storage_problem(reason) or InfrastructureError(f"the checkpoint was not written: {reason}") from error
@@ -30,8 +32,8 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
 
     Raises JobError where the checkpoint is of another model or algorithm, InfrastructureError where it is unreadable.
     """
-    if not (directory / _METADATA).is_file():
-        raise InfrastructureError(f"the checkpoint's storage failed: {directory / _METADATA} is missing")
+    if not (directory / METADATA).is_file():
+        raise InfrastructureError(f"the checkpoint's storage failed: {directory / METADATA} is missing")
     try:
         with warnings.catch_warnings():
             if alone:  # it warns of doing what it was asked

@@ -2,36 +2,71 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rljob_trainer.checkpoint.manifest import CheckpointRef, Found
+
+_WHY_NOT = {
+    "superseded": "does not count: superseded by a later attempt before it was written",
+    "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
+    "unfinished": "does not count: unfinished",
+    "damaged": "does not count: its manifest cannot be read",
+}
 
 
 def checkpoints(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
 ) -> None:
-    """List a run's checkpoints and read every file of them: is each what was written?"""
+    """List a run's checkpoints, why each is kept, and whether every file of it is what was written."""
     from rich.console import Console
     from rich.table import Table
 
-    from rljob_trainer.checkpoint.manifest import list_checkpoints, verify
-    from rljob_trainer.errors import DataError, InfrastructureError
-    from rljob_trainer.progress.views.format import duration
+    from rljob_trainer.checkpoint.manifest import survey
+    from rljob_trainer.errors import DataError
     from rljob_trainer.volume import Volume
 
-    refs = list_checkpoints(Volume(run))
-    if not refs:
-        raise DataError(f"{run} has no finished checkpoint")
-    table = Table("step", "attempt", "age", "size", "reward", "state", box=None, pad_edge=False)
-    for ref in refs:
-        try:
-            verify(ref)
-            state = "whole"
-        except InfrastructureError as error:
-            state = str(error)
-        manifest = ref.manifest
-        reward = "-" if manifest.reward is None else f"{manifest.reward:.3f}"
-        age = duration((datetime.now(UTC) - manifest.time).total_seconds())
-        size = f"{manifest.bytes / 1e6:.1f} MB"
-        table.add_row(str(manifest.step), str(manifest.attempt), age, size, reward, state)
-    Console(highlight=False).print(table)
+    found = survey(Volume(run))
+    if not found:
+        raise DataError(f"{run} has no checkpoint")
+    kept = _reasons([each.ref for each in found if each.ref is not None and each.standing == "counts"])
+    table = Table("step", "attempt", "age", "size", "reward", "kept", "state", box=None, pad_edge=False)
+    for each in found:
+        facts = _facts(each.ref) if each.ref is not None else ("-", "-", "-")
+        table.add_row(str(each.step), str(each.attempt), *facts, kept.get(each.path, "-"), _state(each))
+    Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _reasons(refs: "list[CheckpointRef]") -> dict[Path, str]:
+    """By the newest one's settings."""
+    from rljob_trainer.checkpoint.retention import reasons_to_keep
+
+    retention = refs[-1].manifest.retention if refs else None
+    return reasons_to_keep(refs, retention) if retention else {}
+
+
+def _facts(ref: "CheckpointRef") -> tuple[str, str, str]:
+    """Age, size, reward. A clock that was set back makes no age."""
+    from rljob_trainer.progress.views.format import duration
+
+    manifest = ref.manifest
+    reward = "-" if manifest.reward is None else f"{manifest.reward:.3f}"
+    if manifest.validation_reward is not None:
+        reward += f" (validation {manifest.validation_reward:.3f})"
+    age = duration((datetime.now(UTC) - manifest.time).total_seconds())
+    return age, f"{manifest.bytes / 1e6:.1f} MB", reward
+
+
+def _state(found: "Found") -> str:
+    from rljob_trainer.checkpoint.manifest import verify
+    from rljob_trainer.errors import InfrastructureError
+
+    if found.ref is None or found.standing != "counts":
+        return _WHY_NOT[found.standing]
+    try:
+        verify(found.ref)
+    except InfrastructureError as error:
+        return str(error)
+    return "whole"

@@ -1,13 +1,16 @@
 """An attempt's claim on the volume, and the record of how it ended."""
 
 import secrets
+import shutil
 from datetime import UTC, datetime
 
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.manifest import CheckpointRef
+from rljob_trainer.checkpoint.files import sync_folder
+from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
 from rljob_trainer.errors import FencedError, RLJobError, is_full
+from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume, read_json, write_json
 
 log = structlog.get_logger()
@@ -17,32 +20,74 @@ _MESSAGE = 32_000
 
 
 def claim(volume: Volume, attempt: int) -> str:
-    """Take the attempt's number. Returns its nonce. Raises FencedError where somebody has it."""
+    """Take the attempt's number. Returns its nonce. Raises FencedError where somebody has it, or a later one."""
     volume.attempts.mkdir(parents=True, exist_ok=True)
-    nonce = secrets.token_hex(16)
+    nonce, path = secrets.token_hex(16), volume.claim(attempt)
     try:
-        volume.claim(attempt).touch(exist_ok=False)
+        path.touch(exist_ok=False)
     except FileExistsError:
-        raise FencedError(f"attempt {attempt} is taken: another driver runs or ran it") from None
-    _write_claim(volume, attempt, nonce, None)
+        raise FencedError(f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it") from None
+    _write_claim(volume, attempt, nonce)
+    sync_folder(volume.attempts)  # else a power cut could hand out the number again
+    check_not_superseded(volume, attempt)
     return nonce
 
 
-def record_resume(volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None) -> None:
-    """Say what the attempt continues from: readers follow this line back through the attempts."""
-    _write_claim(volume, attempt, nonce, ref)
+def check_not_superseded(volume: Volume, attempt: int) -> None:
+    """Raises FencedError naming the attempt that has the volume now, where it is a later one."""
+    newest = last_attempt(volume)
+    if newest > attempt:
+        raise FencedError(f"attempt {newest} has taken over from attempt {attempt}: {_holder(volume, newest)} has it")
 
 
-def _write_claim(volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None) -> None:
+def record_resume(
+    volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None, *, parent: int | None = None,
+    step: int | None = None,
+) -> None:  # fmt: skip
+    """Decide what the attempt continues: readers follow these decisions back through the attempts.
+
+    ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
+    those of the checkpoint (living workers were taken over).
+    Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
+    """
+    check_not_superseded(volume, attempt)
+    if (read_json(volume.claim(attempt)) or {}).get("nonce") != nonce:
+        raise FencedError(f"attempt {attempt} is not ours any more: {_holder(volume, attempt)} has it")
+    source, begun = None, 0
+    if ref is not None:
+        source, begun = str(ref.path) if ref.named else ref.path.name, ref.manifest.step
+        if ref.named:
+            _keep_curve(volume, attempt, ref)
+        elif parent is None:
+            parent = ref.manifest.attempt
+    begun = begun if step is None else step
+    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=source, resumedStep=begun)
+
+
+def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str | None) -> None:
     claimed = {
         "attempt": attempt,
         "nonce": nonce,
         "layoutVersion": LAYOUT_VERSION,
         "startTime": datetime.now(UTC).isoformat(timespec="seconds"),
-        "resumedFrom": ref.path.name if ref else None,
-        "resumedStep": ref.manifest.step if ref else None,
+        "parent": None,
+        "resumedFrom": None,
+        "resumedStep": None,
     }
-    write_json(volume.claim(attempt), claimed)
+    write_json(volume.claim(attempt), claimed | decision)
+
+
+def _keep_curve(volume: Volume, attempt: int, ref: CheckpointRef) -> None:
+    """The other run may be gone tomorrow; its metrics up to the checkpoint belong to this run now."""
+    source, target = ref.path / METRICS, volume.metrics_before(attempt)
+    if source.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+
+
+def _holder(volume: Volume, attempt: int) -> str:
+    start = (read_object(volume.claim(attempt)) or {}).get("startTime")
+    return f"the driver that started at {start}" if start else "a driver that has just started"
 
 
 def record_exit(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:

@@ -1,92 +1,241 @@
-"""When a checkpoint is taken, and which one an attempt continues from."""
+"""When a checkpoint is taken, how it becomes durable while training goes on, and which one an attempt continues from.
+
+    loop      begin ──> ranks: begin_save ──> training goes on ........ poll: the checkpoint is durable
+    thread              └─> model/, trainer.json, ranks: finish_save, metrics ──> [still ours?] commit ──> [ours?] prune
+
+A driver that was frozen anywhere in there and superseded meanwhile does no harm: it writes and deletes only under its
+own attempt's number, what it commits is outside the lineage, and it looks who has the volume before it deletes.
+"""
 
 import json
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
+from typing import Any, Protocol
 
 import structlog
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import (
     ACTOR,
+    METRICS,
     MODEL,
     TRAINER,
     CheckpointRef,
+    Retention,
     commit,
     list_checkpoints,
-    prune,
-    unreadable_checkpoints,
+    read_checkpoint,
+    survey,
     verify,
 )
-from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup
+from rljob_trainer.checkpoint.retention import Pruning
+from rljob_trainer.controller.attempt import check_not_superseded
 from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError, is_full
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()
 
+SAVE_SECONDS = 3600.0
+"""Deadline of the ranks' part of a checkpoint."""
+
+_WEIGHTS = shutil.ignore_patterns("*.safetensors", "*.bin")
+_FIELD = "spec.checkpoint.resume"
+
+
+class Ranks(Protocol):
+    """All trainer ranks, called together and from any thread; methods of `group` "background" run beside training."""
+
+    def call(self, method: str, seconds: float, *args: Any, group: str | None = None) -> list[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a checkpoint is to hold besides the ranks' tensors. state: LoopState's, as JSON."""
+
+    step: int
+    state: str
+    reward: float | None
+    validation_reward: float | None
+
 
 class Checkpoints:
-    """Saves and finds the checkpoints of one attempt."""
+    """Saves and finds the checkpoints of one attempt. For one thread, the loop's."""
 
     def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path) -> None:
         self._settings = spec.checkpoint
+        self._retention = Retention(
+            keep_last=spec.checkpoint.keep_last,
+            keep_every=spec.checkpoint.keep_every,
+            keep_best=spec.checkpoint.keep_best,
+        )
         self._volume, self._attempt, self._model_dir = volume, attempt, model_dir
+        self._running: Future[CheckpointRef] | None = None
+        self._durable: CheckpointRef | None = None
+
+    # ------------------------------------------------------------------ saving
 
     def due(self, step: int, total: int) -> bool:
         return step == total or (self._settings.every_steps > 0 and step % self._settings.every_steps == 0)
 
-    def save(self, step: int, state: dict[str, object], reward: float | None, actors: ActorGroup) -> CheckpointRef:
-        """Write one checkpoint and prune old ones. Raises StorageFullError naming the volume."""
-        target = self._volume.checkpoint(step, self._attempt)
-        staged = target.with_name(f".{target.name}.part")
-        shutil.rmtree(staged, ignore_errors=True)
-        try:
+    def begin(
+        self, step: int, state: dict[str, object], reward: float | None, actors: Ranks, *,
+        validation_reward: float | None = None,
+    ) -> None:  # fmt: skip
+        """Take a checkpoint of now. Returns as soon as the ranks have started, and waits for an earlier one first.
+
+        Raises what `poll` raises.
+        """
+        self.finish()
+        snapshot = Snapshot(step, json.dumps(state), reward, validation_reward)
+        staged = self._staged(step)
+        with self._explained(step):
+            check_not_superseded(self._volume, self._attempt)
+            shutil.rmtree(staged, ignore_errors=True)
             (staged / ACTOR).mkdir(parents=True)
-            shutil.copytree(self._model_dir, staged / MODEL, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
-            (staged / TRAINER).write_text(json.dumps(state))
-            actors.call("save", UPDATE_SECONDS, str(staged / ACTOR))
-            ref = commit(staged, target, step=step, attempt=self._attempt, reward=reward)
-        except (OSError, StorageFullError) as error:
-            if isinstance(error, OSError) and not is_full(error):
-                raise
-            raise StorageFullError(
-                f"no space left for the checkpoint of step {step} on {self._volume.root}: "
-                "free space, or lower spec.checkpoint.keepLast"
-            ) from error
+        actors.call("begin_save", SAVE_SECONDS, str(staged / ACTOR))
+        self._running = Future()
+        Thread(target=self._complete, args=(snapshot, actors, self._running), name="commit", daemon=True).start()
+
+    def poll(self) -> CheckpointRef | None:
+        """The checkpoint that has become durable since the last call, if one has.
+
+        Raises StorageFullError, InfrastructureError or FencedError where it failed.
+        """
+        if self._running is not None and self._running.done():
+            self.finish()
+        durable, self._durable = self._durable, None
+        return durable
+
+    def finish(self) -> None:
+        """Wait until nothing is being saved. Raises what `poll` raises."""
+        running, self._running = self._running, None
+        if running is not None:
+            self._durable = running.result()
+
+    def save(
+        self, step: int, state: dict[str, object], reward: float | None, actors: Ranks, *,
+        validation_reward: float | None = None,
+    ) -> CheckpointRef:  # fmt: skip
+        """Take a checkpoint and wait until it is durable."""
+        self.begin(step, state, reward, actors, validation_reward=validation_reward)
+        self.finish()
+        assert self._durable is not None
+        return self._durable
+
+    def prune(self) -> None:
+        """Delete what retention does not want, superseded commits, and what older attempts left unfinished.
+
+        For the time after `record_resume`; each save does it by itself. Raises FencedError.
+        """
+        pruning = Pruning(self._volume, self._retention, self._attempt)
+        check_not_superseded(self._volume, self._attempt)  # after looking: a later attempt has seen no more than we
+        for path in pruning.carry_out():
+            log.info("checkpoint_pruned", path=str(path))
+
+    def _staged(self, step: int) -> Path:
+        target = self._volume.checkpoint(step, self._attempt)
+        return target.with_name(f".{target.name}.part")
+
+    def _complete(self, snapshot: Snapshot, actors: Ranks, result: "Future[CheckpointRef]") -> None:
+        try:
+            result.set_result(self._commit(snapshot, actors))
+        except BaseException as error:  # noqa: BLE001  it belongs to the loop, which polls
+            result.set_exception(error)
+
+    def _commit(self, snapshot: Snapshot, actors: Ranks) -> CheckpointRef:
+        staged = self._staged(snapshot.step)
+        try:
+            with self._explained(snapshot.step):
+                shutil.copytree(self._model_dir, staged / MODEL, ignore=_WEIGHTS)
+                (staged / TRAINER).write_text(snapshot.state)
+                by_rank = actors.call("finish_save", SAVE_SECONDS, group="background")
+                self._write_metrics(staged / METRICS, snapshot.step)
+                check_not_superseded(self._volume, self._attempt)
+                ref = commit(
+                    staged, self._volume.checkpoint(snapshot.step, self._attempt), step=snapshot.step,
+                    attempt=self._attempt, reward=snapshot.reward, validation_reward=snapshot.validation_reward,
+                    retention=self._retention,
+                    written={f"{ACTOR}/{name}": entry for files in by_rank for name, entry in files.items()},
+                )  # fmt: skip
+                log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
+                self.prune()
+                return ref
         finally:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
-        prune(self._volume, self._settings.keep_last)
-        log.info("checkpoint_saved", step=step, path=str(target), bytes=ref.manifest.bytes)
-        return ref
+
+    def _write_metrics(self, path: Path, step: int) -> None:
+        """So that the checkpoint keeps the run's curve wherever it is taken."""
+        lines = (json.dumps(line) for line in read_metrics(self._volume.root) if line["step"] <= step)
+        path.write_text("".join(f"{line}\n" for line in lines))
+
+    @contextmanager
+    def _explained(self, step: int) -> Iterator[None]:
+        """Whatever fails because somebody else has the volume now, or because the volume is full, says so."""
+        try:
+            yield
+        except (OSError, StorageFullError, InfrastructureError) as error:
+            check_not_superseded(self._volume, self._attempt)
+            root = self._volume.root
+            if isinstance(error, StorageFullError) or is_full(error):
+                message = f"no space left for the checkpoint of step {step} on {root}: free space, or lower"
+                raise StorageFullError(f"{message} spec.checkpoint.keepLast") from error
+            if isinstance(error, OSError):
+                reason = error.strerror or error
+                raise InfrastructureError(f"the checkpoint of step {step} on {root} failed: {reason}") from error
+            raise
+
+    # ------------------------------------------------------------------ finding
 
     def find(self) -> CheckpointRef | None:
-        """What `checkpoint.resume` asks for: None to begin at step 0.
+        """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
 
-        Raises NoUsableCheckpoint where there are checkpoints and each is damaged: starting over would lose them.
+        A path is where the run begins; the attempts after the first go on with the run's own checkpoints.
+        Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
         """
-        if self._settings.resume == "never":
+        resume = self._settings.resume
+        if resume == "never":
             return None
-        if self._settings.resume != "auto":
-            return self._named(Path(self._settings.resume))
-        refs = list_checkpoints(self._volume)
-        for ref in reversed(refs):
+        run = lineage(self._volume)
+        origin = run.root.foreign if run.root else None
+        if resume != "auto" and Path(resume).resolve() != origin:
+            return _named(Path(resume).resolve())
+        lost = [each.path for each in survey(self._volume) if each.lost]
+        for path in lost:
+            log.warning("checkpoint_skipped", path=str(path), reason="its manifest cannot be read")
+        candidates = list_checkpoints(self._volume)
+        for ref in reversed(candidates):
             try:
                 verify(ref)
                 return ref
             except InfrastructureError as error:
                 log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
-        lost = len(refs) + len(unreadable_checkpoints(self._volume))
-        if lost:
-            raise NoUsableCheckpoint(
-                f"all {lost} checkpoints in {self._volume.checkpoints} are damaged: restore one from a backup, "
-                "or begin anew with checkpoint.resume: never",
-                field="spec.checkpoint.resume",
-            )
+        if origin is not None:
+            return _named(origin)
+        if candidates or lost:
+            raise self._none_usable(f"all {len(candidates) + len(lost)} checkpoints are damaged")
+        if run.newest is not None and run.newest.resumed_from:
+            raise self._none_usable(f"{run.newest.resumed_from}, from which the run went on, is gone")
         return None
 
-    def _named(self, path: Path) -> CheckpointRef:
-        refs = [ref for ref in list_checkpoints(Volume(path.parent.parent)) if ref.path.name == path.name]
-        if not refs:
-            raise DataError(f"{path} is no finished checkpoint: see rljob checkpoints", field="spec.checkpoint.resume")
-        verify(refs[0])
-        return refs[0]
+    def _none_usable(self, why: str) -> NoUsableCheckpoint:
+        return NoUsableCheckpoint(
+            f"{why} in {self._volume.checkpoints}: restore one from a backup, or begin anew with "
+            "checkpoint.resume: never",
+            field=_FIELD,
+        )
+
+
+def _named(path: Path) -> CheckpointRef:
+    """Raises DataError or InfrastructureError where it is not a whole checkpoint."""
+    ref = read_checkpoint(path)
+    if ref is None:
+        raise DataError(f"{path} is no finished checkpoint: see rljob checkpoints", field=_FIELD)
+    verify(ref)
+    return replace(ref, named=True)

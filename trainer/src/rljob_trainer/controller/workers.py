@@ -52,7 +52,10 @@ class ActorGroup:
     def __len__(self) -> int:
         return len(self.workers)
 
-    def call(self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
+    def call(
+        self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None,
+        group: str | None = None,  # noqa: ARG002  every method still takes its turn
+    ) -> list[Any]:  # fmt: skip
         """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
         own = each if each is not None else [()] * len(self.workers)
         calls = [getattr(worker, method).remote(*mine, *args) for worker, mine in zip(self.workers, own, strict=True)]

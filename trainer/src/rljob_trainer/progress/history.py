@@ -1,37 +1,38 @@
 """Reading metrics: the lines of all attempts as one history. Light, because the agent reads them too."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.progress.state import read_object
+from rljob_trainer.checkpoint.lineage import Segment, lineage, read_claim
 from rljob_trainer.volume import Volume
 
 Line = dict[str, Any]
 """{"step": int, "stage": "sft" or "rl", "time": unix seconds, <metric name>: float, ...}"""
 
 _TAIL_BYTES = 64 * 1024
-_METRICS = re.compile(r"a(\d+)\.jsonl")
 
 
 def read_metrics(run_dir: Path) -> list[Line]:
-    """The run's history, oldest step first, as its last attempt sees it.
+    """The run's history, oldest step first, as its newest attempt sees it: it follows the lineage.
 
-    An attempt that resumed from step s replaces what older attempts wrote about steps after s. An example:
+    An attempt that continues after step s replaces what others wrote about steps after s. An example:
 
         a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
 
     A line that a crash cut short is left out.
     """
     volume = Volume(run_dir)
-    history: list[Line] = []
-    for attempt in _attempts(volume):
-        resumed = resumed_step(volume, attempt)
-        history = [line for line in history if line["step"] <= resumed]
-        history += parse_lines(_text(volume.metrics(attempt)))
-    return history
+    run = lineage(volume)
+    if run.root is None:
+        return []
+    before = list(parse_lines(_text(volume.metrics_before(run.root.attempt))))
+    return before + [line for each in reversed(run.segments) for line in _lines(volume, each)]
+
+
+def _lines(volume: Volume, segment: Segment) -> list[Line]:
+    return [line for line in parse_lines(_text(volume.metrics(segment.attempt))) if line["step"] <= segment.steps]
 
 
 def last_line(volume: Volume, attempt: int) -> Line:
@@ -48,9 +49,8 @@ def last_line(volume: Volume, attempt: int) -> Line:
 
 def resumed_step(volume: Volume, attempt: int) -> int:
     """The step after which the attempt began; -1 if it began with nothing."""
-    claim = read_object(volume.claim(attempt)) or {}
-    step = claim.get("resumedStep")
-    return step if isinstance(step, int) else -1
+    claim = read_claim(volume, attempt)
+    return claim.resumed_step or -1 if claim else -1
 
 
 def parse_lines(text: str) -> Iterator[Line]:
@@ -61,15 +61,6 @@ def parse_lines(text: str) -> Iterator[Line]:
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             yield line
-
-
-def _attempts(volume: Volume) -> list[int]:
-    """Numbers of the attempts that wrote metrics, oldest first: one that never came to a step replaces nothing."""
-    try:
-        matches = [_METRICS.fullmatch(path.name) for path in volume.metrics(0).parent.iterdir()]
-    except OSError:
-        return []
-    return sorted(int(match[1]) for match in matches if match)
 
 
 def _text(path: Path) -> str:

@@ -1,0 +1,73 @@
+"""Files of a checkpoint: what they are (size, hash), and that they are on the volume rather than in memory. Light."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pydantic import Field
+
+from rljob_api.v1alpha1.base import ApiModel
+
+
+class FileEntry(ApiModel):
+    bytes: int = Field(description="Size.")
+    sha256: str = Field(description="Hash of the content.")
+
+
+def entries(folder: Path, paths: Iterable[Path]) -> dict[str, FileEntry]:
+    """Size and hash of each file by its path below `folder`, made durable.
+
+    Several at a time, for hashing is the slow part of a large one. Raises OSError.
+    """
+    files = sorted(paths)
+    with ThreadPoolExecutor() as pool:
+        return dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_entry, files), strict=True))
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def sync_folders(folder: Path) -> None:
+    """Make the names in `folder` and all below it durable."""
+    for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        sync_folder(path)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def first_problem(folder: Path, expected: Mapping[str, FileEntry]) -> str | None:
+    """Read every file: the first one that is missing or not what was written, in words; None where all are."""
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda item: _problem(folder, *item), expected.items())
+        return next((problem for problem in found if problem), None)
+
+
+def _entry(path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return FileEntry(bytes=path.stat().st_size, sha256=_hash(path))
+
+
+def _problem(folder: Path, name: str, entry: FileEntry) -> str | None:
+    path = folder / name
+    if not path.is_file():
+        return f"{name} is missing"
+    try:
+        whole = path.stat().st_size == entry.bytes and _hash(path) == entry.sha256
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    return None if whole else f"{name} is damaged"
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,132 @@
+"""Which attempts a run consists of, and how far each. Light: the agent and every reader of a run's folder use it.
+
+Each attempt claims its number, and decides then what it continues (attempts/<n>.json). Readers follow these decisions
+back from the newest one; what an older attempt wrote after it was superseded is outside, whenever it was written. E.g.
+
+    a1 from nothing, steps 1..50, checkpoints 10 20 30 40
+    a2 continues a1 from checkpoint 40, steps 41..60, checkpoint 50
+    a1, frozen until now, commits its checkpoint 50         superseded: a2 took a1's steps up to 40
+    a3 has claimed and not decided yet                      transparent
+
+    lineage: a2, all of it; a1 up to step 40
+
+Clocks play no part in this.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.volume import Volume
+
+CHECKPOINT_NAME = re.compile(r"step-(\d+)-a(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`attempts/<n>.json`.
+
+    parent: the attempt whose state this one continues; None for a start from nothing or from another run's checkpoint.
+    resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None for none.
+    resumed_step: the step it continues after (0: from the start); None while it has not decided.
+    """
+
+    attempt: int
+    parent: int | None = None
+    resumed_from: str | None = None
+    resumed_step: int | None = None
+
+    @property
+    def foreign(self) -> Path | None:
+        """The checkpoint outside the lineage that the attempt began from."""
+        return Path(self.resumed_from) if self.resumed_from and self.resumed_from.startswith("/") else None
+
+    @property
+    def checkpoint_step(self) -> int:
+        """Of the checkpoint it resumed from; 0 for none."""
+        name = CHECKPOINT_NAME.fullmatch(Path(self.resumed_from or "").name)
+        return int(name[1]) if name else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An attempt's part of a run.
+
+    checkpoints: those of steps up to this one belong to the run. steps: its steps up to this one do. inf: all.
+    """
+
+    attempt: int
+    checkpoints: float
+    steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A run as its newest decided attempt sees it.
+
+    newest: None where no attempt has decided anything. root: the attempt that began the run.
+    segments: newest attempt first.
+    """
+
+    newest: Claim | None
+    root: Claim | None
+    segments: tuple[Segment, ...]
+
+    def holds(self, step: int, attempt: int) -> bool:
+        """Whether that checkpoint counts. Without any decision nothing speaks against one."""
+        if self.newest is None:
+            return True
+        return any(each.attempt == attempt and step <= each.checkpoints for each in self.segments)
+
+
+def lineage(volume: Volume) -> Lineage:
+    claims = (read_claim(volume, attempt) for attempt in range(last_attempt(volume), 0, -1))
+    newest = next((claim for claim in claims if claim is not None and claim.resumed_step is not None), None)
+    if newest is None:
+        return Lineage(None, None, ())
+    ancestors = list(_ancestors(volume, newest))
+    return Lineage(newest, ancestors[-1], tuple(_segments(ancestors)))
+
+
+def root_of(volume: Volume, attempt: int) -> int:
+    """The attempt that began the run which `attempt` belongs to: two attempts are of one run if theirs is the same."""
+    claim = read_claim(volume, attempt)
+    return attempt if claim is None else list(_ancestors(volume, claim))[-1].attempt
+
+
+def read_claim(volume: Volume, attempt: int) -> Claim | None:
+    """None where there is no claim that can be read: a crash cut it short, or it is being written."""
+    found = read_object(volume.claim(attempt))
+    if found is None:
+        return None
+    return Claim(attempt, _number(found, "parent"), _text(found, "resumedFrom"), _number(found, "resumedStep"))
+
+
+def _ancestors(volume: Volume, claim: Claim) -> Iterator[Claim]:
+    """The claim, its parent's, and so on. A parent is older; one that cannot be read is taken for the first."""
+    yield claim
+    while claim.parent is not None and claim.parent < claim.attempt:
+        claim = read_claim(volume, claim.parent) or Claim(claim.parent)
+        yield claim
+
+
+def _segments(ancestors: list[Claim]) -> Iterator[Segment]:
+    checkpoints = steps = math.inf
+    for claim in ancestors:
+        yield Segment(claim.attempt, checkpoints, steps)
+        checkpoints = min(checkpoints, claim.checkpoint_step)
+        steps = min(steps, claim.resumed_step or 0)
+
+
+def _number(found: dict[str, Any], key: str) -> int | None:
+    value = found.get(key)
+    return value if isinstance(value, int) else None
+
+
+def _text(found: dict[str, Any], key: str) -> str | None:
+    value = found.get(key)
+    return value if isinstance(value, str) else None

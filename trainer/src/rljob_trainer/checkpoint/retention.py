@@ -1,0 +1,78 @@
+"""Which checkpoints stay on the volume, and the removal of all others."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rljob_trainer.checkpoint.files import sync_folder
+from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, survey
+from rljob_trainer.volume import Volume
+
+_UNFINISHED = re.compile(r"\.?step-\d+-a(\d+)(?:\.part)?")
+
+
+def reasons_to_keep(refs: Sequence[CheckpointRef], retention: Retention) -> dict[Path, str]:
+    """Why each checkpoint that stays does: "last", "every 20", "best", or several. refs: those that count.
+
+    The best are chosen among those with a validation reward, where there are any, else by the training reward: the two
+    are not compared with each other. Of equal ones the newer is the better.
+    """
+    ordered = sorted(refs, key=_age)
+    every = retention.keep_every
+    reasons = {
+        "last": ordered[-retention.keep_last :],
+        f"every {every}": [ref for ref in ordered if every and ref.manifest.step % every == 0],
+        "best": _best(ordered, retention.keep_best),
+    }
+    texts = {ref.path: ", ".join(why for why, kept in reasons.items() if ref in kept) for ref in ordered}
+    return {path: text for path, text in texts.items() if text}
+
+
+class Pruning:
+    """What retention no longer wants, as the volume is now; `carry_out` deletes it.
+
+    Two steps, so that the caller can make sure in between that the volume is still its own.
+    """
+
+    def __init__(self, volume: Volume, retention: Retention, attempt: int) -> None:
+        """attempt: the one that prunes. What older ones left unfinished goes too; later ones' is not its business."""
+        found = survey(volume)
+        refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+        kept = reasons_to_keep(refs, retention)
+        self.checkpoints = [ref.path for ref in refs if ref.path not in kept]
+        self.checkpoints += [each.path for each in found if each.standing == "superseded"]
+        self._leftovers = _leftovers(volume, attempt)
+
+    def carry_out(self) -> list[Path]:
+        """Returns the checkpoints that were deleted."""
+        for path in self.checkpoints:
+            (path / MANIFEST).unlink(missing_ok=True)  # first: a folder half deleted must not count
+            sync_folder(path)
+        for path in [*self.checkpoints, *self._leftovers]:
+            shutil.rmtree(path, ignore_errors=True)  # the next one tries again, if a superseded driver still writes
+        return self.checkpoints
+
+
+def _best(refs: Sequence[CheckpointRef], count: int) -> list[CheckpointRef]:
+    if count == 0:
+        return []
+    validated = [ref for ref in refs if ref.manifest.validation_reward is not None]
+    rewarded = validated or [ref for ref in refs if ref.manifest.reward is not None]
+    return sorted(rewarded, key=lambda ref: (_reward(ref.manifest), *_age(ref)))[-count:]
+
+
+def _reward(manifest: Manifest) -> float:
+    reward = manifest.reward if manifest.validation_reward is None else manifest.validation_reward
+    assert reward is not None
+    return reward
+
+
+def _age(ref: CheckpointRef) -> tuple[int, int]:
+    return ref.manifest.step, ref.manifest.attempt
+
+
+def _leftovers(volume: Volume, attempt: int) -> list[Path]:
+    """Folders of older attempts that never became checkpoints."""
+    named = ((path, _UNFINISHED.fullmatch(path.name)) for path in volume.checkpoints.glob("*step-*"))
+    return [path for path, name in named if name and int(name[1]) < attempt and not (path / MANIFEST).exists()]

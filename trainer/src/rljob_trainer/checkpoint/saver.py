@@ -1,0 +1,92 @@
+"""Saving one rank's state while it goes on training.
+
+    training thread   begin ──────┐   update (waits for "staged", not for "written")
+    saving thread                 └─> copy to host memory ─ staged ─> write, fsync, hash ─ written ─> finish
+    any thread                                                                                        finish waits
+
+The copy takes a bus's time, the writing a disk's: training waits for the former only, and only where it would change
+what is being copied. All collectives are over a process group of the saver's own: two threads must not share one.
+"""
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from rljob_trainer.checkpoint.files import FileEntry, entries
+from rljob_trainer.checkpoint.random_state import random_state, write_random_state
+from rljob_trainer.checkpoint.shards import METADATA, save_shards
+
+
+class ShardSaver:
+    """At most one save at a time. All methods may be called by any thread; `begin` by the one that trains."""
+
+    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
+        """group: gloo, over all ranks, used by nobody else."""
+        self._group, self._rank, self._world = group, group.rank(), group.size()
+        self._stream = torch.cuda.Stream() if device.type == "cuda" else None
+        # It keeps its buffers: pinned memory is slow to get.
+        self._stager = DefaultStager(StagingOptions(device.type == "cuda", False, False, device.type == "cuda"))
+        self._staged = threading.Event()
+        self._staged.set()
+        self._written: Future[dict[str, FileEntry]] | None = None
+
+    def begin(self, state: dict[str, Any], directory: Path) -> None:
+        """Start to save `state`, whose tensors must not change before `wait_staged` returns; collective.
+
+        Waits for an earlier save to end; `finish` is where that one's failure shows.
+        """
+        if self._written is not None:
+            self._written.exception()
+        self._staged = threading.Event()
+        self._written = Future()
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        work = (state, random_state(), directory, self._staged, self._written)
+        # A daemon: a volume that hangs must not keep the process from leaving.
+        threading.Thread(target=self._save, args=work, name="checkpoint", daemon=True).start()
+
+    def wait_staged(self) -> None:
+        """Until the state may change again."""
+        self._staged.wait()
+
+    def finish(self) -> dict[str, FileEntry]:
+        """Wait for the save that was begun last. Returns the files that this rank wrote, by name.
+
+        Raises what the save raised: StorageFullError or InfrastructureError.
+        """
+        assert self._written is not None, "finish comes after begin"
+        return self._written.result()
+
+    def _save(
+        self, state: dict[str, Any], random: dict[str, Any], directory: Path, staged: threading.Event,
+        written: "Future[dict[str, FileEntry]]",
+    ) -> None:  # fmt: skip
+        try:
+            copy = self._copied(state)
+            del state
+            staged.set()
+            written.set_result(self._write(copy, random, directory))
+        except BaseException as error:  # noqa: BLE001  it belongs to whoever calls finish
+            written.set_exception(error)
+        finally:
+            staged.set()
+
+    def _copied(self, state: dict[str, Any]) -> dict[str, Any]:
+        if self._stream is None:
+            return self._stager.stage(state)  # type: ignore[return-value]  # without its own thread it is no future
+        with torch.cuda.stream(self._stream):
+            copy = self._stager.stage(state)
+            self._stream.synchronize()
+        return copy  # type: ignore[return-value]
+
+    def _write(self, state: dict[str, Any], random: dict[str, Any], directory: Path) -> dict[str, FileEntry]:
+        save_shards(state, directory, self._group)
+        own = [write_random_state(random, directory, self._rank, self._world), *directory.glob(f"__{self._rank}_*")]
+        if self._rank == 0:
+            own.append(directory / METADATA)
+        return entries(directory, own)
