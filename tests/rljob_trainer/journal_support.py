@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rljob_trainer.journal import GroupKey
-from rljob_trainer.types import Group, GroupScore, Prompt, Sample
+from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.types import Group, GroupScore, GroupSummary, Prompt, Sample
 
 KEY = GroupKey(attempt=1, step=7, policy_digest="policy", fingerprint="settings")
 
@@ -38,6 +38,12 @@ def score_of(group, error=None):
 
 def key(**changes):
     return replace(KEY, **changes)
+
+
+def find(journal: Journal, key: GroupKey, prompt: Prompt) -> tuple[Group, GroupSummary]:
+    found = journal.find(key, prompt)
+    assert found is not None
+    return found
 
 
 def assert_same_group(found, group, score):

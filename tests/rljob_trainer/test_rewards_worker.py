@@ -9,8 +9,13 @@ import pytest
 from rljob_api.v1alpha1 import Rewards
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.errors import RewardError
+from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.journal.summary import summarise
+from rljob_trainer.rewards.scorer import GroupScorer
 from rljob_trainer.rewards.worker import RewardWorker
 from rljob_trainer.types import Group, Prompt, Sample
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.journal_support import find
 
 
 @pytest.fixture
@@ -48,6 +53,54 @@ def test_samples_are_decoded_without_special_tokens_scored_and_summarised(tokeni
     assert summary.score.components["exact"].tolist() == [1, 0, 0]
     assert summary.score.components["length"].tolist() == [-1, -0.5, -0.5]
     assert summary.score.rewards.tolist() == [0, -0.5, -0.5]
+    assert summary.digest == summarise(group, summary.score).digest
+
+
+def scorer_of(tmp_path, functions, on_error="fail"):
+    rewards = Rewards.model_validate({"functions": functions, "processes": 1, "onError": on_error})
+    made = GroupScorer(rewards, str(tmp_path / "tokenizer"), str(tmp_path), str(tmp_path / "log"), str(tmp_path))
+    made.start()
+    return made
+
+
+def test_the_scorer_journals_what_it_scored_for_each_attempt_before_it_answers(tokenizer, tmp_path):
+    prompt = Prompt("0/3", np.arange(5, dtype=np.int32), "test", "abc", {}, "abc")
+    group = Group(prompt, (sample(tokenizer, 0, "abc"), sample(tokenizer, 1, "a", "length")), policy_version=4)
+    volume, scorer = Volume(tmp_path), scorer_of(tmp_path, [{"name": "exact", "builtin": "exact_match"}])
+    try:
+        for attempt in (1, 2):
+            key = GroupKey(attempt, 5, f"policy {attempt}", "settings")
+            summary = scorer.score(group, key)
+            found, found_summary = find(Journal.read(volume, attempt, after_step=4), key, prompt)
+            assert found_summary.digest == summary.digest
+            assert found_summary.score.rewards.tolist() == [1, 0]
+            assert found_summary.truncated == (False, True)
+            assert found.samples[0].token_ids.tolist() == group.samples[0].token_ids.tolist()
+        scorer.score(Group(prompt, group.samples, policy_version=5))  # of a validation
+        assert len(Journal.read(volume, 2, after_step=0)) == 2
+    finally:
+        scorer.close()
+
+
+def test_a_dropped_group_is_journaled_too_and_a_failed_one_is_not(tokenizer, tmp_path):
+    prompt = Prompt("0/3", np.arange(5, dtype=np.int32), "test", "abc", {}, "abc")
+    group = Group(prompt, (sample(tokenizer, 0, "abc"),), policy_version=4)
+    source = "def compute_score(data_source, solution_str, ground_truth, extra_info=None): return float('nan')"
+    functions, volume = [{"name": "own", "source": source}], Volume(tmp_path)
+    strict, lenient = scorer_of(tmp_path, functions), scorer_of(tmp_path, functions, "drop_group")
+    try:
+        with pytest.raises(RewardError, match="returned nan"):
+            strict.score(group, GroupKey(1, 5, "policy", "strict"))
+        lenient.score(group, GroupKey(1, 5, "policy", "lenient"))
+    finally:
+        strict.close()
+        lenient.close()
+    journal = Journal.read(volume, 1, after_step=4)
+    assert len(journal) == 1
+    score = find(journal, GroupKey(1, 5, "policy", "lenient"), prompt)[1].score
+    assert np.isnan(score.rewards).all()
+    assert score.error is not None
+    assert "returned nan" in score.error
 
 
 def test_wrong_reward_code_is_refused_when_the_worker_is_made(tokenizer, tmp_path):

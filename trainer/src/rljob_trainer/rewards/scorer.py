@@ -1,0 +1,52 @@
+"""What the Ray worker of rewards does. It imports neither torch nor the trainer, so that its process stays small."""
+
+from pathlib import Path
+
+from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.journal import GroupKey, JournalWriter
+from rljob_trainer.rewards.worker import RewardWorker
+from rljob_trainer.types import Group, GroupSummary
+from rljob_trainer.volume import Volume
+
+
+class GroupScorer:
+    """Scores groups and journals them; safe from many threads at once, and for drivers one after the other.
+
+    It loads the reward functions in `start`, so that what is wrong with them reaches the caller.
+    model_dir: with the tokenizer. base_dir: where relative paths of reward files start. log: what functions print.
+    volume: the run's, for the journal.
+    """
+
+    def __init__(self, rewards: Rewards, model_dir: str, base_dir: str, log: str, volume: str) -> None:
+        self._arguments = (rewards, Path(model_dir), Path(base_dir), Path(log))
+        self._volume = Volume(Path(volume))
+        self._worker: RewardWorker | None = None
+
+    def start(self) -> None:
+        """Load the reward functions, unless a former driver had them loaded. Raises as RewardWorker."""
+        if self._worker is None:
+            self._worker = RewardWorker(*self._arguments)
+            self._journal = JournalWriter(self._volume)
+
+    def score(self, group: Group, key: GroupKey | None = None) -> GroupSummary:
+        """Score the group and, where it has a key, journal it before anyone is told.
+
+        key: what the group is made for; None for validation, which is not journaled.
+
+        Raises:
+            RewardError: as rewards.onError says.
+            StorageFullError, InfrastructureError: of the journal, or no reward process can be started.
+        """
+        if self._worker is None:
+            raise InfrastructureError("the reward functions are not loaded")
+        summary = self._worker.score(group)
+        if key is not None:
+            self._journal.append(key, group, summary.score)
+        return summary
+
+    def close(self) -> None:
+        """End the reward processes and make the journal durable."""
+        if self._worker is not None:
+            self._worker.close()
+            self._journal.close()
