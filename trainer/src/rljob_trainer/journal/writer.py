@@ -29,7 +29,7 @@ log = structlog.get_logger()
 class _File:
     """An open file.
 
-    begun: it has the magic. written: since the last fsync. named: its folder is durable. retired: to be closed.
+    begun: it has the magic. written: since the last fsync. named: its folders are durable. retired: to be closed.
     """
 
     path: Path
@@ -182,7 +182,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _sync_file(file: _File) -> None:
     os.fsync(file.descriptor)
     if not file.named:
-        for folder in (file.path.parent, file.path.parent.parent):
+        for folder in file.path.parents[:3]:  # a<n>, journal, and the volume that it lies on
             _sync_folder(folder)
         file.named = True
 
