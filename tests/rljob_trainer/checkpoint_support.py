@@ -1,0 +1,90 @@
+"""Attempts that save and find checkpoints on real volumes. Light, for many processes import it: no torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api import ResolvedSpec, resolve
+from rljob_api.v1alpha1 import RLJobSpec
+from rljob_trainer.checkpoint.files import FileEntry, entries
+from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
+from rljob_trainer.controller.attempt import claim, record_resume
+from rljob_trainer.controller.checkpoints import Checkpoints
+from rljob_trainer.volume import Volume
+
+
+def job_spec(**checkpoint: Any) -> ResolvedSpec:
+    """checkpoint: the block's fields, in camelCase."""
+    written = {
+        "model": {"path": "model"},
+        "data": {"train": ["rows.jsonl"]},
+        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
+        "training": {"steps": 100},
+        "cluster": {"gpusPerNode": 0},
+        "checkpoint": checkpoint,
+    }
+    return resolve(RLJobSpec.model_validate(written))
+
+
+class FileRanks:
+    """Two ranks as the driver knows them: files appear, and their hashes are returned."""
+
+    def __init__(self, size: int = 64) -> None:
+        self.size = size
+
+    def call(self, method: str, seconds: float, *args: Any, group: str | None = None) -> list[Any]:
+        if method == "begin_save":
+            self._folder = Path(args[0])
+            return [None, None]
+        assert (method, group) == ("finish_save", "background")
+        return [self._write(rank) for rank in range(2)]
+
+    def _write(self, rank: int) -> dict[str, FileEntry]:
+        path = self._folder / f"__{rank}_0.distcp"
+        path.write_bytes(bytes([rank]) * self.size)
+        return entries(self._folder, [path])
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that has claimed its number and decided what it continues: `found`."""
+
+    number: int
+    checkpoints: Checkpoints
+    found: CheckpointRef | None
+
+    def save(self, step: int, reward: float | None = 0.5, **more: Any) -> CheckpointRef:
+        return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
+
+
+def begin_attempt(volume: Volume, number: int, **checkpoint: Any) -> Attempt:
+    """What a driver does before its first step."""
+    nonce = claim(volume, number)
+    checkpoints = checkpoints_of(volume, number, **checkpoint)
+    found = checkpoints.find()
+    record_resume(volume, number, nonce, found)
+    checkpoints.prune()
+    return Attempt(number, checkpoints, found)
+
+
+def checkpoints_of(volume: Volume, number: int, **checkpoint: Any) -> Checkpoints:
+    model = volume.root / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "config.json").write_text("{}")
+    return Checkpoints(job_spec(**checkpoint), volume, number, model)
+
+
+def names(refs: Sequence[CheckpointRef] | Volume) -> list[str]:
+    found = list_checkpoints(refs) if isinstance(refs, Volume) else refs
+    return [ref.path.name for ref in found]
+
+
+def write_steps(volume: Volume, attempt: int, steps: range) -> None:
+    """Metrics of those steps."""
+    path = volume.metrics(attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        for step in steps:
+            file.write(json.dumps({"step": step, "stage": "rl", "attempt": attempt}) + "\n")
