@@ -9,7 +9,7 @@ import structlog
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
 from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
-from rljob_trainer.errors import FencedError, RLJobError, is_full
+from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume, read_json, write_json
 
@@ -20,15 +20,24 @@ _MESSAGE = 32_000
 
 
 def claim(volume: Volume, attempt: int) -> str:
-    """Take the attempt's number. Returns its nonce. Raises FencedError where somebody has it, or a later one."""
-    volume.attempts.mkdir(parents=True, exist_ok=True)
-    nonce, path = secrets.token_hex(16), volume.claim(attempt)
+    """Take the attempt's number. Returns its nonce.
+
+    Raises FencedError where somebody has it, or a later one; StorageFullError or InfrastructureError where the volume
+    cannot be written.
+    """
+    nonce = secrets.token_hex(16)
     try:
-        path.touch(exist_ok=False)
+        volume.attempts.mkdir(parents=True, exist_ok=True)
+        volume.claim(attempt).touch(exist_ok=False)
+        _write_claim(volume, attempt, nonce)
+        sync_folder(volume.attempts)  # else a power cut could hand out the number again
     except FileExistsError:
         raise FencedError(f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it") from None
-    _write_claim(volume, attempt, nonce)
-    sync_folder(volume.attempts)  # else a power cut could hand out the number again
+    except OSError as error:
+        if is_full(error):
+            raise StorageFullError(f"no space left on {volume.root} to claim attempt {attempt}: free space") from error
+        reason = error.strerror or error
+        raise InfrastructureError(f"attempt {attempt} cannot be claimed on {volume.root}: {reason}") from error
     check_not_superseded(volume, attempt)
     return nonce
 

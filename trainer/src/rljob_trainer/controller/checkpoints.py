@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import structlog
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.checkpoint.files import files_below
 from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import (
     ACTOR,
@@ -45,7 +46,7 @@ log = structlog.get_logger()
 SAVE_SECONDS = 3600.0
 """Deadline of the ranks' part of a checkpoint."""
 
-_WEIGHTS = shutil.ignore_patterns("*.safetensors", "*.bin")
+_WEIGHTS = (".safetensors", ".bin")
 _FIELD = "spec.checkpoint.resume"
 
 
@@ -153,7 +154,7 @@ class Checkpoints:
         staged = self._staged(snapshot.step)
         try:
             with self._explained(snapshot.step):
-                shutil.copytree(self._model_dir, staged / MODEL, ignore=_WEIGHTS)
+                _copy_without_weights(self._model_dir, staged / MODEL)
                 (staged / TRAINER).write_text(snapshot.state)
                 by_rank = actors.call("finish_save", SAVE_SECONDS, group="background")
                 self._write_metrics(staged / METRICS, snapshot.step)
@@ -230,6 +231,15 @@ class Checkpoints:
             "checkpoint.resume: never",
             field=_FIELD,
         )
+
+
+def _copy_without_weights(source: Path, target: Path) -> None:
+    """Not by shutil.copytree: it turns the system's errors into text, and a full disk has to be told from others."""
+    for path in files_below(source):
+        if path.suffix not in _WEIGHTS:
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
 
 
 def _named(path: Path) -> CheckpointRef:

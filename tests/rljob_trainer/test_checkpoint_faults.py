@@ -1,0 +1,162 @@
+"""Volumes that are full, read-only or damaged: nothing half-written counts, and what is left is named."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rljob_trainer.checkpoint.manifest import MANIFEST, survey, verify
+from rljob_trainer.controller.attempt import claim
+from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.checkpoint_support import Attempt, FileRanks, begin_attempt, checkpoints_of, names
+
+PAGE = 4096
+
+
+@pytest.fixture
+def volume(tmp_path):
+    return Volume(tmp_path / "run")
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Volume]:
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"mount is not permitted here: {made.stderr.decode().strip()}")
+    try:
+        yield Volume(folder)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def leave_free(volume: Volume, size: int) -> None:
+    """Fill the volume but for `size` bytes."""
+    status = os.statvfs(volume.root)
+    (volume.root / "ballast").write_bytes(bytes(max(0, status.f_bavail * status.f_bsize - size)))
+
+
+def left_of_saves(volume: Volume) -> list[str]:
+    return sorted(path.name for path in volume.checkpoints.iterdir())
+
+
+# ---------------------------------------------------------------------- no space, no writing
+
+
+def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_path):
+    outcomes = []
+    with mounted(tmp_path / "disk", "size=1m") as volume:
+        first = begin_attempt(volume, 1, keepLast=9)
+        kept = first.save(1)
+        for step, free in enumerate(range(0, 320 * 1024, 2 * PAGE), start=2):
+            leave_free(volume, free)
+            outcomes.append(outcome_of_save(first, step))
+            shutil.rmtree(volume.checkpoint(step, 1), ignore_errors=True)
+            (volume.root / "ballast").unlink()
+            assert left_of_saves(volume) == ["step-1-a1"]
+        verify(kept)
+        assert checkpoints_of(volume, 1).find() == kept
+    full = outcomes.index("saved")
+    assert full > 20
+    assert set(outcomes[full:]) == {"saved"}
+    for step, message in enumerate(outcomes[:full], start=2):
+        assert message.startswith(f"no space left for the checkpoint of step {step} on {tmp_path / 'disk'}: free space")
+
+
+def outcome_of_save(attempt: Attempt, step: int) -> str:
+    """Two ranks of 96 KiB each. Anything but a full disk fails the test."""
+    try:
+        attempt.checkpoints.save(step, {"step": step}, 0.5, FileRanks(size=96 * 1024))
+    except StorageFullError as error:
+        return str(error)
+    return "saved"
+
+
+def test_a_volume_that_became_read_only_is_named_and_still_read(tmp_path):
+    with mounted(tmp_path / "disk", "size=1m") as volume:
+        first = begin_attempt(volume, 1)
+        kept = first.save(1)
+        subprocess.run(["mount", "-o", "remount,ro", volume.root], check=True)
+        with pytest.raises(
+            InfrastructureError, match=r"^the checkpoint of step 2 on .*/disk failed: Read-only file sys"
+        ):
+            first.save(2)
+        assert first.checkpoints.find() == kept
+        with pytest.raises(
+            InfrastructureError, match=r"^attempt 2 cannot be claimed on .*/disk: Read-only file system"
+        ):
+            claim(volume, 2)
+        subprocess.run(["mount", "-o", "remount,rw", volume.root], check=True)
+        first.save(2)
+        assert names(volume) == ["step-1-a1", "step-2-a1"]
+
+
+def test_a_claim_on_a_full_volume_says_so(tmp_path):
+    with mounted(tmp_path / "disk", "size=1m,nr_inodes=20") as volume:
+        for index in range(30):
+            try:
+                (volume.root / str(index)).touch()
+            except OSError:
+                break
+        with pytest.raises(StorageFullError, match=r"no space left on .*/disk to claim attempt 1"):
+            claim(volume, 1)
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a torn file": (lambda ref: tear(ref.path / "trainer.json"), "trainer.json is damaged"),
+    "a flipped bit": (lambda ref: flip(ref.path / "actor/__1_0.distcp"), "actor/__1_0.distcp is damaged"),
+    "a missing rank": (lambda ref: (ref.path / "actor/__1_0.distcp").unlink(), "actor/__1_0.distcp is missing"),
+    "no data": (lambda ref: [shutil.rmtree(ref.path / name) for name in ("actor", "model")], "is missing"),
+    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest cannot be read"),
+    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_and_the_log_says_why(volume, damage):
+    inflict, reason = DAMAGES[damage]
+    first = begin_attempt(volume, 1)
+    whole, damaged = first.save(1), first.save(2)
+    inflict(damaged)
+    with capture_logs() as logs:
+        assert checkpoints_of(volume, 2).find() == whole
+    skipped = [line for line in logs if line["event"] == "checkpoint_skipped"]
+    assert [line["path"] for line in skipped] == [str(damaged.path)]
+    assert reason in skipped[0]["reason"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume, damage):
+    inflict, _ = DAMAGES[damage]
+    inflict(begin_attempt(volume, 1).save(1))
+    with pytest.raises(
+        NoUsableCheckpoint, match=r"all 1 checkpoints are damaged in .*restore one .*resume: never"
+    ) as no:
+        checkpoints_of(volume, 2).find()
+    assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
+
+
+def test_data_without_manifest_never_was_a_checkpoint(volume):
+    first = begin_attempt(volume, 1)
+    (first.save(1).path / MANIFEST).unlink()
+    assert [each.standing for each in survey(volume)] == ["unfinished"]
+    assert checkpoints_of(volume, 2).find() is None
