@@ -117,8 +117,8 @@ def test_whatever_changes_the_state_waits_until_it_has_been_copied(folder, volum
 
 def save_while_copying_takes_long(worker, folder, volume, method):
     in_training(worker, folder)
-    go_on, stage = threading.Event(), worker.saver._stager.stage
-    worker.saver._stager.stage = lambda state: go_on.wait() and stage(state)
+    go_on, take = threading.Event(), worker.saver._copy.take
+    worker.saver._copy.take = lambda state: go_on.wait() and take(state)
     (volume.root / ACTOR).mkdir(parents=True)
     worker.begin_save(str(volume.root / ACTOR))
     before = parameters(worker)

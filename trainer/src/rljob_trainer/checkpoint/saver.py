@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from rljob_trainer.checkpoint.files import FileEntry, entries
+from rljob_trainer.checkpoint.host_copy import HostCopy
 from rljob_trainer.checkpoint.random_state import random_state, write_random_state
 from rljob_trainer.checkpoint.shards import METADATA, save_shards
 
@@ -26,11 +26,9 @@ class ShardSaver:
     """At most one save at a time. All methods may be called by any thread; `begin` by the one that trains."""
 
     def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
-        """group: gloo, over all ranks, used by nobody else."""
+        """group: gloo, over all ranks, used by nobody else. Collective over all ranks."""
         self._group, self._rank, self._world = group, group.rank(), group.size()
-        self._stream = torch.cuda.Stream() if device.type == "cuda" else None
-        # It keeps its buffers: pinned memory is slow to get.
-        self._stager = DefaultStager(StagingOptions(device.type == "cuda", False, False, device.type == "cuda"))
+        self._copy = HostCopy(device, self._world)
         self._staged = threading.Event()
         self._staged.set()
         self._written: Future[dict[str, FileEntry]] | None = None
@@ -44,8 +42,7 @@ class ShardSaver:
             self._written.exception()
         self._staged = threading.Event()
         self._written = Future()
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
+        self._copy.follow()
         work = (state, random_state(), directory, self._staged, self._written)
         # A daemon: a volume that hangs must not keep the process from leaving.
         threading.Thread(target=self._save, args=work, name="checkpoint", daemon=True).start()
@@ -67,7 +64,7 @@ class ShardSaver:
         written: "Future[dict[str, FileEntry]]",
     ) -> None:  # fmt: skip
         try:
-            copy = self._copied(state)
+            copy = self._copy.take(state)
             del state
             staged.set()
             written.set_result(self._write(copy, random, directory))
@@ -75,14 +72,6 @@ class ShardSaver:
             written.set_exception(error)
         finally:
             staged.set()
-
-    def _copied(self, state: dict[str, Any]) -> dict[str, Any]:
-        if self._stream is None:
-            return self._stager.stage(state)  # type: ignore[return-value]  # without its own thread it is no future
-        with torch.cuda.stream(self._stream):
-            copy = self._stager.stage(state)
-            self._stream.synchronize()
-        return copy  # type: ignore[return-value]
 
     def _write(self, state: dict[str, Any], random: dict[str, Any], directory: Path) -> dict[str, FileEntry]:
         save_shards(state, directory, self._group)

@@ -1,0 +1,60 @@
+"""A copy of a rank's state in host memory, of which a checkpoint is written while the state itself goes on changing.
+
+torch's own stager (torch.distributed.checkpoint.staging) cannot copy a DTensor in torch 2.11.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+
+class HostCopy:
+    """Copies into buffers that it keeps: pinned memory is slow to get, and so are pages never touched before."""
+
+    def __init__(self, device: torch.device, world: int) -> None:
+        """device: of the training. world: of all ranks; collective over them."""
+        self._mesh = init_device_mesh("cpu", (world,))
+        # A stream of its own, so that copies run beside the training's kernels.
+        self._stream = torch.cuda.Stream() if device.type == "cuda" else None
+        self._buffers: list[Tensor] = []
+
+    def follow(self) -> None:
+        """To be called by the training thread: what it has asked the GPU for so far comes before the next copy."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+
+    def take(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state with its tensors in host memory, valid until the next call; DTensors stay sharded as they are."""
+        leaves, structure = pytree.tree_flatten(state)
+        shards = [_local(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+        self._buffers = [self._buffer(index, shard) for index, shard in enumerate(shards)]
+        with torch.cuda.stream(self._stream):  # None: no stream, as on a CPU
+            for buffer, shard in zip(self._buffers, shards, strict=True):
+                buffer.copy_(shard, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+        copies = iter(self._buffers)
+        copied = [self._like(leaf, next(copies)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return pytree.tree_unflatten(copied, structure)
+
+    def _buffer(self, index: int, shard: Tensor) -> Tensor:
+        if index < len(self._buffers):
+            known = self._buffers[index]
+            if (known.shape, known.dtype) == (shard.shape, shard.dtype):
+                return known
+        return torch.empty(shard.shape, dtype=shard.dtype, pin_memory=self._stream is not None)
+
+    def _like(self, leaf: Tensor, copy: Tensor) -> Tensor:
+        if not isinstance(leaf, DTensor):
+            return copy
+        return DTensor.from_local(
+            copy, self._mesh, leaf.placements, run_check=False, shape=leaf.shape, stride=leaf.stride()
+        )
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
