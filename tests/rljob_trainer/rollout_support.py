@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine
+from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine, preload_engine
 from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
 from rljob_trainer.weight_sync.bucket import BucketDescriptor, aligned
 from rljob_trainer.weight_sync.probe import (
@@ -75,7 +75,7 @@ def random_prompts(count: int, shortest: int = 3, longest: int = 40, seed: int =
 
 
 def sync(
-    engine: RolloutEngine,
+    engine: "RolloutEngine | RemoteEngine",
     policy: Qwen2ForCausalLM,
     version: int,
     tamper: Callable[[Iterable[tuple[str, torch.Tensor]]], Iterable[tuple[str, torch.Tensor]]] = iter,
@@ -142,6 +142,7 @@ class RemoteEngine:
 
 
 def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
+    preload_engine(engine_settings)
     engine = create_engine(engine_settings)
     pipe.send("started")
     while (message := pipe.recv()) is not None:
@@ -162,7 +163,10 @@ def call_method(engine: RolloutEngine, name: str, *arguments):
 
 
 def check_by_probe(
-    engine: RolloutEngine, policy: Qwen2ForCausalLM, version: int, tolerance: float = DEFAULT_TOLERANCE["float32"]
+    engine: RolloutEngine | RemoteEngine,
+    policy: Qwen2ForCausalLM,
+    version: int,
+    tolerance: float = DEFAULT_TOLERANCE["float32"],
 ) -> ProbeResult:
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
     prompts = probe_prompts(VOCAB)

@@ -16,6 +16,7 @@ of its driver, starts anew with begin_update; one that raises leaves the engine 
 starts another.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
@@ -122,6 +123,19 @@ def import_engine(settings: EngineSettings) -> Callable[[EngineSettings], Rollou
 
     import_vllm(settings.device)
     return VllmEngine
+
+
+def preload_engine(settings: EngineSettings) -> None:
+    """import_engine, for a process that serves one engine all its life: it saves a fifth of vLLM's start on a CPU.
+
+    Garbage is not collected meanwhile, and no later collection looks through what was imported.
+    """
+    gc.disable()
+    try:
+        import_engine(settings)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def create_engine(settings: EngineSettings) -> RolloutEngine:

