@@ -49,11 +49,11 @@ class FileRanks:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt that has claimed its number and decided what it continues: `found`."""
+    """An attempt that has claimed its number and decided what it continues: `found`, a CheckpointRef or None."""
 
     number: int
     checkpoints: Checkpoints
-    found: CheckpointRef | None
+    found: Any
 
     def save(self, step: int, reward: float | None = 0.5, **more: Any) -> CheckpointRef:
         return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
@@ -79,6 +79,11 @@ def checkpoints_of(volume: Volume, number: int, **checkpoint: Any) -> Checkpoint
 def names(refs: Sequence[CheckpointRef] | Volume) -> list[str]:
     found = list_checkpoints(refs) if isinstance(refs, Volume) else refs
     return [ref.path.name for ref in found]
+
+
+def read_claimed(volume: Volume, attempt: int) -> Any:
+    """The claim as it is written."""
+    return json.loads(volume.claim(attempt).read_text())
 
 
 def write_steps(volume: Volume, attempt: int, steps: range) -> None:

@@ -12,8 +12,8 @@ from rljob_trainer.controller.attempt import check_not_superseded, claim, record
 from rljob_trainer.errors import DataError, FencedError, InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.overview import look_at
-from rljob_trainer.volume import Volume, read_json
-from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, names, write_steps
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, names, read_claimed, write_steps
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_claim_says_what_the_attempt_continues(volume):
     begin_attempt(volume, 2)
     nonces = set()
     for attempt, parent, source, step in [(1, None, None, 0), (2, 1, "step-4-a1", 4)]:
-        written = read_json(volume.claim(attempt))
+        written = read_claimed(volume, attempt)
         nonces.add(written.pop("nonce"))
         assert written.pop("startTime")
         expected = {
@@ -58,12 +58,12 @@ def test_living_workers_may_be_ahead_of_the_checkpoint(volume):
     record_resume(volume, 2, claim(volume, 2), ref, parent=1, step=6)
     write_steps(volume, 2, range(7, 9))
     assert history(volume) == [(step, 1) for step in range(1, 7)] + [(7, 2), (8, 2)]
-    assert read_json(volume.claim(2))["resumedFrom"] == "step-4-a1"
+    assert read_claimed(volume, 2)["resumedFrom"] == "step-4-a1"
 
 
 def test_a_number_that_is_taken_or_superseded_is_refused(volume):
     nonce = claim(volume, 3)
-    start = read_json(volume.claim(3))["startTime"]
+    start = read_claimed(volume, 3)["startTime"]
     with pytest.raises(FencedError, match=f"^attempt 3 is taken: the driver that started at {start[:10]}"):
         claim(volume, 3)
     with pytest.raises(FencedError, match=r"^attempt 3 has taken over from attempt 2: the driver that started at 2"):
@@ -97,7 +97,7 @@ def test_of_drivers_that_start_at_once_one_wins(tmp_path):
         for racer in racers:
             racer.join()
         won = [each for each in outcomes if isinstance(each, str)]
-        assert [read_json(volume.claim(1))["nonce"]] == won
+        assert [read_claimed(volume, 1)["nonce"]] == won
         assert {each.exit_code for each in outcomes if isinstance(each, FencedError)} == {77}
 
 
@@ -120,7 +120,9 @@ def test_what_was_committed_after_an_attempt_was_superseded_is_ignored(volume):
     assert names(volume) == ["step-10-a1", "step-20-a1", "step-30-a1", "step-40-a1", "step-50-a2"]
     assert standings(volume)["step-45-a1"] == "superseded"
     assert [(each.attempt, each.checkpoints) for each in lineage(volume).segments] == [(2, float("inf")), (1, 40)]
-    assert look_at(volume.root).checkpoint.path.name == "step-50-a2"
+    newest = look_at(volume.root).checkpoint
+    assert newest is not None
+    assert newest.path.name == "step-50-a2"
     begin_attempt(volume, 4, keepLast=10)
     assert not late.exists()
     assert len(names(volume)) == 5
@@ -191,7 +193,7 @@ def test_a_run_begins_from_another_runs_checkpoint_and_keeps_its_curve(volume, t
     ref = source.save(4)
     assert [json.loads(line)["step"] for line in (ref.path / METRICS).read_text().splitlines()] == [1, 2, 3, 4]
     first = begin_attempt(volume, 1, resume=str(ref.path))
-    assert (read_json(volume.claim(1))["resumedFrom"], lineage(volume).newest.resumed_step) == (str(ref.path), 4)
+    assert [read_claimed(volume, 1)[key] for key in ("resumedFrom", "resumedStep")] == [str(ref.path), 4]
     # Before it has a checkpoint of its own, a retry begins there once more; also one that says "auto".
     assert begin_attempt(volume, 2).found == first.found
     third = begin_attempt(volume, 3, resume=str(ref.path))

@@ -45,7 +45,12 @@ def volume(tmp_path):
 def slow_volume(monkeypatch):
     """A volume that takes its time: every fsync, torch's too, sleeps."""
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (time.sleep(SLOW), fsync(descriptor)))
+
+    def slowly(descriptor):
+        time.sleep(SLOW)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slowly)
 
 
 def in_training(worker, folder):
@@ -104,9 +109,9 @@ def save_twice(worker, folder, volume):
     for step in (1, 2):
         checkpoints.begin(step, {"step": step}, None, LocalRanks(worker))
     assert names(volume) == ["step-1-a1"]
-    assert checkpoints.poll().path.name == "step-1-a1"
+    assert names([checkpoints.poll()]) == ["step-1-a1"]
     checkpoints.finish()
-    assert checkpoints.poll().path.name == "step-2-a1"
+    assert names([checkpoints.poll()]) == ["step-2-a1"]
     assert names(volume) == ["step-1-a1", "step-2-a1"]
 
 
@@ -151,9 +156,12 @@ def fail_then_save(worker, folder, volume):
     in_training(worker, folder)
     checkpoints, ranks = checkpoints_of(volume, 1), LocalRanks(worker)
     begin_save = worker.begin_save
-    worker.begin_save = lambda directory: (
-        (Path(directory) / "__0_0.distcp").symlink_to("/dev/full"), begin_save(directory),
-    )  # fmt: skip
+
+    def begin_on_a_full_disk(directory):
+        (Path(directory) / "__0_0.distcp").symlink_to("/dev/full")
+        begin_save(directory)
+
+    worker.begin_save = begin_on_a_full_disk
     checkpoints.begin(1, {"step": 1}, None, ranks)
     with pytest.raises(StorageFullError, match="no space left for the checkpoint of step 1"):
         checkpoints.finish()

@@ -1,0 +1,85 @@
+"""`rljob checkpoints`, and what a checkpoint says of the data at the end of an epoch."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from rljob_api.v1alpha1 import Data
+from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.checkpoint.manifest import MANIFEST, read_trainer_state
+from rljob_trainer.data.prompts import load_prompts
+from rljob_trainer.data.stream import PromptStream
+from rljob_trainer.data.tokenizer import build_tokenizer
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of
+
+ROWS = 6
+
+
+@pytest.fixture
+def volume(tmp_path):
+    return Volume(tmp_path / "run")
+
+
+def rljob_checkpoints(folder):
+    command = [sys.executable, "-m", "rljob_trainer.cli", "checkpoints", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
+
+
+def listed(volume):
+    """The rows of the table, by step and attempt."""
+    done = rljob_checkpoints(volume.root)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()[1:]]
+    return {(int(step), int(attempt)): " ".join(rest.split()) for step, attempt, rest in rows}
+
+
+def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(volume):
+    begin_attempt(volume, 1).save(1)
+    anew = begin_attempt(volume, 2, resume="never", keepLast=2, keepEvery=2, keepBest=1)
+    anew.save(2, 0.25)
+    anew.save(3, 0.75, validation_reward=0.5)
+    anew.save(4, None)
+    (anew.save(5).path / "trainer.json").unlink()
+    (volume.checkpoints / "step-6-a2").mkdir()
+    (anew.save(7).path / MANIFEST).write_text("{")
+    rows = listed(volume)
+    assert "does not count: of a run that was begun anew" in rows[1, 1]
+    assert rows[2, 2].startswith("0:0")
+    assert rows[2, 2].endswith("0.0 MB 0.250 every 2 whole")
+    assert rows[3, 2].endswith("0.750 (validation 0.500) best whole")
+    assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
+    assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
+    assert rows[6, 2] == "- - - - does not count: unfinished"
+    assert rows[7, 2] == "- - - - does not count: its manifest cannot be read"
+
+
+def test_a_folder_without_checkpoints_says_so(tmp_path):
+    done = rljob_checkpoints(tmp_path)
+    assert (done.returncode, done.stderr) == (65, f"error: {tmp_path} has no checkpoint\n")
+
+
+@pytest.mark.parametrize("taken", range(0, 3 * ROWS + 1, 2))
+def test_no_prompt_is_skipped_or_repeated_by_a_resume_at_any_point_of_the_epochs(volume, taken):
+    """Batches of 2 of 6 rows: every third checkpoint is taken at the end of an epoch."""
+    data = Data.model_validate({"train": [f"synthetic://reverse-text?rows={ROWS}"]})
+    dataset = load_prompts(data, build_tokenizer(TokenizerSpec(), ["abcdefgh"]), volume.root)
+
+    def stream():
+        return PromptStream(dataset, seed=3, epochs=3)
+
+    whole, first, second = stream(), stream(), stream()
+    expected = [prompt.id for _ in range(3 * ROWS // 2) for prompt in whole.next(2)]
+    before = [prompt.id for _ in range(taken // 2) for prompt in first.next(2)]
+    begin_attempt(volume, 1).checkpoints.save(1, {"prompts": first.state_dict()}, None, FileRanks())
+    found = checkpoints_of(volume, 2).find()
+    assert found is not None
+    state: Any = read_trainer_state(found)
+    second.load_state_dict(state["prompts"])
+    assert second.exhausted == first.exhausted == (taken == 3 * ROWS)
+    after = [prompt.id for _ in range((3 * ROWS - taken) // 2) for prompt in second.next(2)]
+    assert before + after == expected
+    assert len(set(expected)) == 3 * ROWS
