@@ -76,7 +76,7 @@ def checkpoints_of(volume: Volume, number: int, **checkpoint: Any) -> Checkpoint
     return Checkpoints(job_spec(**checkpoint), volume, number, model)
 
 
-def names(refs: Sequence[CheckpointRef] | Volume) -> list[str]:
+def names(refs: Sequence[Any] | Volume) -> list[str]:
     found = list_checkpoints(refs) if isinstance(refs, Volume) else refs
     return [ref.path.name for ref in found]
 

@@ -3,9 +3,10 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -121,11 +122,17 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES = {
+def empty(folder: Path) -> None:
+    """All but the manifest."""
+    for name in ("actor", "model"):
+        shutil.rmtree(folder / name)
+
+
+DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a torn file": (lambda ref: tear(ref.path / "trainer.json"), "trainer.json is damaged"),
     "a flipped bit": (lambda ref: flip(ref.path / "actor/__1_0.distcp"), "actor/__1_0.distcp is damaged"),
     "a missing rank": (lambda ref: (ref.path / "actor/__1_0.distcp").unlink(), "actor/__1_0.distcp is missing"),
-    "no data": (lambda ref: [shutil.rmtree(ref.path / name) for name in ("actor", "model")], "is missing"),
+    "no data": (lambda ref: empty(ref.path), "is missing"),
     "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest cannot be read"),
     "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest cannot be read"),
 }
