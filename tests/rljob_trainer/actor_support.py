@@ -15,9 +15,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
-from rljob_trainer.actor.packing import TokenSequence
 from rljob_trainer.actor.plan import RankPlan, plan_step
-from rljob_trainer.actor.worker import ActorWorker, RankSettings
+from rljob_trainer.actor.sequence import TokenSequence
+from rljob_trainer.actor.settings import RankSettings
+from rljob_trainer.actor.worker import ActorWorker
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.types import Group, Prompt, Sample
 

@@ -22,7 +22,8 @@ from rljob_trainer.weight_sync.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.weight_sync.sender import SyncReport, WeightSender
+from rljob_trainer.weight_sync.report import SyncReport
+from rljob_trainer.weight_sync.sender import WeightSender
 
 VOCAB = 300
 END = 0

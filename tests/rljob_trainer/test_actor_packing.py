@@ -8,8 +8,9 @@ from transformers.models.mamba import MambaConfig
 
 from rljob_trainer.actor.attention import packed_attention
 from rljob_trainer.actor.loading import empty_model
-from rljob_trainer.actor.packing import TokenSequence, pack
+from rljob_trainer.actor.packing import pack
 from rljob_trainer.actor.policy import Policy, check_packing, score
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
 from tests.rljob_trainer.actor_support import CONFIGS, VOCAB, make_spec, random_sequences, write_model
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.actor.results import StepSums
 from rljob_trainer.actor.sharding import load_initial_weights
-from rljob_trainer.actor.step import StepSums
 from tests.rljob_trainer.actor_support import (
     Ranks,
     alone,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rljob_trainer.actor.packing import TokenSequence
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums

@@ -5,6 +5,7 @@ RLJobError
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
 ├── InfrastructureError 75  a process, a device or a network failed      try again
+│   └── WorkerLost          one of the job's workers died or fell silent: RankLost, EngineLost, RewardsLost
 ├── StoppedOnRequest    76  checkpointed and stopped                     resume when asked
 ├── FencedError         77  another attempt took over                    leave
 ├── NoUsableCheckpoint  78  checkpoints exist, none can be used          stop
@@ -59,6 +60,23 @@ class RewardError(RLJobError):
 
 class InfrastructureError(RLJobError):
     exit_code = ExitCode.INFRASTRUCTURE
+
+
+class WorkerLost(InfrastructureError):
+    """worker: its name, such as rank-1; known in the driver, which alone raises this."""
+
+    def __init__(self, message: str, *, field: str | None = None, worker: str = "") -> None:
+        super().__init__(message, field=field)
+        self.worker = worker
+
+
+class RankLost(WorkerLost): ...
+
+
+class EngineLost(WorkerLost): ...
+
+
+class RewardsLost(WorkerLost): ...
 
 
 class StoppedOnRequest(RLJobError):

@@ -9,7 +9,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rljob_trainer.actor.packing import PackedBatch, TokenSequence, pack
+from rljob_trainer.actor.packing import PackedBatch, pack
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.entropy import entropy_from_logits
 

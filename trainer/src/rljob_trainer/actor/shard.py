@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rljob_trainer.actor.packing import PackedBatch, TokenSequence, pack
+from rljob_trainer.actor.packing import PackedBatch, pack
 from rljob_trainer.actor.plan import RankPlan
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.types import Floats, Group
 

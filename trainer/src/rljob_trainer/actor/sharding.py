@@ -1,7 +1,7 @@
 """FSDP2: one policy over all ranks, master weights in float32, matrix products in the compute dtype."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,18 +10,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.loading import empty_model, full_weights
 from rljob_trainer.actor.policy import Policy
 from rljob_trainer.errors import JobError
 
 COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-def compute_dtype(spec: ResolvedSpec, device: str) -> Literal["bfloat16", "float32"]:
-    """`spec.model.dtype` with auto decided: bfloat16 on a GPU, float32 on a CPU."""
-    if spec.model.dtype == "auto":
-        return "bfloat16" if device == "cuda" else "float32"
-    return spec.model.dtype
 
 
 def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, trainable: bool) -> Policy:

@@ -16,27 +16,12 @@ from torch.distributed.tensor import DTensor
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.packing import on_device
 from rljob_trainer.actor.policy import Policy, score, score_only
+from rljob_trainer.actor.results import StepSums
 from rljob_trainer.actor.shard import Column, Shard, ShardSample, column, packed, response_lengths, scatter
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import BatchTotals, token_weights
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
-
-
-@dataclass(frozen=True, slots=True)
-class StepSums:
-    """One rank's contribution to the step's metrics; ranks are added up by the controller.
-
-    loss: sum over minibatches. entropy, kl, clipped: sums over tokens. tokens: response tokens, once for each epoch.
-    grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
-    """
-
-    loss: float
-    entropy: float
-    kl: float
-    clipped: float
-    tokens: int
-    grad_norms: list[float]
 
 
 @dataclass(slots=True)

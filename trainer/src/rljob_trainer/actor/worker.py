@@ -11,30 +11,29 @@ import datetime
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import ray
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.failures import LOADING, SENDING, STEPPING, explained
-from rljob_trainer.actor.packing import TokenSequence, pack
+from rljob_trainer.actor.mark import Held, Mark
+from rljob_trainer.actor.packing import pack
 from rljob_trainer.actor.plan import RankPlan
 from rljob_trainer.actor.policy import Policy, check_packing, score_only
+from rljob_trainer.actor.results import Prepared, StepSums, Updated
+from rljob_trainer.actor.sequence import TokenSequence
+from rljob_trainer.actor.settings import RankSettings
 from rljob_trainer.actor.shard import column, response_lengths, shard_of_groups, shard_of_sequences
-from rljob_trainer.actor.sharding import (
-    COMPUTE_DTYPES,
-    compute_dtype,
-    copy_weights,
-    load_initial_weights,
-    sharded_policy,
-)
-from rljob_trainer.actor.step import StepSums, Trainee, policy_step, score_samples, supervised_step
+from rljob_trainer.actor.sharding import COMPUTE_DTYPES, copy_weights, load_initial_weights, sharded_policy
+from rljob_trainer.actor.step import Trainee, policy_step, score_samples, supervised_step
 from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.random_state import restore_random_state
 from rljob_trainer.checkpoint.saver import ShardSaver
@@ -42,46 +41,15 @@ from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
+from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.types import Floats, Group
 from rljob_trainer.waiting import wait_for
 from rljob_trainer.weight_sync.bucket import BucketDescriptor
-from rljob_trainer.weight_sync.sender import SyncReport, WeightSender
+from rljob_trainer.weight_sync.report import SyncReport
+from rljob_trainer.weight_sync.sender import WeightSender
 
-Stage = Literal["sft", "rl"]
-
-
-@dataclass(frozen=True, slots=True)
-class RankSettings:
-    """rank, world: of all ranks. sync_groups: the ranks that send weights together, each list for the engines it feeds.
-
-    threads: of one rank on a CPU. collective_seconds: deadline of every collective.
-    """
-
-    rank: int
-    world: int
-    device_type: Literal["cpu", "cuda"]
-    sync_groups: tuple[tuple[int, ...], ...]
-    threads: int
-    collective_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What the controller learns of a rank's shard before the update.
-
-    token_kl: KL estimate of each token against the reference, [R] for each sample in the order of the rank's plan,
-        where the KL acts in the reward; None elsewhere.
-    """
-
-    token_kl: list[Floats] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Updated:
-    """A rank's sums over the step, and engine against trainer on its samples."""
-
-    sums: StepSums
-    importance: ImportanceSums
+if TYPE_CHECKING:
+    from rljob_trainer.hosting.roster import Worker
 
 
 class ActorWorker:
@@ -92,13 +60,15 @@ class ActorWorker:
         self.settings = settings
         self.device = torch.device(settings.device_type)
         self.reference: Policy | None = None
+        self._held: Held | None = None
         if settings.device_type == "cpu":
             torch.set_num_threads(settings.threads)
 
     # ------------------------------------------------------------------ start
 
-    def open_store(self, host: str) -> tuple[str, int]:
-        """Rank 0: open the store that all ranks meet at. host: of this rank, as the others reach it."""
+    def open_store(self, host: str | None = None) -> tuple[str, int]:
+        """Rank 0: open the store that all ranks meet at. host: of this rank, as others reach it; by default Ray's."""
+        host = host or str(ray.util.get_node_ip_address())
         self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, self.store.port
 
@@ -138,6 +108,7 @@ class ActorWorker:
     def begin_stage(self, stage: Stage) -> None:
         """A fresh optimizer; for RL also the reference, which is the policy as it is now."""
         self.saver.wait_staged()
+        self._held = None
         actor = self.spec.actor
         optimizer = torch.optim.AdamW(
             self.policy.parameters(),
@@ -151,14 +122,37 @@ class ActorWorker:
             self.reference = sharded_policy(self.spec, self.folder, self.mesh, trainable=False)
             copy_weights(self.policy, self.reference)
 
+    # ------------------------------------------------------------------ what it holds, for the next driver
+
+    def hold(self, mark: Mark) -> None:
+        """The controller says what the weights are, after it has loaded, restored or begun a stage."""
+        self._held = Held(mark)
+
+    def held(self) -> Held | None:
+        """What the weights are; None in the middle of a change, or after one that failed."""
+        return self._held
+
+    def collectives(self) -> int:
+        """How many collectives this rank has entered, over all its process groups."""
+        groups = dist.distributed_c10d._world.pg_map if dist.is_initialized() else ()  # noqa: SLF001  no public way
+        return sum(group._get_sequence_number_for_group() for group in groups)  # type: ignore[attr-defined]  # noqa: SLF001
+
     # ------------------------------------------------------------------ steps
 
     @explained(STEPPING)
     def supervised_step(
-        self, plan: RankPlan, totals: Sequence[BatchTotals], sequences: Sequence[TokenSequence], learning_rate: float
+        self,
+        plan: RankPlan,
+        totals: Sequence[BatchTotals],
+        sequences: Sequence[TokenSequence],
+        learning_rate: float,
+        mark: Mark,
     ) -> StepSums:
         self.saver.wait_staged()
-        return supervised_step(self.trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
+        self._held = None
+        sums = supervised_step(self.trainee, shard_of_sequences(plan, totals, sequences), learning_rate)
+        self._held = Held(mark, sums)
+        return sums
 
     @explained(STEPPING)
     def prepare(self, plan: RankPlan, totals: Sequence[BatchTotals], *groups: Group) -> Prepared:
@@ -181,13 +175,16 @@ class ActorWorker:
         return np.split(flat.numpy(), np.cumsum(response_lengths(samples))[:-1]) if samples else []
 
     @explained(STEPPING)
-    def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float) -> Updated:
+    def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, mark: Mark) -> Updated:
         """Train on the prepared shard. advantages: [R] for each sample in the order of the rank's plan."""
         self.saver.wait_staged()
+        self._held = None
         for sample, advantage in zip(self.shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         sums = policy_step(self.trainee, self.shard, self.spec, learning_rate, kl_coefficient)
-        return Updated(sums, self._importance())
+        updated = Updated(sums, self._importance())
+        self._held = Held(mark, updated)
+        return updated
 
     def _importance(self) -> ImportanceSums:
         samples = self.shard.ordered
@@ -204,13 +201,13 @@ class ActorWorker:
     # ------------------------------------------------------------------ weights
 
     @explained(SENDING)
-    def send_weights(self, engines: Sequence[Any], version: int, deadline: float) -> SyncReport:
+    def send_weights(self, engines: Sequence["Worker"], version: int, deadline: float) -> SyncReport:
         """Send the policy to the engines that this rank's sync group feeds; collective over all ranks."""
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
 
         def deliver(bucket: BucketDescriptor) -> Any:
-            copies = [engine.load_bucket.remote(bucket) for engine in engines]
+            copies = [engine.call("load_bucket", bucket) for engine in engines]
             return lambda: wait_for(copies, deadline, f"engines to copy weight bucket {bucket.index}")
 
         return sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)

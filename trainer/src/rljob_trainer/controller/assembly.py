@@ -1,6 +1,8 @@
 """The parts of one attempt, wired together; each part knows nothing of its owner.
 
-workers start ── meanwhile: newest checkpoint, loggers, data, reward code ──> weights ──> checkpoint, if any ──> loop
+    living workers? ──> taken over: the step that they have done is where the attempt goes on
+                   └──> else: workers start ── meanwhile data, reward code ──> weights ──> newest checkpoint, if any
+    journal, engines, loop
 
 What a person got wrong shows in this order, the cheapest first: nothing expensive is loaded for a job that cannot run.
 """
@@ -8,45 +10,91 @@ What a person got wrong shows in this order, the cheapest first: nothing expensi
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import ray
 import structlog
 
-from rljob_trainer.actor.sharding import compute_dtype
-from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, read_trainer_state
+from rljob_api.durations import parse_duration
+from rljob_trainer.actor.dtypes import compute_dtype
+from rljob_trainer.actor.mark import Held
+from rljob_trainer.checkpoint.lineage import lineage
+from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, list_checkpoints, read_trainer_state
 from rljob_trainer.controller.attempt import record_resume
 from rljob_trainer.controller.checkpoints import Checkpoints
+from rljob_trainer.controller.engines import SyncedEngines
 from rljob_trainer.controller.job import DriverJob
 from rljob_trainer.controller.loop import Loop
+from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.model_folder import first_weights, max_model_len, prepare_model_folder
-from rljob_trainer.controller.reinforced import ReinforcedSteps
+from rljob_trainer.controller.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.requests import Requests
+from rljob_trainer.controller.rollouts import Rollouts
 from rljob_trainer.controller.stages import stage_of, supervised_steps
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.sync import WeightSync
-from rljob_trainer.controller.workers import START_SECONDS, UPDATE_SECONDS, ActorGroup, EngineGroup, reward_host
+from rljob_trainer.controller.workers import (
+    START_SECONDS,
+    UPDATE_SECONDS,
+    ActorGroup,
+    EngineGroup,
+    Scorer,
+    Staff,
+    rollout_seconds,
+)
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import PromptStream, SupervisedStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import make_tokenizer
-from rljob_trainer.errors import StoppedOnRequest
+from rljob_trainer.errors import StoppedOnRequest, WorkerLost
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.hosting.roster import Roster
+from rljob_trainer.journal import Journal, first_digest, rollout_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rollout.engine import EngineSettings
 from rljob_trainer.types import Prompt
 from rljob_trainer.volume import Volume
-from rljob_trainer.waiting import wait_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the attempt goes on. held: what living ranks hold; None sends it to the newest checkpoint, if any."""
+
+    held: Held | None
+    checkpoint: CheckpointRef | None
+
+    @property
+    def step(self) -> int:
+        if self.held is not None:
+            return self.held.mark.step
+        return self.checkpoint.manifest.step if self.checkpoint else 0
+
+    @property
+    def durable_step(self) -> int:
+        return self.checkpoint.manifest.step if self.checkpoint else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollers:
+    """What an RL job has besides its ranks. mender: replaces what is lost of the two."""
+
+    engines: EngineGroup
+    scorer: Scorer
+    mender: Mender
 
 
 class Assembly:
@@ -59,82 +107,143 @@ class Assembly:
         self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         self._base_dir, self._folder = Path(job.base_dir), volume.root / "model"
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
-        self._reinforces = supervised_steps(job.spec) < job.spec.total_steps
+        self._fingerprints = Fingerprints(update_fingerprint(job.spec), rollout_fingerprint(job.spec, self._base_dir))
         self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder)
+        self._pulse = Pulse(parse_duration(job.spec.recovery.hang_after))
+        self._roster = Roster(attempt, parse_duration(job.spec.recovery.takeover_within), self._pulse)
+        threads = 1 if job.spec.rollout.deterministic else (os.cpu_count() or 1) // job.spec.cluster.ranks_per_node
+        self._staff = Staff(job.spec, self._device, max(1, threads), self._roster, self._pulse)
+        self._actors = ActorGroup(self._staff)
+
+    def close(self, error: BaseException | None, *, end_workers: bool) -> None:
+        """error: how the attempt ended. end_workers: nobody is going to take them over."""
+        self._pulse.close()
+        if end_workers:
+            self._roster.end_all()
+        elif isinstance(error, WorkerLost):
+            self._roster.kill(error.worker)  # the next driver need not find out again that it hangs
 
     def run(self, before_steps: Callable[[], None]) -> None:
         """Train. before_steps: called when everything is ready."""
-        threads = max(1, (os.cpu_count() or 1) // self._spec.cluster.ranks_per_node)
-        actors = ActorGroup(self._spec, self._device, threads)  # their processes import while the data is read
-        engines, rewards = self._rollout_workers(threads) if self._reinforces else (None, None)
-        found = self._find_checkpoint()
-        with _tracked(self._loggers(found)) as loggers:
+        origin = self._origin()
+        if origin.held is None:
+            self._actors.start()  # their processes import while the data is read
+        rollers = self._rollers() if supervised_steps(self._spec) < self._spec.total_steps else None
+        with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
             weights = first_weights(self._spec, self._base_dir, self._folder)
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
-            checked = rewards.start.remote() if rewards is not None else None
-            state, validation = self._state(tokenizer), self._validation(tokenizer)
-            self._load_model(actors, weights, checked)
-            stage = self._restore(found, state, actors)
+            if rollers is not None:
+                rollers.scorer.start()
+            state = self._state(tokenizer, with_prompts=rollers is not None)
+            validation = self._validation(tokenizer) if rollers is not None else []
+            self._settle(rollers)
+            stage, held = self._restore(origin, state, weights)
             reporting = Reporting(self._volume, self._attempt, self._progress, loggers, tokenizer)
-            reinforced = None
-            if engines is not None:
-                sync = WeightSync(self._spec, self._device, actors, engines, vocab_size)
-                reinforced = ReinforcedSteps(self._spec, actors, engines, rewards, sync, validation, reporting)
+            reinforced = (
+                self._reinforced(rollers, origin, state, vocab_size, validation, reporting) if rollers else None
+            )
             before_steps()
-            Loop(self._spec, state, stage, actors, reinforced, self._checkpoints, reporting, self._requests).run()
+            Loop(
+                self._spec, self._volume, state, stage, held, origin.durable_step, self._actors, reinforced,
+                rollers.mender if rollers else None, self._checkpoints, reporting, self._requests,
+                self._fingerprints.update,
+            ).run()  # fmt: skip
 
-    def _rollout_workers(self, threads: int) -> tuple[EngineGroup, Any]:
-        count = self._spec.ranks // self._spec.rollout.tensor_parallel_size
-        engines = EngineGroup(self._engine_settings(), count, threads)
-        log_file = self._volume.logs / "rewards.log"
-        return engines, reward_host(self._spec, self._folder, self._job.base_dir, log_file)
+    # ------------------------------------------------------------------ where it goes on
 
-    def _find_checkpoint(self) -> CheckpointRef | None:
-        self._progress.phase("looking for a checkpoint")
-        found = self._checkpoints.find()
-        record_resume(self._volume, self._attempt, self._nonce, found)
-        return found
+    def _origin(self) -> Origin:
+        """Living ranks, else the newest checkpoint, else nothing; the claim says it from now on."""
+        self._progress.phase("looking for workers and checkpoints")
+        before = lineage(self._volume)
+        held = self._actors.take_over() if self._spec.checkpoint.resume == "auto" and before.newest else None
+        if held is not None and before.newest is not None:
+            saved = list_checkpoints(self._volume)
+            origin = Origin(held, saved[-1] if saved else None)
+            parent, step = before.newest.attempt, held.mark.step
+            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint, parent=parent, step=step)
+        else:
+            origin = Origin(None, self._checkpoints.find())
+            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint)
+        self._checkpoints.prune()
+        return origin
 
-    def _state(self, tokenizer: "PreTrainedTokenizerBase") -> LoopState:
+    def _state(self, tokenizer: "PreTrainedTokenizerBase", *, with_prompts: bool) -> LoopState:
         spec = self._spec
         prompts = examples = None
-        if self._reinforces:
+        if with_prompts:
             dataset = load_prompts(spec.data, tokenizer, self._base_dir)
             prompts = PromptStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
         if supervised_steps(spec):
             supervised = load_supervised(spec, tokenizer, self._base_dir)
             epochs = spec.training.epochs if spec.supervised_only else None
             examples = SupervisedStream(supervised, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=epochs)
-        return LoopState(prompts, examples, KlController(spec.algorithm.kl))
+        return LoopState(prompts, examples, KlController(spec.algorithm.kl), first_digest(self._job.uid, self._nonce))
 
-    def _validation(self, tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:
-        if not (self._reinforces and self._spec.data.validation):
-            return []
-        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation").all("validation")
-
-    def _load_model(self, actors: ActorGroup, weights: Path, rewards_checked: Any) -> None:
-        """Load the weights, once the reward code is known to be right."""
-        self._progress.phase("starting workers")
-        if rewards_checked is not None:
-            wait_for(rewards_checked, START_SECONDS, "the reward functions to load")
-        for info in actors.connect():
+    def _restore(self, origin: Origin, state: LoopState, weights: Path) -> tuple[Stage | None, Held | None]:
+        """The stage whose optimizer the ranks hold, and what they hold if they are one update ahead of `state`."""
+        if origin.held is not None:
+            return self._continue(origin.held, state)
+        for info in self._actors.connect():
             log.info("rank_started", **info)
         self._progress.phase("loading model")
-        log.info("model_loaded", **actors.call("load", START_SECONDS, str(weights))[0])
+        log.info("model_loaded", **self._actors.call("load", START_SECONDS, str(weights))[0])
+        stage: Stage | None = None
+        if (ref := origin.checkpoint) is not None:
+            self._progress.phase("reading checkpoint")
+            state.load_state_dict(read_trainer_state(ref))
+            stage = stage_of(self._spec, state.step)
+            self._actors.call("begin_stage", START_SECONDS, stage)
+            self._actors.call("restore", UPDATE_SECONDS, str(ref.path / ACTOR))
+            log.info("checkpoint_restored", path=str(ref.path), step=state.step)
+        self._actors.call("hold", START_SECONDS, state.mark(stage, state.state_dict()))
+        return stage, None
 
-    def _restore(self, ref: CheckpointRef | None, state: LoopState, actors: ActorGroup) -> Stage | None:
-        """Continue from a checkpoint, if there is one. Returns the stage whose optimizer the ranks then hold."""
-        if ref is None:
-            return None
-        self._progress.phase("reading checkpoint")
-        state.load_state_dict(read_trainer_state(ref))
-        stage = stage_of(self._spec, state.step)
-        actors.call("begin_stage", START_SECONDS, stage)
-        actors.call("restore", UPDATE_SECONDS, str(ref.path / ACTOR))
-        log.info("checkpoint_restored", path=str(ref.path), step=state.step)
-        return stage
+    def _continue(self, held: Held, state: LoopState) -> tuple[Stage | None, Held | None]:
+        """With ranks that were taken over. A step whose metrics their driver did not write is finished first."""
+        mark = held.mark
+        written = any(line["step"] == mark.step for line in read_metrics(self._volume.root) if names.TIME_STEP in line)
+        behind = not written and any(result is not None for result in held.result)
+        state.load_state_dict(mark.before if behind else mark.after)
+        log.info("ranks_taken_over", step=mark.step, finish=behind)
+        return mark.stage, held if behind else None
+
+    # ------------------------------------------------------------------ parts
+
+    def _rollers(self) -> Rollers:
+        engines = EngineGroup(self._staff, self._engine_settings(), self._actors)
+        scorer = Scorer(self._staff, self._volume, self._folder, self._job.base_dir)
+        return Rollers(engines, scorer, Mender(self._spec.recovery, engines, scorer, self._pulse))
+
+    def _settle(self, rollers: Rollers | None) -> None:
+        """Reward code that is known to be right, and engines that are out of the ranks' way."""
+        self._progress.phase("starting workers")
+        if rollers is not None:
+            rollers.mender.run(rollers.scorer.ready)
+            rollers.mender.run(rollers.engines.settle)
+
+    def _reinforced(
+        self, rollers: Rollers, origin: Origin, state: LoopState, vocab_size: int, validation: list[Prompt],
+        reporting: Reporting,
+    ) -> ReinforcedSteps:  # fmt: skip
+        engines, scorer, mender = rollers.engines, rollers.scorer, rollers.mender
+        sync = WeightSync(self._spec, self._device, self._actors, engines, vocab_size)
+        shared = self._device == "cuda"
+        synced = SyncedEngines(engines, sync, mender, state, reporting, shares_memory=shared)
+        journal = Journal.read(self._volume, self._attempt, after_step=origin.durable_step)
+        if journal.torn or journal.damaged:
+            log.warning("journal_damaged", torn=journal.torn, damaged=journal.damaged)
+        seconds = rollout_seconds(self._spec)
+        rollouts = Rollouts(engines, scorer, journal, mender, self._pulse, synced.ready, seconds)
+        return ReinforcedSteps(
+            self._spec, self._attempt, self._fingerprints, state, self._actors, synced, rollouts, validation, reporting
+        )
+
+    def _validation(self, tokenizer: "PreTrainedTokenizerBase") -> list[Prompt]:
+        if not self._spec.data.validation:
+            return []
+        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation").all("validation")
 
     def _engine_settings(self) -> EngineSettings:
         rollout = self._spec.rollout
@@ -150,9 +259,10 @@ class Assembly:
             enforce_eager=rollout.enforce_eager,
             seed=rollout.seed,
             trust_remote_code=self._spec.model.trust_remote_code,
+            deterministic=rollout.deterministic,
         )
 
-    def _loggers(self, found: CheckpointRef | None) -> LoggerSet:
+    def _loggers(self, origin: Origin) -> LoggerSet:
         run = RunInfo(
             name=self._job.name,
             uid=self._job.uid,
@@ -162,7 +272,7 @@ class Assembly:
             ranks=self._spec.ranks,
             project=self._spec.training.project,
             config=self._spec.model_dump(mode="json", by_alias=True, exclude_none=True),
-            resumed_step=found.manifest.step if found else 0,
+            resumed_step=origin.step,
         )
         return LoggerSet(self._spec.training.loggers, run)
 

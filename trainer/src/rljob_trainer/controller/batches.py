@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.packing import TokenSequence
 from rljob_trainer.actor.plan import RankPlan, plan_step
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.controller.metrics import all_rewards
 from rljob_trainer.controller.rollouts import ScoredGroup

@@ -13,9 +13,9 @@ from types import FrameType
 import ray
 import structlog
 
-from rljob_api.contract import ExitRecord
+from rljob_api.contract import ExitCode, ExitRecord
 from rljob_trainer.controller.assembly import Assembly
-from rljob_trainer.controller.attempt import claim, record_exit
+from rljob_trainer.controller.attempt import claim, exit_record, record_exit
 from rljob_trainer.controller.job import read_job
 from rljob_trainer.controller.requests import Requests
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
@@ -49,7 +49,8 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             job = read_job(job_file)
             _connect(ray_address, namespace=f"rljob-{job.uid}")
             interrupt.listen()  # Ray put a handler of its own in its place
-            Assembly(job, volume, attempt, nonce, progress, requests).run(interrupt.wait_for_steps)
+            with ending_well(Assembly(job, volume, attempt, nonce, progress, requests)) as assembly:
+                assembly.run(interrupt.wait_for_steps)
     except BaseException as raised:
         # Before the loop a signal raises wherever the driver is; inside Ray's own code it comes out as another error.
         error = StoppedOnRequest(STOPPED_EARLY) if interrupt.ended_start else raised
@@ -59,6 +60,21 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     record = record_exit(volume, attempt, error)
     log.info("attempt_ended", code=record.code, reason=record.reason)
     return record
+
+
+@contextmanager
+def ending_well(assembly: Assembly) -> Iterator[Assembly]:
+    """Leave workers to the next driver where there will be one: after trouble that may pass."""
+    error: BaseException | None = None
+    try:
+        yield assembly
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        code = exit_record(error).code
+        # A fenced driver's workers are another's, and so they are not ended either.
+        assembly.close(error, end_workers=code not in (ExitCode.BUG, ExitCode.INFRASTRUCTURE, ExitCode.FENCED))
 
 
 @dataclass(slots=True)

@@ -2,10 +2,11 @@
 
     supervised step:  examples -> update
     RL step:          rollout + rewards -> prepare -> advantages -> update -> sync + probe      (reinforced.py)
-    after either:     [validate] -> [checkpoint, where due or asked for] -> one line of metrics -> [stop]
+    after either:     [validate] -> one line of metrics -> [checkpoint begins, where due or asked for] -> [stop]
 
 One thread. While it waits for engines, reward processes score what is finished; while it waits for ranks, engines
-sleep. Supervised steps, where a job has them, come first and count as steps of the run.
+sleep; while it trains on, the last checkpoint becomes durable. Supervised steps, where a job has them, come first and
+count as steps of the run.
 """
 
 import time
@@ -15,9 +16,12 @@ from dataclasses import dataclass
 import structlog
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.packing import TokenSequence
+from rljob_trainer.actor.mark import Held
+from rljob_trainer.actor.sequence import TokenSequence
+from rljob_trainer.checkpoint.manifest import CheckpointRef
 from rljob_trainer.controller.batches import batch_of_sequences
 from rljob_trainer.controller.checkpoints import Checkpoints
+from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.metrics import Metrics, supervised_metrics
 from rljob_trainer.controller.reinforced import ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
@@ -26,8 +30,10 @@ from rljob_trainer.controller.stages import learning_rate_of, stage_of, supervis
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.workers import START_SECONDS, UPDATE_SECONDS, ActorGroup
 from rljob_trainer.errors import StoppedOnRequest
+from rljob_trainer.journal import truncate
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()
 
@@ -37,36 +43,41 @@ class Loop:
     """One attempt's way through the steps; its owner wires it.
 
     stage: the one whose optimizer the ranks hold; None before the first.
-    reinforced: None for a supervised job.
+    held: of ranks that were taken over with the update of the next step behind them; None elsewhere.
+    saved: step of the newest checkpoint that is durable or under way.
+    reinforced, mender: None for a supervised job.
     """
 
     spec: ResolvedSpec
+    volume: Volume
     state: LoopState
     stage: Stage | None
+    held: Held | None
+    saved: int
     actors: ActorGroup
     reinforced: ReinforcedSteps | None
+    mender: Mender | None
     checkpoints: Checkpoints
     reporting: Reporting
     requests: Requests
+    fingerprint: str
 
     def run(self) -> None:
         """Train to the last step. Raises StoppedOnRequest, after a checkpoint, when somebody asks to stop."""
         self.reporting.begin(self.state.step, self.spec.total_steps, supervised_steps(self.spec))
-        saved = self.state.step
+        if self.held is None and self.saved < self.state.step and self._due(self.state.step):
+            self._begin_checkpoint({})  # the one that the driver before this one died over
+        start = time.monotonic()
         for step in self._steps():
-            start = time.monotonic()
             self._enter(stage_of(self.spec, step))
             tokens, metrics = self._train(step)
-            request = self.requests.pending()
-            if request or self.checkpoints.due(step, self.spec.total_steps):
-                saved = self._checkpoint()
-            seconds = time.monotonic() - start
+            seconds, start = time.monotonic() - start, time.monotonic()
             metrics |= {names.TIME_STEP: seconds, names.TOKENS_PER_SECOND: tokens / seconds}
             self.reporting.step_done(step, stage_of(self.spec, step), metrics)
-            if request:
-                self._answer(request)
-        if saved < self.state.step:  # the data ended before the steps did
-            self._checkpoint()
+            self._save(step, metrics)
+        if self.saved < self.state.step:  # the data ended before the steps did
+            self._begin_checkpoint({})
+        self._finish_checkpoint()
 
     def _steps(self) -> Iterator[int]:
         while self.state.step < self.spec.total_steps:
@@ -77,38 +88,79 @@ class Loop:
             yield step
 
     def _enter(self, stage: Stage) -> None:
-        first = stage != self.stage
-        if first:
-            with self.reporting.phase("start"):
-                self.actors.call("begin_stage", START_SECONDS, stage)
-            self.stage = stage
+        if stage == self.stage:
+            return
+        with self.reporting.phase("start"):
+            self.actors.call("begin_stage", START_SECONDS, stage)
+            self.actors.call("hold", START_SECONDS, self.state.mark(stage, self.state.state_dict()))
+        self.stage = stage
         if stage == "rl" and self.reinforced is not None:
-            self.reinforced.start(self.state, validate=first and self.spec.training.validate_before_training)
+            self.reinforced.validate_first()
+
+    # ------------------------------------------------------------------ steps
 
     def _train(self, step: int) -> tuple[int, Metrics]:
+        held, self.held = self.held, None
         if self.reinforced is not None and self.stage == "rl":
-            tokens, metrics = self.reinforced.step(step, self.state)
-        else:
-            tokens, metrics = self._supervised_step(step)
-        self.state.step = step
-        return tokens, metrics
+            return self.reinforced.step(step, held)
+        return self._supervised_step(step, held)
 
-    def _supervised_step(self, step: int) -> tuple[int, Metrics]:
+    def _supervised_step(self, step: int, held: Held | None) -> tuple[int, Metrics]:
         assert self.state.examples is not None
+        before = self.state.state_dict()
         examples = self.state.examples.next(supervised_batch(self.spec))
         sequences = [TokenSequence(example.token_ids, example.prompt_tokens) for example in examples]
         batch = batch_of_sequences(sequences, self.spec)
         rate = learning_rate_of(self.spec, step)
-        with self.reporting.phase("update"):
-            each = [(plan,) for plan in batch.plans]
-            sums = self.actors.call("supervised_step", UPDATE_SECONDS, batch.totals, sequences, rate, each=each)
+        self.state.advance(self.fingerprint, [example.id for example in examples])
+        if held is None:
+            mark = self.state.mark("sft", before)
+            with self.reporting.phase("update"):
+                each = [(plan,) for plan in batch.plans]
+                arguments = (batch.totals, sequences, rate, mark)
+                sums = self.actors.call("supervised_step", UPDATE_SECONDS, *arguments, each=each)
+        else:
+            sums = held.result
         return batch.tokens, supervised_metrics(sums, rate) | {names.EPOCH: float(self.state.examples.epoch)}
 
-    def _checkpoint(self) -> int:
-        """Returns its step."""
+    # ------------------------------------------------------------------ checkpoints
+
+    def _save(self, step: int, metrics: Metrics) -> None:
+        """Begin a checkpoint where one is due; where somebody asked for it, wait until it is durable.
+
+        It holds the metrics of its step, so it comes after them, and what it takes counts as the next step's.
+        """
+        self._forget_needless(self.checkpoints.poll())
+        request = self.requests.pending()
+        if request or self._due(step):
+            self._begin_checkpoint(metrics)
+        if request:
+            self._finish_checkpoint()
+            self._answer(request)
+
+    def _due(self, step: int) -> bool:
+        return self.checkpoints.due(step, self.spec.total_steps)
+
+    def _begin_checkpoint(self, metrics: Metrics) -> None:
         with self.reporting.phase("checkpoint"):
-            self.checkpoints.save(self.state.step, self.state.state_dict(), self.state.reward, self.actors)
-        return self.state.step
+            self.checkpoints.begin(
+                self.state.step, self.state.state_dict(), self.state.reward, self.actors,
+                validation_reward=metrics.get(names.VALIDATION_REWARD),
+            )  # fmt: skip
+        self.saved = self.state.step
+
+    def _finish_checkpoint(self) -> None:
+        with self.reporting.phase("checkpoint"):
+            self.checkpoints.finish()
+        self._forget_needless(self.checkpoints.poll())
+
+    def _forget_needless(self, durable: CheckpointRef | None) -> None:
+        """A new durable checkpoint makes older groups needless, and old failures with them."""
+        if durable is None:
+            return
+        truncate(self.volume, durable.manifest.step)
+        if self.mender is not None:
+            self.mender.durable()
 
     def _answer(self, request: Request) -> None:
         """The checkpoint that was asked for is there."""

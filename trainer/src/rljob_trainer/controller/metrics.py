@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rljob_trainer.actor.step import StepSums
-from rljob_trainer.actor.worker import Updated
-from rljob_trainer.controller.rollouts import ScoredGroup
+from rljob_trainer.actor.results import StepSums, Updated
+from rljob_trainer.controller.rollouts import Rollout, ScoredGroup
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
 from rljob_trainer.weight_sync.probe import ProbeResult
-from rljob_trainer.weight_sync.sender import SyncReport
+from rljob_trainer.weight_sync.report import SyncReport
 
 Metrics = dict[str, float]
 
@@ -71,6 +70,15 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
 def mean_kl(parts: Sequence[StepSums]) -> float:
     """KL estimate per token, where it acts in the loss. parts: of every rank."""
     return sum(part.kl for part in parts) / sum(part.tokens for part in parts)
+
+
+def recovery_metrics(rounds: Sequence[Rollout]) -> Metrics:
+    """What the step took from the journal; nothing in the usual case that it took nothing."""
+    journaled = sum(each.journaled for each in rounds)
+    if journaled == 0:
+        return {}
+    replayed = journaled == sum(len(each.groups) for each in rounds)
+    return {names.RECOVERY_JOURNALED_GROUPS: float(journaled), names.RECOVERY_REPLAYED_UPDATES: float(replayed)}
 
 
 def sync_metrics(reports: Sequence[SyncReport], probes: Sequence[ProbeResult]) -> Metrics:

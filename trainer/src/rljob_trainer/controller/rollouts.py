@@ -1,21 +1,30 @@
-"""From prompts to scored groups: engines generate, reward processes score each group the moment it is finished.
+"""From prompts to scored groups. Engines generate, the scorer scores each group the moment it is finished.
 
-engine 0 ──group──> score ──┐
-engine 1 ──group──> score ──┼──> summaries, in the order of the prompts
-engine 1 ──group──> score ──┘    (the groups' tensors stay in the object store)
+journal ───────────────group───────────────────────> done
+engine 0 ──group──> scorer ──summary──> engine 0 ──> done      the groups' tensors stay in the object store
+engine 1 ──group──> scorer ──summary──> engine 1 ──> done
+
+The scorer journals a group before it answers, and engines ask it themselves, so what is finished is safe even where the
+driver is gone. An engine or a scorer that is lost costs what was unfinished.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray import ObjectRefGenerator
+from ray.exceptions import RayError, RayTaskError
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.controller.mender import Mender
+from rljob_trainer.controller.workers import EngineGroup, Scorer
+from rljob_trainer.errors import EngineLost, InfrastructureError, RewardsLost, WorkerLost
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.hosting.roster import Worker
+from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.rollout.host import Note
 from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.waiting import LOOK_SECONDS, cause_of, first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,53 +36,200 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """Groups to make. seeds: [prompts][samples per prompt].
+
+    key: what the groups are for; None for a validation, whose groups are not journaled.
+    """
+
+    prompts: Sequence[Prompt]
+    seeds: Sequence[Sequence[int]]
+    sampling: Sampling
+    key: GroupKey | None
+
+    def without(self, ids: set[str]) -> "Order":
+        left = [i for i, prompt in enumerate(self.prompts) if prompt.id not in ids]
+        return replace(self, prompts=[self.prompts[i] for i in left], seeds=[self.seeds[i] for i in left])
+
+    def share(self, index: int, shares: int) -> "Order":
+        return replace(self, prompts=self.prompts[index::shares], seeds=self.seeds[index::shares])
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
-    """generate_seconds: until the last response was finished. reward_seconds: how much longer the last score took."""
+    """generate_seconds: until the last response was finished. reward_seconds: how much longer the last score took.
+
+    journaled: groups that an earlier attempt, or an engine that was lost since, had finished.
+    """
 
     groups: list[ScoredGroup]
     generate_seconds: float
     reward_seconds: float
+    journaled: int
 
 
-def roll_out(
-    engines: Sequence[Any],
-    rewards: Any,
-    prompts: Sequence[Prompt],
-    seeds: Sequence[Sequence[int]],
-    sampling: Sampling,
-    seconds: float,
-) -> Rollout:
-    """Generate and score one group for each prompt.
+class Rollouts:
+    """Makes groups, whatever happens to engines and scorer meanwhile.
 
-    engines, rewards: Ray workers (EngineHost, RewardWorker). seeds: [prompts][samples per prompt].
-    seconds: deadline of the whole. Raises InfrastructureError when it passes, RewardError as the reward's policy says.
+    ready: makes sure that the engines hold the policy; called before they generate. seconds: deadline of one order.
     """
-    start = time.monotonic()
-    streams = [
-        engine.generate_groups.options(num_returns="streaming").remote(prompts[i::n], sampling, seeds[i::n])
-        for n in [min(len(engines), len(prompts))]
-        for i, engine in enumerate(engines[:n])
-    ]
-    pending: list[Any] = list(streams)
-    groups: dict[Any, Any] = {}
-    done: dict[str, ScoredGroup] = {}
-    generated = start
-    while pending:
-        ready, pending = ray.wait(pending, timeout=max(0.0, start + seconds - time.monotonic()))
-        if not ready:
-            raise InfrastructureError(
-                f"waited {seconds:.0f} s for {len(prompts) - len(done)} of {len(prompts)} groups of responses: "
-                "raise spec.rollout.deadline if they take that long"
-            )
-        if isinstance(ready[0], ObjectRefGenerator):
-            group = next(ready[0], None)
-            if group is not None:
-                score = rewards.score.remote(group)
-                groups[score] = group
-                pending += [ready[0], score]
-                generated = time.monotonic()
+
+    def __init__(
+        self, engines: EngineGroup, scorer: Scorer, journal: Journal, mender: Mender, pulse: Pulse,
+        ready: Callable[[], object], seconds: float,
+    ) -> None:  # fmt: skip
+        self._engines, self._scorer, self._journal, self._mender = engines, scorer, journal, mender
+        self._pulse, self._ready, self._seconds = pulse, ready, seconds
+
+    def collect(self, order: Order) -> Rollout:
+        """One scored group for each prompt, in their order.
+
+        Raises InfrastructureError when the deadline passes, RewardError as the reward's policy says.
+        """
+        start = time.monotonic()
+        collection = _Collection(order, self._journal, self._pulse)
+        self._mender.run(lambda: self._try(collection, start + self._seconds))
+        generated = collection.generate_seconds
+        groups = [collection.done[prompt.id] for prompt in order.prompts]
+        return Rollout(groups, generated, time.monotonic() - start - generated, collection.journaled)
+
+    def has(self, step: int) -> bool:
+        """Whether the journal holds groups of that step."""
+        return step in self._journal.steps
+
+    def _try(self, collection: "_Collection", deadline: float) -> None:
+        missing = collection.missing()
+        collection.score_again(self._scorer.worker)
+        if missing.prompts:
+            self._ready()
+            collection.generate(missing, self._engines.workers, self._scorer.worker)
+        collection.receive(deadline)
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What an engine was asked for. group: the one that came without its note so far."""
+
+    engine: str
+    prompts: set[str]
+    group: Any = None
+
+
+@dataclass(slots=True)
+class _Collection:
+    """One order on its way. It survives repairs: what comes from others meanwhile is kept.
+
+    unscored: groups whose score got lost, by prompt. scores: (prompt, group) of those that are scored again.
+    """
+
+    order: Order
+    journal: Journal
+    pulse: Pulse
+    done: dict[str, ScoredGroup] = field(default_factory=dict)
+    unscored: dict[str, Any] = field(default_factory=dict)
+    streams: dict[Any, _Stream] = field(default_factory=dict)
+    scores: dict[Any, tuple[str, Any]] = field(default_factory=dict)
+    generate_seconds: float = 0.0
+    journaled: int = 0
+    tried: bool = False
+
+    def missing(self) -> Order:
+        """What nobody makes now and nobody has made before."""
+        if self.tried:  # then a worker was lost, perhaps after it had journaled what we did not hear of
+            self.journal.refresh()
+        self.tried = True
+        under_way = self.done.keys() | {prompt_id for prompt_id, _ in self.scores.values()}
+        rest = self.order.without(under_way.union(*(stream.prompts for stream in self.streams.values())))
+        if self.order.key is not None and self.order.key.step in self.journal.steps:
+            self._find(rest.prompts, self.order.key)
+        return rest.without(self.done.keys() | self.unscored.keys())
+
+    def _find(self, prompts: Sequence[Prompt], key: GroupKey) -> None:
+        for prompt in prompts:
+            if found := self.journal.find(key, prompt):
+                self.done[prompt.id] = ScoredGroup(ray.put(found[0]), found[1])
+                self.unscored.pop(prompt.id, None)
+                self.journaled += 1
+
+    def score_again(self, scorer: Worker) -> None:
+        for prompt_id, group in self.unscored.items():
+            self.scores[scorer.call("score", group, self.order.key)] = prompt_id, group
+        self.unscored = {}
+
+    def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker) -> None:
+        shares = min(len(engines), len(order.prompts))
+        for index, engine in enumerate(engines[:shares]):
+            share = order.share(index, shares)
+            stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key)
+            self.streams[stream] = _Stream(engine.name, {prompt.id for prompt in share.prompts})
+
+    def receive(self, deadline: float) -> None:
+        """Until nobody makes anything. Raises an engine's loss when all others are done, the scorer's at once."""
+        lost: WorkerLost | None = None
+        while self.streams or self.scores:
+            left = deadline - time.monotonic()
+            ready, _ = ray.wait([*self.streams, *self.scores], timeout=max(0.0, min(left, LOOK_SECONDS)))
+            if not ready and left <= 0:
+                raise self._late()
+            try:
+                self._take(ready[0]) if ready else self.pulse.check()
+            except EngineLost as found:
+                self._forget(found.worker)
+                lost = found
+        if lost is None and self.unscored:
+            lost = self.pulse.diagnose() or RewardsLost("rewards lost a score", worker="rewards")
+        if lost is not None:
+            raise lost
+
+    def _take(self, ready: Any) -> None:
+        if ready in self.streams:
+            self._take_item(ready, self.streams[ready])
         else:
-            summary = wait_for(ready[0], seconds, "a score")
-            done[summary.prompt_id] = ScoredGroup(groups.pop(ready[0]), summary)
-    ordered = [done[prompt.id] for prompt in prompts]
-    return Rollout(ordered, generated - start, time.monotonic() - generated)
+            self._take_score(ready)
+
+    def _take_item(self, generator: Any, stream: _Stream) -> None:
+        """A group, the note that follows it, or the end; how an engine failed is in the last item."""
+        item = next(generator, None)
+        try:
+            if item is None:
+                del self.streams[generator]
+                if stream.group is not None:  # no group, then, but the error that ended the stream
+                    ray.get(stream.group)
+            elif stream.group is None:
+                stream.group = item
+            else:
+                self._take_note(ray.get(item), stream)
+        except RayTaskError as error:
+            raise cause_of(error) from None
+        except RayError as error:
+            raise EngineLost(f"{stream.engine} died: {first_line(error)}", worker=stream.engine) from error
+
+    def _take_note(self, note: Note, stream: _Stream) -> None:
+        if note.summary is not None:
+            self.done[note.prompt_id] = ScoredGroup(stream.group, note.summary)
+        else:
+            self.unscored[note.prompt_id] = stream.group
+        stream.prompts.discard(note.prompt_id)
+        stream.group = None
+        self.generate_seconds = max(self.generate_seconds, note.generated)
+
+    def _take_score(self, ref: Any) -> None:
+        prompt_id, group = self.scores.pop(ref)
+        try:
+            self.done[prompt_id] = ScoredGroup(group, ray.get(ref))
+        except RayTaskError as error:
+            raise cause_of(error) from None
+        except RayError as error:
+            self.unscored[prompt_id] = group
+            raise RewardsLost(f"rewards died: {first_line(error)}", worker="rewards") from error
+
+    def _forget(self, engine: str) -> None:
+        """Nothing more comes from that engine."""
+        self.streams = {generator: stream for generator, stream in self.streams.items() if stream.engine != engine}
+
+    def _late(self) -> InfrastructureError:
+        missing = len(self.order.prompts) - len(self.done)
+        return InfrastructureError(
+            f"{missing} of {len(self.order.prompts)} groups of responses are missing at spec.rollout.deadline: "
+            f"raise it if they take that long ({self.pulse.doing()})"
+        )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.packing import TokenSequence
-from rljob_trainer.actor.sharding import compute_dtype
+from rljob_trainer.actor.dtypes import compute_dtype
+from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.controller.workers import (
     START_SECONDS,
     SYNC_SECONDS,
@@ -15,9 +15,17 @@ from rljob_trainer.controller.workers import (
     engines_of,
     sync_groups,
 )
+from rljob_trainer.errors import EngineLost
 from rljob_trainer.types import Sample
-from rljob_trainer.weight_sync.probe import DEFAULT_TOLERANCE, PROBE_TOKENS, ProbeResult, compare, probe_prompts
-from rljob_trainer.weight_sync.sender import SyncReport
+from rljob_trainer.weight_sync.probe import (
+    DEFAULT_TOLERANCE,
+    PROBE_TOKENS,
+    ProbeResult,
+    WeightSyncError,
+    compare,
+    probe_prompts,
+)
+from rljob_trainer.weight_sync.report import SyncReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +42,17 @@ class WeightSync:
     def __init__(
         self, spec: ResolvedSpec, device_type: str, actors: ActorGroup, engines: EngineGroup, vocab_size: int
     ) -> None:
-        self._actors, self._engines = actors, engines
+        self._spec, self._actors, self._engines = spec, actors, engines
         self._prompts = probe_prompts(vocab_size)
         dtype = compute_dtype(spec, device_type)
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype]
-        groups = sync_groups(spec, device_type)
-        feeds = {group: engines_of(group, spec, engines.workers) for group in groups}
-        self._targets = [feeds[group] if rank == group[0] else [] for group in groups for rank in group]
+        self._groups = sync_groups(spec, device_type)
 
     def send(self, version: int) -> Synced:
-        """Raises WeightSyncError where an engine does not compute what the trainer computes."""
+        """Raises EngineLost for an engine that does not compute what the trainer computes: it cannot be mended."""
         self._engines.call("begin_update", SYNC_SECONDS, version)
-        each = [(targets,) for targets in self._targets]
+        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
+        each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
         reports = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
         self._engines.call("finish_update", START_SECONDS, version)
         self._engines.call("wake", SYNC_SECONDS)
@@ -59,8 +66,11 @@ class WeightSync:
             for sample in samples
         ]
         ours = self._actors.call("log_probs", SYNC_SECONDS, sequences, 1.0)[0]
-        size = len(self._prompts)
-        return [
-            compare(answer, ours[i * size : (i + 1) * size], version=version, tolerance=self._tolerance)
-            for i, answer in enumerate(answers)
-        ]
+        size, results = len(self._prompts), []
+        for i, (engine, answer) in enumerate(zip(self._engines.workers, answers, strict=True)):
+            try:
+                part = ours[i * size : (i + 1) * size]
+                results.append(compare(answer, part, version=version, tolerance=self._tolerance))
+            except WeightSyncError as error:
+                raise EngineLost(f"{engine.name}: {error}", worker=engine.name) from error
+        return results

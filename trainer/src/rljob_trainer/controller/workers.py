@@ -1,26 +1,36 @@
-"""The Ray workers of one attempt, and calls to them that have deadlines.
+"""The Ray workers of a job, and calls to them that have deadlines.
 
     driver ──> ActorHost   x ranks        one GPU each (or a share of the CPU cores)
            ──> EngineHost  x ranks / tp   on the GPUs of its ranks, taking turns with them
            ──> RewardHost                 processes of the user's reward code
 
-A host only adds what a Ray worker needs to the plain class that does the work.
+Each group first takes over what a former driver left (hosting/). Ranks hold one policy together, so either all of them
+are taken over or none; engines are replaced one by one.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import ray
+import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_api.durations import parse_duration
-from rljob_trainer.actor.worker import ActorWorker, RankSettings
+from rljob_trainer.actor.host import ActorHost
+from rljob_trainer.actor.mark import Held
+from rljob_trainer.actor.settings import RankSettings
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.rewards.host import RewardHost
 from rljob_trainer.rollout.engine import EngineSettings
 from rljob_trainer.rollout.host import EngineHost
+from rljob_trainer.volume import Volume
 from rljob_trainer.waiting import wait_for
+
+log = structlog.get_logger()
 
 START_SECONDS = 600.0
 """Deadline of starting processes, loading weights and compiling an engine."""
@@ -30,78 +40,208 @@ UPDATE_SECONDS = 3600.0
 
 SYNC_SECONDS = 300.0
 
+SETTLE_SECONDS = 120.0
+"""How long a rank that is taken over may take to finish what its former driver asked for."""
 
-class ActorHost(ActorWorker):
-    """A trainer rank that knows its node's address."""
+REWARDS = "rewards"
 
-    def open_store_here(self) -> tuple[str, int]:
-        return self.open_store(ray.util.get_node_ip_address())
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """What every group of workers needs. threads: of one rank or engine on a CPU."""
+
+    spec: ResolvedSpec
+    device_type: str
+    threads: int
+    roster: Roster
+    pulse: Pulse
+
+    def signature(self, *parts: object) -> str:
+        """Equal for workers of the same job that were made in the same way."""
+        text = "\0".join([self.spec.model_dump_json(), self.device_type, str(self.threads), *map(repr, parts)])
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class ActorGroup:
     """All trainer ranks, called together: every method of ActorWorker is collective."""
 
-    def __init__(self, spec: ResolvedSpec, device_type: str, threads: int) -> None:
-        settings = [_rank_settings(spec, rank, device_type, threads) for rank in range(spec.ranks)]
-        remote = ray.remote(ActorHost)
-        self.workers = [
-            remote.options(num_cpus=0, num_gpus=1 if device_type == "cuda" else 0).remote(spec, each)
-            for each in settings
-        ]
+    def __init__(self, staff: Staff) -> None:
+        self._staff = staff
+        settings = [_rank_settings(staff, rank) for rank in range(staff.spec.ranks)]
+        self._signatures = {f"rank-{each.rank}": staff.signature(each) for each in settings}
+        self._settings = dict(zip(self._signatures, settings, strict=True))
+        self.workers: list[Worker] = []
 
     def __len__(self) -> int:
-        return len(self.workers)
+        return len(self._settings)
 
-    def call(
-        self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None,
-        group: str | None = None,  # noqa: ARG002  every method still takes its turn
-    ) -> list[Any]:  # fmt: skip
-        """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
-        own = each if each is not None else [()] * len(self.workers)
-        calls = [getattr(worker, method).remote(*mine, *args) for worker, mine in zip(self.workers, own, strict=True)]
-        return list(wait_for(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}"))
+    def take_over(self) -> Held | None:
+        """The state of the living ranks, if all of them hold the same; else they are ended."""
+        adopted = self._staff.roster.adopt(self._signatures)
+        self.workers = list(adopted.values())
+        if len(adopted) == len(self):
+            self.workers = [adopted[name] for name in self._signatures]
+            held = self._held()
+            if held is not None:
+                return held
+        self.end()
+        return None
+
+    def _held(self) -> Held | None:
+        try:
+            states: list[Held | None] = self.call("held", SETTLE_SECONDS)
+        except InfrastructureError as error:
+            log.warning("ranks_not_taken_over", reason=str(error))
+            return None
+        marks = {(state.mark.step, state.mark.digest, state.mark.stage) if state else None for state in states}
+        if len(marks) > 1 or states[0] is None:
+            log.warning("ranks_not_taken_over", reason=f"they hold different states: {marks}")
+            return None
+        return Held(states[0].mark, [state.result for state in states if state])
+
+    def start(self) -> None:
+        """Start all ranks, without waiting for them: they import while data is read."""
+        options = {"num_gpus": 1 if self._staff.device_type == "cuda" else 0}
+        self.workers = [
+            self._staff.roster.start(name, self._signatures[name], ActorHost, options, self._staff.spec, settings)
+            for name, settings in self._settings.items()
+        ]
 
     def connect(self) -> list[dict[str, Any]]:
         """Build the process group over all ranks."""
-        address = wait_for(self.workers[0].open_store_here.remote(), START_SECONDS, "rank 0 of the trainer to start")
+        opened = self.workers[0].call("open_store")
+        address = self._wait(opened, START_SECONDS, "rank 0 of the trainer to start")
         return self.call("connect", START_SECONDS, address)
+
+    def call(
+        self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None,
+        group: str | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
+        own = each if each is not None else [()] * len(self.workers)
+        calls = [worker.call(method, *mine, *args, group=group) for worker, mine in zip(self.workers, own, strict=True)]
+        return list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}"))
+
+    def _wait(self, refs: Any, seconds: float, what: str) -> Any:
+        return wait_for(refs, seconds, what, self._staff.pulse.check, self._staff.pulse.doing)
+
+    def end(self) -> None:
+        for worker in self.workers:
+            self._staff.roster.end(worker)
+        self.workers = []
 
 
 class EngineGroup:
-    """All rollout engines."""
+    """All rollout engines. They start while others work: `ready` waits for them."""
 
-    def __init__(self, settings: EngineSettings, count: int, threads: int) -> None:
-        remote = ray.remote(EngineHost).options(num_cpus=0, num_gpus=0)
-        own = [replace(settings, seed=settings.seed + index) for index in range(count)]
-        self.workers = [remote.remote(each, threads) for each in own]
+    def __init__(self, staff: Staff, settings: EngineSettings, actors: ActorGroup) -> None:
+        self._staff, self._actors = staff, actors
         self._gpus_each = settings.tensor_parallel_size
+        count = staff.spec.ranks // settings.tensor_parallel_size
+        self._settings = [replace(settings, seed=settings.seed + index) for index in range(count)]
+        names = [f"engine-{index}" for index in range(count)]
+        signatures = [staff.signature(each) for each in self._settings]
+        self._signatures = dict(zip(names, signatures, strict=True))
+        adopted = staff.roster.adopt(self._signatures)
+        self.workers = [adopted.get(name) or self._host(index) for index, name in enumerate(names)]
+        self._adopted = set(adopted)
+        self._running: set[str] = set()
+        self._started: dict[str, Any] = {}
+        self.replaced = 0
 
-    def start(self, gpus: Sequence[str | None]) -> list[dict[str, Any]]:
-        """Build the engines (seconds to minutes). gpus: of each rank in turn; None for a rank on a CPU."""
-        size = self._gpus_each
-        shares = [[gpu for gpu in gpus[i * size : (i + 1) * size] if gpu] for i in range(len(self.workers))]
-        calls = [worker.start_on.remote(share) for worker, share in zip(self.workers, shares, strict=True)]
-        return list(wait_for(calls, START_SECONDS, "the rollout engines to start"))
+    @property
+    def running(self) -> bool:
+        return len(self._running) == len(self.workers)
+
+    def _host(self, index: int) -> Worker:
+        name = f"engine-{index}"
+        arguments = (self._settings[index], self._staff.threads)
+        return self._staff.roster.start(name, self._signatures[name], EngineHost, {"num_gpus": 0}, *arguments)
+
+    def start(self) -> None:
+        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
+        begun = self._running | self._started.keys()
+        missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
+        if not missing:
+            return
+        gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
+        for index in missing:
+            share = gpus[index * self._gpus_each : (index + 1) * self._gpus_each]
+            worker = self.workers[index]
+            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu])
+
+    def ready(self) -> None:
+        """Wait until all engines run."""
+        self.start()
+        while self._started:
+            name, started = next(iter(self._started.items()))
+            info = wait_for(started, START_SECONDS, f"{name} to start", self._staff.pulse.check)
+            log.info("engine_started", name=name, **info)
+            self._running.add(name)
+            del self._started[name]
+
+    def settle(self) -> None:
+        """Wait until engines that were taken over have finished what their former driver asked for, and lie down."""
+        seconds = rollout_seconds(self._staff.spec)
+        for worker in [worker for worker in self.workers if worker.name in self._adopted]:
+            resting = worker.call("lie_down")
+            if wait_for(resting, seconds, f"{worker.name} to finish", self._staff.pulse.check):
+                self._running.add(worker.name)
+            self._adopted.discard(worker.name)
+
+    def replace(self, name: str) -> None:
+        """End that engine and start another in its place."""
+        index = next(i for i, worker in enumerate(self.workers) if worker.name == name)
+        self._staff.roster.end(self.workers[index])
+        self._running.discard(name)
+        self._adopted.discard(name)
+        self._started.pop(name, None)
+        self.workers[index] = self._host(index)
+        self.replaced += 1
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
-        calls = [getattr(worker, method).remote(*args) for worker in self.workers]
-        return list(wait_for(calls, seconds, f"the rollout engines to {method.replace('_', ' ')}"))
+        calls = [worker.call(method, *args) for worker in self.workers]
+        what = f"the rollout engines to {method.replace('_', ' ')}"
+        return list(wait_for(calls, seconds, what, self._staff.pulse.check))
 
 
-def reward_host(spec: ResolvedSpec, model_dir: Path, base_dir: str, log: Path) -> Any:
+class Scorer:
     """The Ray worker that scores groups, as many at a time as it has processes."""
-    remote = ray.remote(RewardHost)
-    threads = spec.rewards.processes + 1
-    return remote.options(num_cpus=0, max_concurrency=threads).remote(spec.rewards, str(model_dir), base_dir, str(log))
+
+    def __init__(self, staff: Staff, volume: Volume, model_dir: Path, base_dir: str) -> None:
+        self._staff = staff
+        log_file = volume.logs / "rewards.log"
+        self._arguments = (staff.spec.rewards, str(model_dir), base_dir, str(log_file), str(volume.root))
+        self._signature = staff.signature(*self._arguments)
+        adopted = staff.roster.adopt({REWARDS: self._signature})
+        self.worker = adopted.get(REWARDS) or self._host()
+
+    def _host(self) -> Worker:
+        options = {"max_concurrency": self._staff.spec.rewards.processes + 1}
+        return self._staff.roster.start(REWARDS, self._signature, RewardHost, options, *self._arguments)
+
+    def start(self) -> None:
+        """Load the reward functions where they are not, without waiting; needs the tokenizer in the model's folder."""
+        self._started: Any = self.worker.call("start")
+
+    def ready(self) -> None:
+        """Raises RewardError for functions that cannot be loaded."""
+        wait_for(self._started, START_SECONDS, "the reward functions to load", self._staff.pulse.check)
+
+    def replace(self) -> None:
+        self._staff.roster.end(self.worker)
+        self.worker = self._host()
+        self.start()
+        self.ready()
 
 
-def _rank_settings(spec: ResolvedSpec, rank: int, device_type: str, threads: int) -> RankSettings:
+def _rank_settings(staff: Staff, rank: int) -> RankSettings:
     return RankSettings(
         rank=rank,
-        world=spec.ranks,
-        device_type="cuda" if device_type == "cuda" else "cpu",
-        sync_groups=sync_groups(spec, device_type),
-        threads=threads,
+        world=staff.spec.ranks,
+        device_type="cuda" if staff.device_type == "cuda" else "cpu",
+        sync_groups=sync_groups(staff.spec, staff.device_type),
+        threads=staff.threads,
         collective_seconds=UPDATE_SECONDS,
     )
 
@@ -112,7 +252,7 @@ def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], 
     return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))
 
 
-def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Any]) -> list[Any]:
+def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:
     """The engines that a sync group feeds: those that live on its ranks' devices."""
     size = spec.rollout.tensor_parallel_size
     return [engine for i, engine in enumerate(engines) if i * size in group]

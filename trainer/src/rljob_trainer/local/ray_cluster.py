@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.local.machine import Child, end_child, last_line, start_child
+from rljob_trainer.local.machine import Child, end_child, start_child
 
 ADDRESS = "address"
 """File in Ray's folder with its address, there as soon as Ray can be connected to."""
@@ -39,11 +38,6 @@ class LocalRay:
     address_file: Path
     head: Child
     log: Path
-
-    def check(self) -> None:
-        """Raises InfrastructureError where Ray did not start, or did not live on."""
-        if self.head.poll() is not None:
-            raise InfrastructureError(f"Ray ended: {last_line(self.log)} (more in {self.log})")
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""One local run, from a file to an exit code. It supervises the driver as the operator does in a cluster.
+"""One local run, from a file to an exit code. It supervises drivers as the operator does in a cluster.
 
-    rljob run ──> ray_head      Ray, whose processes the driver uses
+    rljob run ──> ray_head      Ray, whose processes the drivers use
               ──> driver        one attempt; its exit record says how it ended
               ──> agent         serves the run's files
               ──> view          of the same files, in this process
 
-The children start together: the driver imports what it needs while Ray comes up.
+The children start together: the driver imports what it needs while Ray comes up. When a driver fails, the recovery
+policy says whether another one takes over its workers, whether Ray is built anew, or whether the run is over.
 """
 
 import os
@@ -16,17 +17,22 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.durations import parse_duration
+from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
+from rljob_trainer.checkpoint.lineage import lineage
+from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.controller.attempt import exit_record, read_exit
 from rljob_trainer.controller.job import DriverJob
 from rljob_trainer.errors import RLJobError
 from rljob_trainer.local.machine import Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
+from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume
@@ -40,18 +46,21 @@ PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait for one another give up the core, which ranks, engines and rewards share. On two busy cores a small
 model's step took three times as long with two spinning threads as with one, and two thirds as long with two patient."""
 
+START_SECONDS = 600.0
+"""How long a driver may take to give its first sign of life."""
+
 RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 
 
 def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
-    """Run one attempt and show it. Returns the exit code of `rljob run`. Call it from the main thread."""
+    """Run the job and show it. Returns the exit code of `rljob run`. Call it from the main thread."""
     view = open_reporter(run.info(uid), style)
     view.start()
     for note in run.notes:
         view.note(note)
     with interrupts() as stop:
         try:
-            record = _attempt(run, uid, view, stop, agent_port)
+            record = Supervisor(run, uid, view, stop, agent_port).run()
         except RLJobError as error:
             record = exit_record(error)
     view.finish(record)
@@ -91,47 +100,147 @@ def interrupts() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _attempt(run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> ExitRecord:
-    volume, attempt = run.volume, last_attempt(run.volume) + 1
-    environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment()}
-    job_file = volume.control / "job.json"
-    with writable(volume):
-        DriverJob(name=run.name, uid=uid, base_dir=str(run.base_dir), spec=run.spec).write(job_file)
-        volume.logs.mkdir(exist_ok=True)
-    with (
-        local_ray(run.gpus, volume.logs / "ray.log", environment) as ray,
-        _driver(volume, attempt, job_file, ray, environment) as driver,
-        _agent(volume, agent_port, environment) as agent,
-    ):
-        stop.driver = driver
-        if stop.times:  # it came before the driver could be told
-            driver.kill()
-        _follow(driver, ray, agent, view, stop)
-    return read_exit(volume, attempt) or (stop.record() if stop.times else lost(driver.returncode, volume))
+class Supervisor:
+    """Drivers one after the other, until the run is done or the recovery policy gives up."""
 
+    def __init__(self, run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> None:
+        self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
+        self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment()}
+        self._job_file = self._volume.control / "job.json"
+        self._history = History()
+        self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
+        with writable(self._volume):
+            self._volume.logs.mkdir(parents=True, exist_ok=True)
 
-def _follow(driver: Child, ray: LocalRay, agent: "Agent", view: Reporter, stop: Stop) -> None:
-    """Until the driver has ended."""
-    told = False
-    while driver.poll() is None:
-        if stop.times and not told:
-            view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
-            told = True
-        if news := agent.news():
-            view.note(news)
-        view.poll()
+    def run(self) -> ExitRecord:
+        with _agent(self._volume, self._agent_port, self._environment) as agent:
+            while True:
+                with local_ray(self._run.gpus, self._volume.logs / "ray.log", self._environment) as ray:
+                    record = self._use(ray, agent)
+                if record is not None:
+                    return record
+
+    def _use(self, ray: LocalRay, agent: "Agent") -> ExitRecord | None:
+        """How the run ended; None where it needs another Ray."""
+        while True:
+            record, code = self._attempt(ray, agent)
+            if self._stop.times:
+                return record
+            failure = self._failure(record, code, ray)
+            decision = decide_recovery(failure, self._history, self._run.spec.recovery, LOCAL_LEVELS)
+            self._history = self._history.after(failure, decision)
+            if decision.action not in (Action.RESTART_DRIVER, Action.REBUILD_CLUSTER):
+                return record if decision.reason == failure.reason else _given_up(record, decision)
+            self._view.note(decision.message)
+            if self._wait(decision.delay):
+                return self._stop.record()
+            if decision.action is Action.REBUILD_CLUSTER or ray.head.poll() is not None:
+                return None
+
+    def _attempt(self, ray: LocalRay, agent: "Agent") -> tuple[ExitRecord, int]:
+        """How one driver ended, in its words or ours, and its exit code."""
+        attempt = last_attempt(self._volume) + 1
+        self._write_job()
+        with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
+            self._stop.driver = driver
+            if self._stop.times:  # it came before the driver could be told
+                driver.kill()
+            hung = self._follow(driver, ray, agent)
+        record = read_exit(self._volume, attempt) or hung
+        if record is None:
+            record = self._stop.record() if self._stop.times else lost(driver.returncode, self._volume)
+        return record, driver.returncode
+
+    def _write_job(self) -> None:
+        """checkpoint.resume says where the run begins; once it has begun, its drivers go on with it."""
+        spec, begun = self._run.spec, lineage(self._volume).newest
+        if begun is not None and begun.attempt >= self._first_attempt:
+            checkpoint = spec.checkpoint.model_copy(update={"resume": "auto"})
+            spec = spec.model_copy(update={"checkpoint": checkpoint})
+        job = DriverJob(name=self._run.name, uid=self._uid, base_dir=str(self._run.base_dir), spec=spec)
+        with writable(self._volume):
+            job.write(self._job_file)
+
+    def _follow(self, driver: Child, ray: LocalRay, agent: "Agent") -> ExitRecord | None:
+        """Until the driver has ended. A record where it had to be ended because it was silent."""
+        told = False
+        silence = Silence(self._volume.progress, parse_duration(self._run.spec.recovery.hang_after))
+        while driver.poll() is None:
+            if self._stop.times and not told:
+                self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
+                told = True
+            if news := agent.news():
+                self._view.note(news)
+            self._view.poll()
+            if ray.head.poll() is not None:
+                _end_orphan(driver)
+            if silence.too_long():
+                driver.kill()
+                driver.wait()
+                message = f"the driver gave no sign of life for {silence.seconds:.0f} s and was ended"
+                return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverHung", message=message)
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _failure(self, record: ExitRecord, code: int, ray: LocalRay) -> Failure:
+        saved = list_checkpoints(self._volume)
+        durable = saved[-1].manifest.step if saved else 0
         if ray.head.poll() is not None:
-            _end_orphan(driver, ray)
-        time.sleep(POLL_SECONDS)
+            message = f"{last_line(ray.log)} (more in {ray.log})"
+            return Failure(Component.RAY, "RayLost", message, durable_step=durable)
+        return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether somebody asked to stop meanwhile."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._stop.times:
+            self._view.poll()
+            time.sleep(POLL_SECONDS)
+        return self._stop.times > 0
 
 
-def _end_orphan(driver: Child, ray: LocalRay) -> None:
-    """Ray is gone: the driver notices and says so in its record, or is ended here. Raises InfrastructureError then."""
+@dataclass(slots=True)
+class Silence:
+    """How long a driver has not renewed its progress file, counted look by look: clocks may jump, processes may stop.
+
+    Until the first sign of this driver it may take START_SECONDS: it imports, on a machine that may be cold.
+    """
+
+    path: Path
+    allowed: float
+    seconds: float = 0.0
+    begun: bool = False
+    stamp: int | None = None
+    looked: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.stamp = self._stamp()
+
+    def too_long(self) -> bool:
+        now, stamp = time.monotonic(), self._stamp()
+        self.seconds += min(now - self.looked, 2 * POLL_SECONDS)
+        self.looked = now
+        if stamp != self.stamp:
+            self.seconds, self.begun, self.stamp = 0.0, True, stamp
+        return self.seconds > (self.allowed + HEARTBEAT if self.begun else START_SECONDS)
+
+    def _stamp(self) -> int | None:
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return None
+
+
+def _given_up(record: ExitRecord, decision: Decision) -> ExitRecord:
+    return record.model_copy(update={"reason": decision.reason, "message": decision.message})
+
+
+def _end_orphan(driver: Child) -> None:
+    """Ray is gone: the driver notices and says so in its record, or is ended here."""
     try:
         driver.wait(ORPHAN_SECONDS)
     except subprocess.TimeoutExpired:
         driver.kill()
-        ray.check()
 
 
 @contextmanager

@@ -53,6 +53,12 @@ SYNC_PROBE_MAX = _metric("sync/probe_max", "nats", "Largest difference of log-pr
 SYNC_BYTES = _metric("sync/bytes", "bytes", "Weights sent to the engines")
 GROUPS_UNINFORMATIVE = _metric("groups/uninformative", "groups", "Groups whose rewards were all equal")
 GROUPS_DROPPED = _metric("groups/dropped", "groups", "Groups left out because a reward failed")
+RECOVERY_JOURNALED_GROUPS = _metric(
+    "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"
+)
+RECOVERY_REPLAYED_UPDATES = _metric(
+    "recovery/replayed_updates", "updates", "1 where a step was repeated after a failure from journaled groups alone"
+)
 TIME_START = _metric("time/start", "seconds", "Start of a stage: engines and optimizer")
 TIME_ROLLOUT = _metric("time/rollout", "seconds", "Generation of responses")
 TIME_REWARDS = _metric("time/rewards", "seconds", "Rewards")

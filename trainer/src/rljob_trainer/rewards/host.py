@@ -1,46 +1,14 @@
-"""The Ray worker of rewards. A module of its own, so that its process imports neither torch nor the trainer."""
-
-from pathlib import Path
+"""The Ray worker of rewards."""
 
 from rljob_api.v1alpha1 import Rewards
-from rljob_trainer.journal import GroupKey, JournalWriter
-from rljob_trainer.rewards.worker import RewardWorker
-from rljob_trainer.types import Group, GroupSummary
-from rljob_trainer.volume import Volume
+from rljob_trainer.hosting.host import Host
+from rljob_trainer.rewards.scorer import GroupScorer
 
 
-class RewardHost:
-    """Scores groups and journals them; safe from many threads at once, and for drivers one after the other.
+class RewardHost(Host):
+    """Scores and journals groups, also for an engine whose driver is gone: that a group is finished is a fact."""
 
-    It loads the reward functions in `start`, so that what is wrong with them reaches the caller.
-    model_dir: with the tokenizer. base_dir: where relative paths of reward files start. log: what functions print.
-    volume: the run's, for the journal.
-    """
+    harmless = frozenset({"score"})
 
-    def __init__(self, rewards: Rewards, model_dir: str, base_dir: str, log: str, volume: str = "") -> None:
-        self._arguments = (rewards, Path(model_dir), Path(base_dir), Path(log))
-        self._volume = Volume(Path(volume))
-
-    def start(self) -> None:
-        """Load the reward functions. Raises as RewardWorker."""
-        self._worker = RewardWorker(*self._arguments)
-        self._journal = JournalWriter(self._volume)
-
-    def score(self, group: Group, key: GroupKey | None = None) -> GroupSummary:
-        """Score the group and, where it has a key, journal it before anyone is told.
-
-        key: what the group is made for; None for validation, which is not journaled.
-
-        Raises:
-            RewardError: as rewards.onError says.
-            StorageFullError, InfrastructureError: of the journal, or no reward process can be started.
-        """
-        summary = self._worker.score(group)
-        if key is not None:
-            self._journal.append(key, group, summary.score)
-        return summary
-
-    def close(self) -> None:
-        """End the reward processes and make the journal durable."""
-        self._worker.close()
-        self._journal.close()
+    def create(self, rewards: Rewards, model_dir: str, base_dir: str, log: str, volume: str) -> GroupScorer:
+        return GroupScorer(rewards, model_dir, base_dir, log, volume)

@@ -115,9 +115,12 @@ class VllmEngine:
         self._version = version
 
     def sleep(self) -> None:
-        if self._settings.device == "cuda":
+        parts = {"weights", "kv_cache"}
+        if self._settings.device == "cuda" and self._asleep != parts:
+            for part in parts:  # vLLM lays down all or nothing; a driver may have died between the parts of an update
+                self._wake(part)
             self._engine.sleep(level=2)
-            self._version, self._asleep = NO_WEIGHTS, {"weights", "kv_cache"}
+            self._version, self._asleep = NO_WEIGHTS, parts
 
     def wake(self) -> None:
         self._wake("kv_cache")

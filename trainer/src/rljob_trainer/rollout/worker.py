@@ -44,6 +44,12 @@ class RolloutWorker:
             raise InfrastructureError("the rollout engine is not running")
         return self._engine
 
+    def lie_down(self) -> bool:
+        """Sleep; False where there is no engine that could."""
+        if self._engine is not None:
+            self._engine.sleep()
+        return self._engine is not None
+
     def policy_version(self) -> int:
         return self.engine.policy_version
 

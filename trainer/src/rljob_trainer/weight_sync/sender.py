@@ -1,9 +1,10 @@
 """The trainer's side of a weight sync."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,19 +19,11 @@ from rljob_trainer.weight_sync.bucket import (
     TensorSlot,
     aligned,
 )
+from rljob_trainer.weight_sync.report import SyncReport
 from rljob_trainer.weight_sync.transport import Block, allocate
 
 Deliver = Callable[[BucketDescriptor], Callable[[], None]]
 """Starts delivery of a bucket to all engines; returns a function that waits until all of them have copied it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SyncReport:
-    """tensors and bytes that were sent; seconds from the first tensor to the last acknowledgement."""
-
-    tensors: int
-    bytes: int
-    seconds: float
 
 
 class WeightSender:
@@ -57,14 +50,18 @@ class WeightSender:
         """
         start = time.perf_counter()
         count = sent = 0
-        delivery = _Delivery(self._group, deliver)
-        with closing(_Buckets(self._device, self._dtype, self._bucket_bytes, writes=self._writes)) as buckets:
-            for index, (slots, block) in enumerate(buckets.pack(tensors)):
-                delivery.wait()  # only then does the next round write into the other block
-                delivery.start(version, index, slots, block)
-                count += len(slots)
-                sent += sum(slot.nbytes for slot in slots)
-            delivery.wait()
+        delivery, rest = _Delivery(self._group, deliver), iter(tensors)
+        try:
+            with closing(_Buckets(self._device, self._dtype, self._bucket_bytes, writes=self._writes)) as buckets:
+                for index, (slots, block) in enumerate(buckets.pack(rest)):
+                    delivery.wait()  # only then does the next round write into the other block
+                    delivery.start(version, index, slots, block)
+                    count += len(slots)
+                    sent += sum(slot.nbytes for slot in slots)
+                delivery.wait()
+        except InfrastructureError:
+            deque(rest, maxlen=0)  # ranks of other groups go on gathering, and that takes all ranks
+            raise
         return SyncReport(count, sent, time.perf_counter() - start)
 
 

@@ -1,0 +1,25 @@
+"""The Ray worker of a trainer rank. Light, because the driver imports it."""
+
+from typing import TYPE_CHECKING, Any
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.actor.settings import RankSettings
+from rljob_trainer.hosting.host import Host
+
+if TYPE_CHECKING:
+    from rljob_trainer.actor.worker import ActorWorker
+
+
+class ActorHost(Host):
+    """A trainer rank."""
+
+    worker: "ActorWorker"
+
+    def create(self, spec: ResolvedSpec, settings: RankSettings) -> Any:
+        from rljob_trainer.actor.worker import ActorWorker
+
+        return ActorWorker(spec, settings)
+
+    def detail(self) -> str:
+        """How many collectives it has entered: a rank that hangs is behind those that wait for it."""
+        return f", {self.worker.collectives()} collectives"

@@ -1,0 +1,48 @@
+"""All engines as one: started, awake and with the policy's weights, whenever somebody needs them to generate."""
+
+import structlog
+
+from rljob_trainer.controller.mender import Mender
+from rljob_trainer.controller.reporting import Reporting
+from rljob_trainer.controller.state import LoopState
+from rljob_trainer.controller.sync import Synced, WeightSync
+from rljob_trainer.controller.workers import SYNC_SECONDS, EngineGroup
+
+log = structlog.get_logger()
+
+
+class SyncedEngines:
+    """shares_memory: engines and ranks take turns on their GPUs, so engines lose their weights when they sleep."""
+
+    def __init__(
+        self, engines: EngineGroup, sync: WeightSync, mender: Mender, state: LoopState, reporting: Reporting, *,
+        shares_memory: bool,
+    ) -> None:  # fmt: skip
+        self._engines, self._sync, self._mender, self._state = engines, sync, mender, state
+        self._reporting, self._shares_memory = reporting, shares_memory
+        self._held: tuple[str, int] | None = None
+        if not shares_memory:
+            engines.start()  # while ranks replay updates, say
+
+    def hold_policy(self) -> Synced | None:
+        """Give all engines the policy as it is; replaces those that are lost. Returns None where they had it."""
+        return self._mender.run(self.ready)
+
+    def ready(self) -> Synced | None:
+        """As hold_policy, but raises EngineLost for whoever mends."""
+        if not self._engines.running:
+            with self._reporting.phase("start"):
+                self._engines.ready()
+        wanted = self._state.policy_digest, self._engines.replaced
+        if self._held == wanted:
+            return None
+        self._held = None
+        synced = self._sync.send(self._state.step)
+        self._held = wanted
+        return synced
+
+    def sleep(self) -> None:
+        """Leave the GPUs to the ranks."""
+        if self._shares_memory and self._held is not None:
+            self._held = None
+            self._mender.run(lambda: self._engines.call("sleep", SYNC_SECONDS))

@@ -1,0 +1,56 @@
+"""What the driver mends by itself: engines and the scorer. All else is its supervisor's."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from rljob_api.recovery import DRIVER_LEVELS, Action, Component, Failure, History, decide_recovery
+from rljob_api.v1alpha1.recovery import Recovery
+from rljob_trainer.controller.workers import EngineGroup, Scorer
+from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, WorkerLost
+from rljob_trainer.hosting.pulse import Pulse
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class Mender:
+    """Replaces an engine or the scorer that is lost, as the recovery policy says."""
+
+    def __init__(self, policy: Recovery, engines: EngineGroup, scorer: Scorer, pulse: Pulse) -> None:
+        self._policy, self._engines, self._scorer, self._pulse = policy, engines, scorer, pulse
+        self._times: Counter[str] = Counter()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do `work`, and again after each repair. Raises the loss that cannot be mended here."""
+        while True:
+            try:
+                return work()
+            except InfrastructureError as error:
+                lost = error if isinstance(error, WorkerLost) else self._pulse.diagnose()
+                if lost is None:
+                    raise
+                self._mend(lost)
+
+    def durable(self) -> None:
+        """There is a new durable checkpoint: what was lost before is forgotten."""
+        self._times.clear()
+
+    def _mend(self, lost: WorkerLost) -> None:
+        if isinstance(lost, RankLost):
+            raise lost
+        self._times[lost.worker] += 1
+        component = Component.ENGINE if isinstance(lost, EngineLost) else Component.REWARD
+        reason = type(lost).__name__
+        failure = Failure(component, reason, lost.message, times=self._times[lost.worker])
+        decision = decide_recovery(failure, History(), self._policy, DRIVER_LEVELS)
+        log.warning("worker_lost", worker=lost.worker, action=str(decision.action), reason=lost.message)
+        if decision.action is Action.REPLACE_ENGINE:
+            self._engines.replace(lost.worker)
+        elif decision.action is Action.RETRY_SAMPLE:
+            self._scorer.replace()
+        else:
+            raise lost

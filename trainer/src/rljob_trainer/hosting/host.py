@@ -1,0 +1,117 @@
+"""What every Ray worker of a job is, besides its work: fenced, alive to questions while it works, and not for ever.
+
+Ray runs three groups of methods in threads of their own:
+
+    (default)    call, stream      the work, in the order in which it was asked for
+    control      claim, beat       answered at once, also while work runs
+    background   call              work beside the work: waiting until a checkpoint is written
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rljob_trainer.errors import FencedError
+
+CONCURRENCY_GROUPS = {"control": 2, "background": 1}
+
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """signature: equal for workers that can stand in for one another. leave_after: seconds without a driver."""
+
+    attempt: int
+    signature: str
+    leave_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life. doing: the method that runs, for `seconds`; None between two calls. detail: see Host.detail."""
+
+    pid: int
+    doing: str | None
+    seconds: float
+    detail: str
+
+
+class Host:
+    """Wraps the object that works. Subclasses say which, in `create`.
+
+    harmless: methods that workers may call in the name of a driver that has been replaced.
+    """
+
+    harmless: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, settings: HostSettings, *arguments: Any) -> None:
+        self._attempt, self._signature = settings.attempt, settings.signature
+        self._leave_after = settings.leave_after
+        self._heard = time.monotonic()
+        self._doing: tuple[str, float] | None = None
+        threading.Thread(target=self._leave_when_abandoned, name="leave", daemon=True).start()
+        self.worker = self.create(*arguments)
+
+    def create(self, *arguments: Any) -> Any:
+        """Make the object whose methods `call` calls. Heavy imports belong here: a driver imports this module too."""
+        raise NotImplementedError
+
+    def claimed(self) -> None:
+        """A new attempt has taken this worker over; called before its first call."""
+
+    def detail(self) -> str:
+        """What helps a person to tell a worker that hangs from those that wait for it."""
+        return ""
+
+    # ------------------------------------------------------------------ control
+
+    def claim(self, attempt: int) -> str:
+        """From now on, obey `attempt` alone. Returns the signature. Raises FencedError where a newer one was here."""
+        if attempt < self._attempt:
+            raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
+        self._heard = time.monotonic()
+        if attempt > self._attempt:
+            self._attempt = attempt
+            self.claimed()
+        return self._signature
+
+    def beat(self, attempt: int) -> Beat:
+        """A sign of life for the driver, and one from it."""
+        self._check(attempt)
+        self._heard = time.monotonic()
+        doing, since = self._doing or (None, self._heard)
+        return Beat(os.getpid(), doing, self._heard - since, self.detail())
+
+    # ------------------------------------------------------------------ work
+
+    def call(self, attempt: int, method: str, *arguments: Any) -> Any:
+        """Call a method of the worker. Raises FencedError for a driver that another one replaced."""
+        if method not in self.harmless:
+            self._check(attempt)
+        self._doing = method, time.monotonic()
+        try:
+            return getattr(self.worker, method)(*arguments)
+        finally:
+            self._doing = None
+
+    def stream(self, attempt: int, method: str, *arguments: Any) -> Iterator[Any]:
+        """Like `call`, for a method that yields. It runs to its end also when the driver that asked is gone."""
+        self._check(attempt)
+        self._doing = method, time.monotonic()
+        try:
+            yield from getattr(self, method)(*arguments)
+        finally:
+            self._doing = None
+
+    def _check(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
+
+    def _leave_when_abandoned(self) -> None:
+        while time.monotonic() - self._heard < self._leave_after:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(0)

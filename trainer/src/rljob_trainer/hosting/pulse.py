@@ -1,0 +1,136 @@
+"""Who of the job's workers is alive: a thread asks each of them, and whoever waits for work looks here."""
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+import structlog
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from rljob_trainer.errors import EngineLost, RankLost, RewardsLost, WorkerLost
+from rljob_trainer.hosting.host import Beat
+from rljob_trainer.waiting import first_line
+
+if TYPE_CHECKING:
+    from rljob_trainer.hosting.roster import Worker
+
+log = structlog.get_logger()
+
+BEAT_SECONDS = 1.0
+
+START_SECONDS = 600.0
+"""How long a worker may take to answer for the first time."""
+
+DIAGNOSE_SECONDS = 3 * BEAT_SECONDS
+
+_LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "rewards": RewardsLost}
+
+
+@dataclass(slots=True)
+class _Patient:
+    """silent: seconds for which a question has been open. asked: that question. died: Ray's words, once it did.
+
+    beat: the last answer; until the first one it may take START_SECONDS, for it imports.
+    Seconds are counted round by round, so that a driver that was stopped itself takes nobody for dead.
+    """
+
+    worker: "Worker"
+    silent: float = 0.0
+    asked: Any = None
+    beat: Beat | None = None
+    died: str | None = None
+
+
+class Pulse:
+    """Signs of life of all workers that are watched. silent_after: seconds after which silence counts as death."""
+
+    def __init__(self, silent_after: float) -> None:
+        self._silent_after = silent_after
+        self._patients: dict[str, _Patient] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._ask_on, name="pulse", daemon=True)
+        self._thread.start()
+
+    def watch(self, worker: "Worker") -> None:
+        with self._lock:
+            self._patients[worker.name] = _Patient(worker)
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._patients.pop(name, None)
+
+    def check(self) -> None:
+        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead or silent."""
+        with self._lock:
+            patients = list(self._patients.values())
+        for patient in patients:
+            allowed = self._silent_after if patient.beat is not None else START_SECONDS
+            if patient.died is not None or patient.silent > allowed:
+                raise lost(patient.worker.name, patient.died or f"has not answered for {patient.silent:.0f} s")
+
+    def diagnose(self) -> WorkerLost | None:
+        """Who is dead, after time enough for everybody to answer; None if all live."""
+        deadline = time.monotonic() + DIAGNOSE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                self.check()
+            except WorkerLost as found:
+                return found
+            time.sleep(BEAT_SECONDS / 10)
+        return None
+
+    def doing(self) -> str:
+        """What every worker that is busy does, for the message of a wait that took too long."""
+        with self._lock:
+            busy = [(name, patient.beat) for name, patient in sorted(self._patients.items()) if patient.beat]
+        said = [
+            f"{name}: {beat.doing} for {beat.seconds:.0f} s (pid {beat.pid}{beat.detail})"
+            for name, beat in busy
+            if beat.doing
+        ]
+        return "; ".join(said) or "no worker is busy"
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _ask_on(self) -> None:
+        while not self._closed.wait(BEAT_SECONDS):
+            with self._lock:
+                patients = [patient for patient in self._patients.values() if patient.died is None]
+            if patients:
+                self._ask(patients)
+
+    def _ask(self, patients: list[_Patient]) -> None:
+        start = time.monotonic()
+        for patient in patients:
+            if patient.asked is None:
+                patient.asked = patient.worker.handle.beat.remote(patient.worker.attempt)
+        ready, _ = ray.wait([each.asked for each in patients], num_returns=len(patients), timeout=BEAT_SECONDS)
+        answered = set(ready)
+        round_seconds = min(BEAT_SECONDS + time.monotonic() - start, 2 * BEAT_SECONDS)
+        for patient in patients:
+            if patient.asked in answered:
+                _hear(patient)
+            else:
+                patient.silent += round_seconds
+
+
+def _hear(patient: _Patient) -> None:
+    asked, patient.asked = patient.asked, None
+    try:
+        patient.beat, patient.silent = ray.get(asked), 0.0
+    except ActorDiedError as error:
+        patient.died = f"died: {first_line(error)}"
+    except RayTaskError:  # it refuses: a newer attempt has it, as its next call will say
+        patient.silent = 0.0
+    except RayError as error:
+        log.warning("worker_unreachable", worker=patient.worker.name, reason=first_line(error))
+
+
+def lost(name: str, how: str) -> WorkerLost:
+    """The error for a worker that is no more, or as good as."""
+    return _LOST[name.split("-", maxsplit=1)[0]](f"{name} {how}", worker=name)

@@ -1,0 +1,128 @@
+"""A driver's view of the job's Ray workers: by name, so that it finds those of the driver before it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from rljob_trainer.hosting.host import CONCURRENCY_GROUPS, Host, HostSettings
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.waiting import first_line
+
+log = structlog.get_logger()
+
+CLAIM_SECONDS = 10.0
+"""How long a living worker may take to answer a claim, which it does beside its work."""
+
+END_SECONDS = 30.0
+"""How long a killed process may take to vanish; Ray forces it after 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name."""
+
+    name: str
+    handle: Any
+    attempt: int
+
+    def call(self, method: str, *arguments: Any, group: str | None = None) -> "ray.ObjectRef[Any]":
+        """Start a call. References among `arguments` arrive as their values."""
+        remote = self.handle.call if group is None else self.handle.call.options(concurrency_group=group)
+        return remote.remote(self.attempt, method, *arguments)
+
+    def stream(self, method: str, *arguments: Any) -> Any:
+        """Start a call that yields; returns Ray's generator of references."""
+        return self.handle.stream.options(num_returns="streaming").remote(self.attempt, method, *arguments)
+
+
+class Roster:
+    """The workers of one job, as one attempt sees them.
+
+    leave_after: seconds that workers wait for a next driver.
+    """
+
+    def __init__(self, attempt: int, leave_after: float, pulse: Pulse) -> None:
+        self._attempt, self._leave_after, self._pulse = attempt, leave_after, pulse
+        self._workers: dict[str, Worker] = {}
+
+    def adopt(self, signatures: Mapping[str, str]) -> dict[str, Worker]:
+        """Take over the living workers among these names, {name: signature}. Others of these names are ended."""
+        living = _living()
+        claims = {name: living[name].claim.remote(self._attempt) for name in signatures if name in living}
+        if claims:
+            ray.wait(list(claims.values()), num_returns=len(claims), timeout=CLAIM_SECONDS)
+        adopted = {}
+        for name, claim in claims.items():
+            worker = Worker(name, living[name], self._attempt)
+            if _answer(claim) == signatures[name]:
+                adopted[name] = self._add(worker)
+            else:
+                self.end(worker)
+        if adopted:
+            log.info("workers_taken_over", workers=sorted(adopted))
+        return adopted
+
+    def start(self, name: str, signature: str, kind: type[Host], options: Mapping[str, Any], *arguments: Any) -> Worker:
+        """Start a worker, without waiting for it."""
+        remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
+        settings = HostSettings(self._attempt, signature, self._leave_after)
+        handle = remote.options(name=name, lifetime="detached", num_cpus=0, **options).remote(settings, *arguments)
+        return self._add(Worker(name, handle, self._attempt))
+
+    def end(self, worker: Worker) -> None:
+        """Kill it, and wait until it is gone: its GPU memory is another's then."""
+        self._pulse.forget(worker.name)
+        self._workers.pop(worker.name, None)
+        waiting = worker.handle.beat.remote(self._attempt)
+        ray.kill(worker.handle)
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                ray.get(waiting, timeout=deadline - time.monotonic())
+            except (RayActorError, GetTimeoutError):
+                return
+            except RayError:
+                pass
+            waiting = worker.handle.beat.remote(self._attempt)
+
+    def kill(self, name: str) -> None:
+        """Kill it, without waiting."""
+        if name in self._workers:
+            ray.kill(self._workers[name].handle)
+
+    def end_all(self) -> None:
+        """End every worker of this attempt."""
+        for worker in list(self._workers.values()):
+            ray.kill(worker.handle)
+        for worker in list(self._workers.values()):
+            self.end(worker)
+
+    def _add(self, worker: Worker) -> Worker:
+        self._workers[worker.name] = worker
+        self._pulse.watch(worker)
+        return worker
+
+
+def _living() -> dict[str, Any]:
+    """Handles of the job's named workers, those of Ray's namespace."""
+    handles = {}
+    for name in ray.util.list_named_actors():
+        try:
+            handles[name] = ray.get_actor(name)
+        except ValueError:  # it died in between
+            continue
+    return handles
+
+
+def _answer(claim: "ray.ObjectRef[str]") -> str | None:
+    """None from a worker that is dead, frozen or another attempt's."""
+    try:
+        return ray.get(claim, timeout=0)
+    except RayError as error:
+        log.warning("worker_not_taken_over", reason=first_line(error))
+        return None
