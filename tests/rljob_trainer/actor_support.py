@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
+from rljob_trainer.actor.mark import Mark
 from rljob_trainer.actor.plan import RankPlan, plan_step
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.actor.settings import RankSettings
@@ -37,6 +38,9 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "mistral with a window": MistralConfig(**SIZES, sliding_window=4),
 }
+
+MARK = Mark(step=1, digest="digest", stage="rl", before={}, after={})
+"""What a controller would say of an update."""
 
 
 def write_model(

@@ -8,7 +8,7 @@ import torch
 
 from rljob_trainer.actor.failures import LOADING, STEPPING, explained
 from rljob_trainer.errors import InfrastructureError, JobError
-from tests.rljob_trainer.actor_support import Ranks, make_spec, plans_of, random_sequences, write_model
+from tests.rljob_trainer.actor_support import MARK, Ranks, make_spec, plans_of, random_sequences, write_model
 
 TOO_MUCH = 1 << 50
 
@@ -66,4 +66,4 @@ def supervised_step_without_rank_1(worker, folder):
     worker.begin_stage("sft")
     if worker.settings.rank == 1:
         os._exit(1)
-    worker.supervised_step(plans[0], totals, sequences, 1e-3)
+    worker.supervised_step(plans[0], totals, sequences, 1e-3, MARK)

@@ -6,6 +6,7 @@ import torch
 
 from rljob_trainer.errors import JobError
 from tests.rljob_trainer.actor_support import (
+    MARK,
     alone,
     groups_of,
     make_spec,
@@ -34,7 +35,7 @@ def train(worker, folder, directory):
     worker.begin_stage("rl")
     for step in range(2):
         worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
-        worker.update([ADVANTAGES[index] for index in plans[0].samples], 1e-3, 0.1)
+        worker.update([ADVANTAGES[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
         if step == 0:
             worker.begin_save(directory)
             worker.finish_save()
@@ -71,6 +72,6 @@ def train_with_little_memory(worker, folder):
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(torch.cuda.memory_reserved() / total)
     try:
-        worker.supervised_step(plans[0], totals, sequences, 1e-3)
+        worker.supervised_step(plans[0], totals, sequences, 1e-3, MARK)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

@@ -9,6 +9,7 @@ import torch
 from rljob_trainer.actor.results import StepSums
 from rljob_trainer.actor.sharding import load_initial_weights
 from tests.rljob_trainer.actor_support import (
+    MARK,
     Ranks,
     alone,
     groups_of,
@@ -50,7 +51,7 @@ def reinforced_gradient(worker, models, sequences, advantages, budget):
     worker.folder = Path(models[1])
     load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
     gradients = record_gradients(worker)
-    updated = worker.update([advantages[index] for index in plan.samples], 1e-3, 0.5)
+    updated = worker.update([advantages[index] for index in plan.samples], 1e-3, 0.5, MARK)
     return gradients[0], updated.sums
 
 
@@ -59,7 +60,7 @@ def supervised_gradient(worker, models, sequences, budget):
     worker.load(models[0])
     worker.begin_stage("sft")
     gradients = record_gradients(worker)
-    sums = worker.supervised_step(plans[worker.settings.rank], totals, sequences, 1e-3)
+    sums = worker.supervised_step(plans[worker.settings.rank], totals, sequences, 1e-3, MARK)
     return gradients[0], sums
 
 
@@ -170,7 +171,7 @@ def _reinforce(worker):
     plans, totals = plans_of(SEQUENCES, worker.settings.world, 60)
     plan = plans[worker.settings.rank]
     worker.prepare(plan, totals, *groups_of(SEQUENCES))
-    return worker.update([ADVANTAGES[index] for index in plan.samples], 1e-2, 0.1).sums
+    return worker.update([ADVANTAGES[index] for index in plan.samples], 1e-2, 0.1, MARK).sums
 
 
 @pytest.mark.parametrize("writers", [1, 2])

@@ -10,6 +10,7 @@ from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from tests.rljob_trainer.actor_support import (
+    MARK,
     alone,
     groups_of,
     largest_difference,
@@ -69,7 +70,7 @@ def grpo_step(worker, folder):
     worker.load(folder)
     worker.begin_stage("rl")
     worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
-    updated = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04)
+    updated = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return parameters(worker), updated.sums
 
 
@@ -120,7 +121,7 @@ def supervised(worker, folder):
     worker.load(folder)
     worker.begin_stage("sft")
     gradients = record_gradients(worker)
-    sums = worker.supervised_step(plans[0], totals, SEQUENCES, RATE)
+    sums = worker.supervised_step(plans[0], totals, SEQUENCES, RATE, MARK)
     return gradients[0], sums
 
 
@@ -151,7 +152,7 @@ def first_gradient(worker, folder, kind):
     worker.begin_stage("rl")
     worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
     gradients = record_gradients(worker)
-    worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04)
+    worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return gradients[0]
 
 
@@ -168,7 +169,7 @@ def step_with_infinite_advantage(worker, folder):
     before = parameters(worker)
     advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
     with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
-        worker.update(advantages, RATE, 0.04)
+        worker.update(advantages, RATE, 0.04, MARK)
     return before, parameters(worker)
 
 
@@ -193,7 +194,7 @@ def importance(worker, folder) -> tuple[ImportanceSums, ImportanceSums]:
     for offset in (0.0, 0.25):
         engine = [log_probs - np.float32(offset) for log_probs in worker.log_probs(SEQUENCES, 1.0)]
         worker.prepare(plans[0], totals, *groups_of(SEQUENCES, engine))
-        found.append(worker.update([ADVANTAGES[index] for index in plans[0].samples], 0.0, 0.0).importance)
+        found.append(worker.update([ADVANTAGES[index] for index in plans[0].samples], 0.0, 0.0, MARK).importance)
     return found[0], found[1]
 
 
@@ -212,7 +213,7 @@ def token_kl(worker, folder):
     found = []
     for _ in range(2):
         found.append(worker.prepare(plans[0], totals, *groups_of(SEQUENCES)).token_kl)
-        worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0)
+        worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0, MARK)
     return *found, [SEQUENCES[index].response_tokens for index in plans[0].samples]
 
 
@@ -243,7 +244,7 @@ def half_precision(worker, folder):
     worker.begin_stage("rl")
     log_probs = worker.log_probs(SEQUENCES, 1.0)
     before = parameters(worker)["model.norm.weight"]
-    worker.supervised_step(plans[0], totals, SEQUENCES, 1e-6)
+    worker.supervised_step(plans[0], totals, SEQUENCES, 1e-6, MARK)
     return {
         "master": {parameter.dtype for parameter in worker.policy.parameters()},
         "reference": {parameter.dtype for parameter in worker.reference.parameters()},
@@ -264,4 +265,4 @@ def losses_with_totals(worker, folder, sequences):
     worker.load(folder)
     worker.begin_stage("sft")
     larger = [BatchTotals(10 * totals[0].tokens, 10)]
-    return [worker.supervised_step(plans[0], each, sequences, 0.0).loss for each in (larger, totals)]
+    return [worker.supervised_step(plans[0], each, sequences, 0.0, MARK).loss for each in (larger, totals)]
