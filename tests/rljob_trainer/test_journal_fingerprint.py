@@ -66,8 +66,8 @@ def hash_of(*parts):
 
 def test_digests_are_the_same_in_every_process_and_version():
     """A change here makes the journals of running jobs useless."""
-    first = first_digest("uid", "nonce")
-    assert first == hash_of(b"first", b"uid", b"nonce") == "88b7f389de2461f9ca6e0b83db5cfad3"
+    first = first_digest("uid", "nonce", "settings", 0)
+    assert first == hash_of(b"first", b"uid", b"nonce", b"settings", b"0") == "8de92d2c71f269881dd2717ff79a3183"
     assert next_digest(first, "settings", ["a", "b"]) == hash_of(b"next", first.encode(), b"settings", b"a", b"b")
     made = Group(
         prompt(3, length=2), (Sample("0/3", 0, np.array([7], np.int32), np.array([-1], np.float32), "stop"),), 1
@@ -81,11 +81,13 @@ def test_digests_are_the_same_in_every_process_and_version():
 
 
 def test_the_chain_depends_on_the_run_the_settings_and_the_groups_in_order():
-    first = first_digest("uid", "nonce")
+    first = first_digest("uid", "nonce", "s", 0)
     digests = [
         first,
-        first_digest("uid", "other"),
-        first_digest("other", "nonce"),
+        first_digest("uid", "other", "s", 0),
+        first_digest("other", "nonce", "s", 0),
+        first_digest("uid", "nonce", "t", 0),
+        first_digest("uid", "nonce", "s", 1),
         next_digest(first, "s", ["a", "b"]),
         next_digest(first, "t", ["a", "b"]),
         next_digest(first, "s", ["b", "a"]),

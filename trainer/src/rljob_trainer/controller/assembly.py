@@ -22,7 +22,7 @@ from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.mark import Held
 from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, list_checkpoints, read_trainer_state
-from rljob_trainer.controller.attempt import record_resume
+from rljob_trainer.controller.attempt import record_resume, root_nonce
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.engines import SyncedEngines
 from rljob_trainer.controller.job import DriverJob
@@ -161,11 +161,16 @@ class Assembly:
         if held is not None and before.newest is not None:
             saved = list_checkpoints(self._volume)
             origin = Origin(held, saved[-1] if saved else None)
-            parent, step = before.newest.attempt, held.mark.step
-            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint, parent=parent, step=step)
+            record_resume(
+                self._volume, self._attempt, self._nonce, origin.checkpoint,
+                parent=before.newest.attempt, step=held.mark.step,
+            )  # fmt: skip
         else:
             origin = Origin(None, self._checkpoints.find())
-            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint)
+            anew = self._spec.checkpoint.resume != "auto" or before.newest is None
+            # An attempt that died before its first checkpoint is continued from the start: its groups still count.
+            parent = before.newest.attempt if before.newest and origin.checkpoint is None and not anew else None
+            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint, parent=parent)
         self._checkpoints.prune()
         return origin
 
@@ -179,7 +184,9 @@ class Assembly:
             supervised = load_supervised(spec, tokenizer, self._base_dir)
             epochs = spec.training.epochs if spec.supervised_only else None
             examples = SupervisedStream(supervised, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=epochs)
-        return LoopState(prompts, examples, KlController(spec.algorithm.kl), first_digest(self._job.uid, self._nonce))
+        nonce = root_nonce(self._volume, self._attempt)
+        digest = first_digest(self._job.uid, nonce, self._fingerprints.update, spec.training.seed)
+        return LoopState(prompts, examples, KlController(spec.algorithm.kl), digest)
 
     def _restore(self, origin: Origin, state: LoopState, weights: Path) -> tuple[Stage | None, Held | None]:
         """The stage whose optimizer the ranks hold, and what they hold if they are one update ahead of `state`."""

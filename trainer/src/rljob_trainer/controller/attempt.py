@@ -8,6 +8,7 @@ import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
 from rljob_trainer.checkpoint.files import sync_folder
+from rljob_trainer.checkpoint.lineage import root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.progress.state import last_attempt, read_object
@@ -71,6 +72,12 @@ def record_resume(
             parent = ref.manifest.attempt
     begun = begun if step is None else step
     _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=source, resumedStep=begun)
+
+
+def root_nonce(volume: Volume, attempt: int) -> str:
+    """The nonce of the attempt that began the run which `attempt` belongs to."""
+    claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
+    return str(claimed.get("nonce"))
 
 
 def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str | None) -> None:

@@ -1,6 +1,6 @@
 """Names of policies and of settings, by content: equal names mean equal origins, in every process and attempt.
 
-digest of version 0    = H(job uid, nonce of the attempt that started anew)
+digest of version 0    = H(job uid, nonce of the attempt that started anew, update fingerprint, seed of the weights)
 digest of version v+1  = H(digest of version v, update fingerprint, digests of what the update used, in order)
 
 Whoever repeats the same updates from the same checkpoint with the same groups arrives at the same digest.
@@ -39,9 +39,12 @@ def content_hash(*parts: str | bytes) -> str:
     return hashed.hexdigest()
 
 
-def first_digest(job_uid: str, nonce: str) -> str:
-    """Digest of the policy before its first update. nonce: of the attempt that started anew."""
-    return content_hash("first", job_uid, nonce)
+def first_digest(job_uid: str, nonce: str, fingerprint: str, seed: int) -> str:
+    """Digest of the policy before its first update.
+
+    nonce: of the attempt that started anew. fingerprint: update_fingerprint's, which names the model. seed: of weights.
+    """
+    return content_hash("first", job_uid, nonce, fingerprint, str(seed))
 
 
 def next_digest(digest: str, fingerprint: str, used: Sequence[str]) -> str:

@@ -1,0 +1,108 @@
+"""`make chaos-local`: at least as many faults as asked for, over three jobs; writes recovery.md and its picture."""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from e2e.chaos.faults import draw
+from e2e.chaos.jobs import JOBS, Job
+from e2e.chaos.report import Campaign, table
+from e2e.chaos.report import draw as draw_picture
+from e2e.chaos.trial import Trial, disturbed, undisturbed, write_job
+
+FAULTS_EACH = 12
+"""Faults in one run; runs follow one another until there are enough."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="rljob-chaos-"))
+    dice = random.Random(arguments.seed)
+    failures: list[str] = []
+    campaigns = []
+    for job in JOBS if arguments.jobs is None else [job for job in JOBS if job.name in arguments.jobs]:
+        faults = max(1, round(arguments.faults * job.share))
+        campaign, wrong = run_campaign(job, faults, dice, folder / job.name, _say)
+        campaigns.append(campaign)
+        failures += wrong
+        print(f"\n{campaign.title}: {campaign.verdict}\n{table(campaign)}\n", flush=True)
+    if arguments.output:
+        write_page(campaigns, arguments.output, arguments.seed)
+    for failure in failures:
+        print(f"FAILED: {failure}", file=sys.stderr)
+    if failures:
+        sys.exit(f"what the runs left is in {folder}")
+    shutil.rmtree(folder)
+
+
+def run_campaign(
+    job: Job, faults: int, dice: random.Random, folder: Path, say: Callable[[str], None]
+) -> tuple[Campaign, list[str]]:
+    """Undisturbed runs, then disturbed ones until `faults` have struck. Returns also what went wrong."""
+    file = write_job(folder / "job.yaml", job.document())
+    calm = []
+    for number in range(job.calm_runs):
+        say(f"{job.name}: undisturbed run {number + 1}")
+        calm.append(undisturbed(file, folder / f"calm-{number + 1}"))
+    trials: list[Trial] = []
+    wrong = [f"{job.name}: an undisturbed run ended with {each.code}" for each in calm if each.code]
+    while not wrong and (left := faults - sum(len(trial.struck) for trial in trials)) > 0:
+        directory = folder / f"trial-{len(trials) + 1}"
+        drawn = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
+        trials.append(disturbed(file, directory, drawn, dice, say))
+        wrong += _judge(job, calm, trials[-1])
+    verdict = f"{job.promise} in all {len(trials)} runs." if not wrong else f"{'; '.join(wrong)}."
+    return Campaign(job.title, calm, trials, verdict), wrong
+
+
+def _judge(job: Job, calm: list[Trial], trial: Trial) -> list[str]:
+    """What is wrong with a disturbed run."""
+    name = f"{job.name}/{trial.directory.name}"
+    if trial.code:
+        return [f"{name} ended with {trial.code}: {trial.output.strip().splitlines()[-1]}"]
+    steps = [line["step"] for line in trial.history]
+    if steps != [line["step"] for line in calm[0].history]:
+        return [f"{name} has steps {steps}"]
+    return [f"{name}: {problem}" for problem in job.compare(calm, trial)]
+
+
+def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_picture(campaigns, folder / "recovery.png")
+    struck = sum(len(each.struck) for each in campaigns)
+    about = (
+        f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults. "
+        "Each strikes one process of a run in a chosen phase of a step; a stopped process is continued after up to "
+        "12 s or never, and `recovery.hangAfter` is 5s. Times start at the signal; a process that is stopped is noticed "
+        "after 6 s at the earliest. ETTR: seconds of an undisturbed run over those of a disturbed one, from the first "
+        "step to the end, with a fault every few seconds."
+    )
+    picture = "![Seconds to the next optimizer step](recovery.png)"
+    parts = ["# Recovery from faults on one machine", about, picture]
+    for campaign in campaigns:
+        ratio = f"ETTR {campaign.effective_time_ratio:.2f}."
+        parts += [f"## {campaign.title}", f"{campaign.verdict} {ratio}", table(campaign)]
+    (folder / "recovery.md").write_text("\n\n".join(parts) + "\n")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m e2e.chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=100, help="how many, over all jobs")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults")
+    parser.add_argument("--jobs", nargs="*", help="names of the jobs; the default is all")
+    parser.add_argument("--output", type=Path, help="folder for recovery.md and recovery.png")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

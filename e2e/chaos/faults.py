@@ -1,0 +1,77 @@
+"""One fault: which process of a run gets which signal, and while what is going on."""
+
+import random
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+Kind = Literal["driver", "rank", "engine", "scorer", "reward process", "gcs", "raylet"]
+Phase = Literal["rollout", "rewards", "advantage", "update", "sync", "saving", "any"]
+
+_TITLES: dict[Kind, str] = {
+    "driver": "rljob_trainer.cli driver",
+    "rank": "ray::ActorHost",
+    "engine": "ray::EngineHost",
+    "scorer": "ray::RewardHost",
+    "reward process": "rljob_trainer.rewards.child",
+    "gcs": "gcs_server",
+    "raylet": "raylet/raylet",
+}
+"""What the command lines of a run's processes contain."""
+
+KINDS: tuple[Kind, ...] = tuple(_TITLES)
+PHASES: tuple[Phase, ...] = ("rollout", "advantage", "update", "sync", "saving", "any")
+
+_WEIGHTS = (3, 3, 3, 2, 3, 1, 1)
+"""How often each kind is hit: the last two cost a new Ray each time."""
+
+STOPPED_SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """phase: in which to strike. continued_after: seconds after which a stopped process goes on; None for never."""
+
+    kind: Kind
+    signal: Literal["SIGKILL", "SIGSTOP"]
+    phase: Phase
+    continued_after: float | None = None
+
+    def __str__(self) -> str:
+        again = f", SIGCONT after {self.continued_after:.1f} s" if self.continued_after is not None else ""
+        return f"{self.signal} to {self.kind} in {self.phase}{again}"
+
+
+def draw(dice: random.Random) -> Fault:
+    kind = dice.choices(KINDS, _WEIGHTS)[0]
+    phase = dice.choice(PHASES)
+    if dice.random() >= STOPPED_SHARE:
+        return Fault(kind, "SIGKILL", phase)
+    return Fault(kind, "SIGSTOP", phase, dice.uniform(0.2, 12.0) if dice.random() < 0.5 else None)
+
+
+def find(kind: Kind, run: psutil.Process) -> list[psutil.Process]:
+    """The processes of that kind below a run's supervisor."""
+    found = []
+    for process in run.children(recursive=True):
+        try:
+            if _TITLES[kind] in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:  # it ended while we looked
+            continue
+    return found
+
+
+def inject(fault: Fault, run: psutil.Process, dice: random.Random) -> psutil.Process | None:
+    """Send the signal to one process of the kind. Returns it, None where there is none."""
+    targets = find(fault.kind, run)
+    if not targets:
+        return None
+    target = dice.choice(targets)
+    try:
+        target.send_signal(getattr(signal, fault.signal))
+    except psutil.NoSuchProcess:
+        return None
+    return target

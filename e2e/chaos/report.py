@@ -1,0 +1,91 @@
+"""What the faults cost, as a table and a picture."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from e2e.chaos.faults import KINDS
+from e2e.chaos.trial import Struck, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Trials of one job. calm: undisturbed runs. verdict: how the disturbed ones compare with them, in a sentence."""
+
+    title: str
+    calm: Sequence[Trial]
+    trials: Sequence[Trial]
+    verdict: str
+
+    @property
+    def struck(self) -> list[Struck]:
+        return [each for trial in self.trials for each in trial.struck]
+
+    @property
+    def effective_time_ratio(self) -> float:
+        """ETTR: seconds of an undisturbed run over those of a disturbed one, from the first step to the end."""
+        return float(np.mean([each.seconds for each in self.calm]) / np.mean([each.seconds for each in self.trials]))
+
+
+def table(campaign: Campaign) -> str:
+    """Markdown: one row for each kind of fault."""
+    groups: dict[str, list[Struck]] = defaultdict(list)
+    for each in campaign.struck:
+        groups[f"{each.fault.kind} {each.fault.signal}"].append(each)
+    order = {kind: index for index, kind in enumerate(KINDS)}
+    head = (
+        "| fault | times | next update, s: p50 | p95 | next new step, s: p50 | p95 "
+        "| repeated updates: mean | max | journaled groups |"
+    )
+    names = sorted(groups, key=lambda name: (order[groups[name][0].fault.kind], name))
+    rows = [_row(name, groups[name]) for name in names]
+    return "\n".join([head, "|---" * 9 + "|", *rows, _row("**all**", campaign.struck)])
+
+
+def _row(name: str, struck: Sequence[Struck]) -> str:
+    update, step = ([getattr(each, field) for each in struck] for field in ("next_update", "next_step"))
+    repeated = [each.repeated for each in struck]
+    cells = [
+        name, str(len(struck)), *(f"{np.percentile(values, p):.1f}" for values in (update, step) for p in (50, 95)),
+        f"{np.mean(repeated):.1f}", str(max(repeated)), str(sum(each.journaled for each in struck)),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(campaigns: Sequence[Campaign], path: Path) -> None:
+    """Seconds to the next update, every fault a dot, by kind."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    dice = np.random.default_rng(0)
+    for number, campaign in enumerate(campaigns):
+        struck = campaign.struck
+        height = [KINDS.index(each.fault.kind) + dice.uniform(-0.25, 0.25) for each in struck]
+        colours = [f"C{number}" for _ in struck]
+        killed = [each.fault.signal == "SIGKILL" for each in struck]
+        for signal, marker in ((True, "o"), (False, "s")):
+            chosen = [i for i, each in enumerate(killed) if each is signal]
+            label = f"{campaign.title}, {'SIGKILL' if signal else 'SIGSTOP'}"
+            x = [struck[i].next_update for i in chosen]
+            axes.scatter(
+                x,
+                [height[i] for i in chosen],
+                s=22,
+                marker=marker,
+                c=[colours[i] for i in chosen],
+                label=label,
+                alpha=0.7,
+            )
+    axes.set_yticks(range(len(KINDS)), KINDS)
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds from the signal to the next optimizer step")
+    axes.legend(fontsize=7, loc="lower right")
+    axes.grid(axis="x", alpha=0.3)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

@@ -1,0 +1,192 @@
+"""One run under faults, and what each of them cost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import psutil
+
+from e2e.chaos.faults import Fault, inject
+from rljob_trainer.progress.history import Line, parse_lines, read_metrics
+from rljob_trainer.progress.state import read_object
+from rljob_trainer.volume import Volume
+
+PHASE_SECONDS = 30.0
+"""How long to wait for the phase in which a fault is to strike; then it strikes all the same."""
+
+RECOVERY_SECONDS = 240.0
+"""Deadline for the next step after a fault."""
+
+END_SECONDS = 1200.0
+"""Deadline for the rest of a run after its last fault."""
+
+LOOK_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that was injected.
+
+    step: the last one before it.
+    next_update: seconds from the signal to the end of the next optimizer step, a repeated one included.
+    next_step: to the end of the next new step.
+    repeated: updates that were done again. journaled: groups from the journal.
+    """
+
+    fault: Fault
+    phase: str
+    step: int
+    next_update: float
+    next_step: float
+    repeated: int
+    journaled: int
+
+
+@dataclass(slots=True)
+class Trial:
+    """seconds: from the first step to the end. code: of `rljob run`."""
+
+    directory: Path
+    code: int = -1
+    seconds: float = 0.0
+    struck: list[Struck] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        """What `rljob run` printed."""
+        return output_of(self.directory).read_text()
+
+    @property
+    def history(self) -> list[Line]:
+        return [line for line in read_metrics(self.directory) if "time/step" in line]
+
+    def rewards(self, last: int) -> float:
+        """Mean reward of the last `last` steps."""
+        values = [line["reward/mean"] for line in self.history[-last:]]
+        return float(sum(values) / len(values))
+
+
+def undisturbed(job: Path, directory: Path) -> Trial:
+    return disturbed(job, directory, iter(()), random.Random(0))
+
+
+def disturbed(
+    job: Path,
+    directory: Path,
+    faults: Iterator[Fault],
+    dice: random.Random,
+    say: Callable[[str], None] = lambda _: None,
+) -> Trial:
+    """Run the job, strike while it trains, and wait for its end."""
+    trial = Trial(directory)
+    with _started(job, directory) as process:
+        watch = _Watch(Volume(directory), process)
+        if watch.until(watch.lines, RECOVERY_SECONDS):
+            begun = time.monotonic()
+            for fault in faults:
+                struck = _strike(fault, watch, psutil.Process(process.pid), dice)
+                if struck is None:
+                    break
+                trial.struck.append(struck)
+                say(
+                    f"{len(trial.struck)}: {fault} -> next update {struck.next_update:.1f} s, repeated {struck.repeated}"
+                )
+            trial.code = process.wait(END_SECONDS)
+            trial.seconds = time.monotonic() - begun
+    return trial
+
+
+def output_of(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.out")
+
+
+@contextmanager
+def _started(job: Path, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with output_of(directory).open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rljob_trainer.cli", "run", str(job), "--dir", str(directory)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+class _Watch:
+    """A run's files, from outside."""
+
+    def __init__(self, volume: Volume, process: "subprocess.Popen[bytes]") -> None:
+        self._volume, self._process = volume, process
+        self._files: dict[Path, tuple[int, list[Line]]] = {}
+
+    def lines(self) -> list[Line]:
+        """Every step that any attempt finished, in the order in which they were written."""
+        for path in self._volume.metrics(0).parent.glob("a*.jsonl"):
+            size, _ = self._files.get(path, (0, []))
+            if path.stat().st_size != size:
+                text = path.read_text()
+                self._files[path] = len(text.encode()), [line for line in parse_lines(text) if "time/step" in line]
+        return sorted((line for _, lines in self._files.values() for line in lines), key=lambda line: line["time"])
+
+    def phase(self) -> str:
+        """What the trainer does; `saving` beside it where a checkpoint is being written."""
+        if any(self._volume.checkpoints.glob(".step-*.part")):
+            return "saving"
+        return str((read_object(self._volume.progress) or {}).get("phase", ""))
+
+    def until(self, holds: Callable[[], Any], seconds: float) -> bool:
+        """Whether it came to hold before the run ended."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                return bool(holds())
+            time.sleep(LOOK_SECONDS)
+        return True
+
+
+def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Random) -> Struck | None:
+    """None where the run ended before."""
+    time.sleep(dice.uniform(0.0, 1.0))
+    if fault.phase != "any":
+        watch.until(lambda: watch.phase() == fault.phase, PHASE_SECONDS)
+    target, phase, at = inject(fault, run, dice) if run.is_running() else None, watch.phase(), time.time()
+    before = watch.lines()
+    if target is None:
+        return None
+    if fault.continued_after is not None:
+        Timer(fault.continued_after, _continue, [target]).start()
+    last = max(line["step"] for line in before)
+    known = len(before)
+    if not watch.until(lambda: watch.lines()[-1]["step"] > last, RECOVERY_SECONDS):
+        return None
+    after = watch.lines()[known:]
+    new = next(line for line in after if line["step"] > last)
+    upto = after[: after.index(new) + 1]
+    journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
+    return Struck(fault, phase, last, after[0]["time"] - at, new["time"] - at, len(upto) - 1, journaled)
+
+
+def _continue(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGCONT)
+
+
+def write_job(path: Path, document: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))  # JSON is YAML
+    return path
