@@ -117,7 +117,7 @@ GOOD = (
             (
                 "  recovery:\n    maxRestarts: 0\n    backoff: {initial: 0s, factor: 1, max: 0s}\n"
                 "    rules: [{onExitCodes: [137, 79], action: restart_uncharged},"
-                " {onReasons: [RankHung], onExitCodes: [75], action: give_up}]\n"
+                " {onReasons: [RankLost], onExitCodes: [75], action: give_up}]\n"
                 "    hangAfter: 1s\n    takeoverWithin: 1ms\n  training:"
             ),
         ),

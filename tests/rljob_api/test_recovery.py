@@ -98,7 +98,7 @@ ROWS = (
     Row("a new checkpoint renews it", driver(75, durable_step=50), Action.RESTART_DRIVER, True, history=LONG_AGO),
     Row("an older checkpoint does not", driver(75, durable_step=30), Action.GIVE_UP, history=LONG_AGO),
     Row("no restarts allowed", driver(75), Action.GIVE_UP, policy=Recovery(max_restarts=0)),
-    Row("a rank locally", Failure(Component.RANK, "RankHung"), Action.RESTART_DRIVER, True, levels=LOCAL_LEVELS),
+    Row("a rank locally", Failure(Component.RANK, "RankLost"), Action.RESTART_DRIVER, True, levels=LOCAL_LEVELS),
     Row("Ray locally", Failure(Component.RAY, "RayLost"), Action.REBUILD_CLUSTER, True, levels=LOCAL_LEVELS),
     Row("Ray ends by itself", Failure(Component.RAY, "RayLost", code=0), Action.REBUILD_CLUSTER, True),
     Row("Ray's own code 64", Failure(Component.RAY, "RayLost", code=64), Action.REBUILD_CLUSTER, True),
@@ -171,7 +171,7 @@ def test_the_first_rule_that_matches_decides():
         {"onExitCodes": [137], "onReasons": ["OomKilled"], "action": "give_up"},
         {"onExitCodes": [79, 137], "action": "restart"},
         {"onReasons": ["NodeDrained"], "action": "restart_uncharged"},
-        {"onReasons": ["NodeDrained", "RankHung"], "action": "give_up"},
+        {"onReasons": ["NodeDrained", "RankLost"], "action": "give_up"},
     )
     expected = {
         (-9, "OomKilled"): (Action.GIVE_UP, False),
@@ -179,7 +179,7 @@ def test_the_first_rule_that_matches_decides():
         (75, "OomKilled"): (Action.RESTART_DRIVER, True),
         (79, "StorageFull"): (Action.RESTART_DRIVER, True),
         (64, "NodeDrained"): (Action.RESTART_DRIVER, False),
-        (None, "RankHung"): (Action.GIVE_UP, False),
+        (None, "RankLost"): (Action.GIVE_UP, False),
         (65, "Data"): (Action.GIVE_UP, False),
     }
     decisions = {key: decide(driver(key[0], reason=key[1]), policy=policy) for key in expected}
@@ -312,7 +312,7 @@ def test_the_document_s_example_is_a_policy():
     decisions = [
         decide(driver(79, reason="StorageFull"), policy=policy),
         decide(driver(-15), policy=policy),
-        decide(driver(75, reason="RankHung"), policy=policy),
+        decide(driver(75, reason="RankLost"), policy=policy),
     ]
     expected = [(Action.RESTART_DRIVER, True), (Action.RESTART_DRIVER, False), (Action.GIVE_UP, False)]
     assert [(one.action, one.charged) for one in decisions] == expected

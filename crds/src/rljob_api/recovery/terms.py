@@ -77,7 +77,7 @@ _LEVELS = {action: level for level, action in CURES.items()}
 class Failure:
     """What happened.
 
-    reason: one CamelCase word, the exit record's or the caller's: DriverLost, RankHung, EngineLost ...
+    reason: one CamelCase word, the exit record's or the caller's: DriverLost, RankLost, EngineLost ...
     message: the same for a person, naming the rank, engine or pod.
     code: exit code, or -N for signal N; None where there is no record.
     times: how often this very sample or engine has failed since the newest durable checkpoint, this time included.

@@ -36,7 +36,7 @@ class RecoveryRule(ApiModel):
     on_reasons: Annotated[
         list[Annotated[str, StringConstraints(pattern=REASON_PATTERN, min_length=1, max_length=128)]],
         Field(max_length=32),
-    ] = Field(default_factory=list, description="Reasons as exit records and conditions state them, such as RankHung.")
+    ] = Field(default_factory=list, description="Reasons as exit records and conditions state them, such as RankLost.")
     action: RuleAction = Field(
         description=(
             "restart: worth a try at recovery.maxRestarts' expense. restart_uncharged: the same, free of charge."
