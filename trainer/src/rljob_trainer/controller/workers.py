@@ -21,7 +21,7 @@ from rljob_api.durations import parse_duration
 from rljob_trainer.actor.host import ActorHost
 from rljob_trainer.actor.mark import Held
 from rljob_trainer.actor.settings import RankSettings
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.rewards.host import RewardHost
@@ -57,8 +57,9 @@ class Staff:
     pulse: Pulse
 
     def signature(self, *parts: object) -> str:
-        """Equal for workers of the same job that were made in the same way."""
-        text = "\0".join([self.spec.model_dump_json(), self.device_type, str(self.threads), *map(repr, parts)])
+        """Equal for workers of the same job that were made in the same way; how drivers resume does not change them."""
+        spec = self.spec.model_dump_json(exclude={"checkpoint"})
+        text = "\0".join([spec, self.device_type, str(self.threads), *map(repr, parts)])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -123,7 +124,14 @@ class ActorGroup:
         return list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}"))
 
     def _wait(self, refs: Any, seconds: float, what: str) -> Any:
-        return wait_for(refs, seconds, what, self._staff.pulse.check, self._staff.pulse.doing)
+        """Raises RankLost, or another worker's loss, where one is behind a failure; else what the ranks raised."""
+        pulse = self._staff.pulse
+        try:
+            return wait_for(refs, seconds, what, pulse.check, pulse.doing)
+        except WorkerLost:
+            raise
+        except InfrastructureError as error:
+            raise pulse.diagnose() or error from error
 
     def end(self) -> None:
         for worker in self.workers:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,11 +33,10 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. doing: the method that runs, for `seconds`; None between two calls. detail: see Host.detail."""
+    """A sign of life. doing: the methods that run, and for how many seconds. detail: see Host.detail."""
 
     pid: int
-    doing: str | None
-    seconds: float
+    doing: list[tuple[str, float]]
     detail: str
 
 
@@ -52,7 +52,7 @@ class Host:
         self._attempt, self._signature = settings.attempt, settings.signature
         self._leave_after = settings.leave_after
         self._heard = time.monotonic()
-        self._doing: tuple[str, float] | None = None
+        self._doing: dict[object, tuple[str, float]] = {}
         threading.Thread(target=self._leave_when_abandoned, name="leave", daemon=True).start()
         self.worker = self.create(*arguments)
 
@@ -83,8 +83,8 @@ class Host:
         """A sign of life for the driver, and one from it."""
         self._check(attempt)
         self._heard = time.monotonic()
-        doing, since = self._doing or (None, self._heard)
-        return Beat(os.getpid(), doing, self._heard - since, self.detail())
+        doing = [(method, self._heard - since) for method, since in list(self._doing.values())]
+        return Beat(os.getpid(), doing, self.detail())
 
     # ------------------------------------------------------------------ work
 
@@ -92,20 +92,23 @@ class Host:
         """Call a method of the worker. Raises FencedError for a driver that another one replaced."""
         if method not in self.harmless:
             self._check(attempt)
-        self._doing = method, time.monotonic()
-        try:
+        with self._busy(method):
             return getattr(self.worker, method)(*arguments)
-        finally:
-            self._doing = None
 
     def stream(self, attempt: int, method: str, *arguments: Any) -> Iterator[Any]:
         """Like `call`, for a method that yields. It runs to its end also when the driver that asked is gone."""
         self._check(attempt)
-        self._doing = method, time.monotonic()
-        try:
+        with self._busy(method):
             yield from getattr(self, method)(*arguments)
+
+    @contextmanager
+    def _busy(self, method: str) -> Iterator[None]:
+        call = object()  # several may run at once
+        self._doing[call] = method, time.monotonic()
+        try:
+            yield
         finally:
-            self._doing = None
+            del self._doing[call]
 
     def _check(self, attempt: int) -> None:
         if attempt != self._attempt:

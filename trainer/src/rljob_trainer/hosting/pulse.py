@@ -87,9 +87,9 @@ class Pulse:
         with self._lock:
             busy = [(name, patient.beat) for name, patient in sorted(self._patients.items()) if patient.beat]
         said = [
-            f"{name}: {beat.doing} for {beat.seconds:.0f} s (pid {beat.pid}{beat.detail})"
+            f"{name}: {method} for {seconds:.0f} s (pid {beat.pid}{beat.detail})"
             for name, beat in busy
-            if beat.doing
+            for method, seconds in beat.doing
         ]
         return "; ".join(said) or "no worker is busy"
 
