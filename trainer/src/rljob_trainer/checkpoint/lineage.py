@@ -30,7 +30,8 @@ CHECKPOINT_NAME = re.compile(r"step-(\d+)-a(\d+)")
 class Claim:
     """`attempts/<n>.json`.
 
-    parent: the attempt whose state this one continues; None for a start from nothing or from another run's checkpoint.
+    parent: the attempt that this one continues, perhaps from step 0; None where it begins a run, from nothing or from
+        another run's checkpoint.
     resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None for none.
     resumed_step: the step it continues after (0: from the start); None while it has not decided.
     """
