@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.checkpoint import shards
 from rljob_trainer.checkpoint.manifest import ACTOR, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
@@ -191,6 +192,25 @@ def write_shards(worker, folder, directory):
     in_training(worker, folder)
     worker.begin_save(directory)
     return worker.finish_save()
+
+
+def test_a_large_state_is_written_as_several_files_and_read_back_whole(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_FILE_BYTES", 1 << 10)
+    (tmp_path / "actor").mkdir()
+    alone(make_spec(), save_and_restore, folder, tmp_path / "actor")
+    assert sorted(path.name for path in (tmp_path / "actor").glob("*.distcp")) == [f"__0_{i}.distcp" for i in range(8)]
+
+
+def save_and_restore(worker, folder, directory):
+    in_training(worker, folder)
+    weights, momentum = parameters(worker), momenta(worker)
+    worker.begin_save(str(directory))
+    written = worker.finish_save()
+    assert {path.name for path in directory.iterdir()} == written.keys()
+    train(worker)
+    worker.restore(str(directory))
+    torch.testing.assert_close(parameters(worker), weights, rtol=0, atol=0)
+    torch.testing.assert_close(momenta(worker), momentum, rtol=0, atol=0)
 
 
 # ---------------------------------------------------------------------- random generators

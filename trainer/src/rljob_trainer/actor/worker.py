@@ -121,6 +121,8 @@ class ActorWorker:
         if stage == "rl" and self.spec.needs_reference:
             self.reference = sharded_policy(self.spec, self.folder, self.mesh, trainable=False)
             copy_weights(self.policy, self.reference)
+        fixed = self.reference.parameters() if self.reference is not None else ()
+        self.saver.reserve([*self.policy.parameters()] * 3 + [*fixed])  # AdamW keeps two moments of each parameter
 
     # ------------------------------------------------------------------ what it holds, for the next driver
 

@@ -3,6 +3,9 @@
 torch's own stager (torch.distributed.checkpoint.staging) cannot copy a DTensor in torch 2.11.
 """
 
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +16,10 @@ from torch.utils import _pytree as pytree
 
 
 class HostCopy:
-    """Copies into buffers that it keeps: pinned memory is slow to get, and so are pages never touched before."""
+    """Copies into buffers that it keeps: pinned memory is slow to get, and so are pages never touched before.
+
+    Any thread may call any method.
+    """
 
     def __init__(self, device: torch.device, world: int) -> None:
         """device: of the training. world: of all ranks; collective over them."""
@@ -21,6 +27,15 @@ class HostCopy:
         # A stream of its own, so that copies run beside the training's kernels.
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None
         self._buffers: list[Tensor] = []
+        self._lock = threading.Lock()
+
+    def reserve(self, shards: Sequence[Tensor]) -> None:
+        """Get buffers for what is going to be copied, in any order; takes seconds where they are pinned.
+
+        shards: as `shapes_of` returns them.
+        """
+        with self._lock:
+            self._buffers = self._buffers_like(shards)
 
     def follow(self) -> None:
         """To be called by the training thread: what it has asked the GPU for so far comes before the next copy."""
@@ -31,21 +46,28 @@ class HostCopy:
         """The state with its tensors in host memory, valid until the next call; DTensors stay sharded as they are."""
         leaves, structure = pytree.tree_flatten(state)
         shards = [_local(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        self._buffers = [self._buffer(index, shard) for index, shard in enumerate(shards)]
-        with torch.cuda.stream(self._stream):  # None: no stream, as on a CPU
-            for buffer, shard in zip(self._buffers, shards, strict=True):
-                buffer.copy_(shard, non_blocking=True)
-        if self._stream is not None:
-            self._stream.synchronize()
-        copies = iter(self._buffers)
+        with self._lock:
+            self._buffers = self._buffers_like(shards)
+            copies = iter(self._buffers)
+            self._fill(self._buffers, shards)
         copied = [self._like(leaf, next(copies)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return pytree.tree_unflatten(copied, structure)
 
-    def _buffer(self, index: int, shard: Tensor) -> Tensor:
-        if index < len(self._buffers):
-            known = self._buffers[index]
-            if (known.shape, known.dtype) == (shard.shape, shard.dtype):
-                return known
+    def _fill(self, buffers: Sequence[Tensor], shards: Sequence[Tensor]) -> None:
+        with torch.cuda.stream(self._stream):  # None: no stream, as on a CPU
+            for buffer, shard in zip(buffers, shards, strict=True):
+                buffer.copy_(shard, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _buffers_like(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """One for each shard: a kept one where one fits. Those that fit none are not kept on."""
+        kept: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = defaultdict(list)
+        for buffer in self._buffers:
+            kept[buffer.shape, buffer.dtype].append(buffer)
+        return [fitting.pop() if (fitting := kept[shard.shape, shard.dtype]) else self._new(shard) for shard in shards]
+
+    def _new(self, shard: Tensor) -> Tensor:
         return torch.empty(shard.shape, dtype=shard.dtype, pin_memory=self._stream is not None)
 
     def _like(self, leaf: Tensor, copy: Tensor) -> Tensor:
@@ -54,6 +76,11 @@ class HostCopy:
         return DTensor.from_local(
             copy, self._mesh, leaf.placements, run_check=False, shape=leaf.shape, stride=leaf.stride()
         )
+
+
+def shapes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """This rank's shards of the tensors, without their values."""
+    return [_local(tensor).to("meta") for tensor in tensors]
 
 
 def _local(tensor: Tensor) -> Tensor:
