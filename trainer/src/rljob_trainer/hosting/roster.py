@@ -19,7 +19,7 @@ CLAIM_SECONDS = 10.0
 """How long a living worker may take to answer a claim, which it does beside its work."""
 
 END_SECONDS = 30.0
-"""How long a killed process may take to vanish; Ray forces it after 5."""
+"""How long Ray may take to declare a killed worker dead. It forces the process of one that is frozen after 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ class Roster:
         return self._add(Worker(name, handle, self._attempt))
 
     def end(self, worker: Worker) -> None:
-        """Kill it, and wait until it is gone: its GPU memory is another's then."""
+        """Kill it, and wait until nobody reaches it. A frozen one is gone some seconds later, before another one needs
+        its GPU memory: that one imports first.
+        """
         self._pulse.forget(worker.name)
         self._workers.pop(worker.name, None)
         waiting = worker.handle.beat.remote(self._attempt)

@@ -1,0 +1,245 @@
+"""Workers that outlive their driver: claimed, fenced, watched, left alone. Real Ray, one cluster for the module."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from rljob_trainer.errors import EngineLost, FencedError, RankLost, RewardsLost, WorkerLost
+from rljob_trainer.hosting.host import Host
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.hosting.roster import Roster, Worker
+from rljob_trainer.waiting import wait_for
+
+SECONDS = 30.0
+SILENT_AFTER = 2.0
+
+GONE_SECONDS = 12.0
+"""Ray forces a process that is frozen after 5 s."""
+
+
+class Notes:
+    """The work: remembers what it was told."""
+
+    def __init__(self, slow_start: float) -> None:
+        time.sleep(slow_start)
+        self.told: list[str] = []
+
+    def tell(self, word: str) -> list[str]:
+        self.told.append(word)
+        return self.told
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class NoteHost(Host):
+    """Anybody may tell it something; the rest is its driver's."""
+
+    harmless = frozenset({"tell"})
+
+    def create(self, slow_start: float) -> Notes:
+        self.claims = 0
+        return Notes(slow_start)
+
+    def claimed(self) -> None:
+        self.claims += 1
+
+    def detail(self) -> str:
+        return f", {self.claims} claims"
+
+    def count(self, upto: int) -> Iterator[int]:
+        yield from (number for number in range(upto))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(
+        num_cpus=2, namespace="hosting", include_dashboard=False, log_to_driver=False, logging_level="error",
+        object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@contextmanager
+def driver(attempt: int, silent_after: float = SECONDS, leave_after: float = 300.0) -> Iterator[tuple[Roster, Pulse]]:
+    """What an attempt has; it leaves its workers behind."""
+    pulse = Pulse(silent_after)
+    try:
+        yield Roster(attempt, leave_after, pulse), pulse
+    finally:
+        pulse.close()
+
+
+@pytest.fixture
+def mine() -> Iterator[tuple[Roster, Pulse]]:
+    """A first attempt, whose workers end with it."""
+    with driver(1, SILENT_AFTER) as (roster, pulse):
+        yield roster, pulse
+        roster.end_all()
+
+
+def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0.0) -> Worker:
+    return roster.start(name, signature, NoteHost, {"max_concurrency": 2}, slow_start)
+
+
+def value(reference: Any) -> Any:
+    return wait_for(reference, SECONDS, "a worker of a test")
+
+
+def process_of(worker: Worker) -> psutil.Process:
+    return psutil.Process(value(worker.handle.beat.remote(worker.attempt)).pid)
+
+
+def loss_of(pulse: Pulse) -> WorkerLost:
+    """Waits until the pulse knows somebody lost."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            pulse.check()
+        except WorkerLost as found:
+            return found
+        time.sleep(0.05)
+    raise TimeoutError("nobody is lost")
+
+
+# ------------------------------------------------------------------ fencing
+
+
+def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Pulse]):
+    roster, pulse = mine
+    old = start(roster, "engine-0")
+    assert value(old.call("tell", "first")) == ["first"]
+    with driver(2) as (newer, _):
+        new = newer.adopt({"engine-0": "s"})["engine-0"]
+        assert value(new.call("tell", "second")) == ["first", "second"], "it kept what it held"
+        assert [ray.get(item) for item in new.stream("count", 3)] == [0, 1, 2]
+        refused: list[Callable[[], Any]] = [
+            lambda: value(old.call("rest", 0.0)),
+            lambda: value(old.handle.beat.remote(1)),
+            lambda: value(old.handle.claim.remote(1)),
+            lambda: [value(item) for item in old.stream("count", 3)],
+        ]
+        for call in refused:
+            with pytest.raises(FencedError, match="attempt 2 has taken over from attempt 1"):
+                call()
+        assert value(old.call("tell", "of a replaced driver"))[-1] == "of a replaced driver", "harmless stays allowed"
+        assert value(new.handle.beat.remote(2)).detail == ", 1 claims"
+        pulse.check()  # being refused is no loss: the old driver's next call says what happened
+
+
+def test_a_worker_answers_while_it_works_and_says_what_it_does(mine: tuple[Roster, Pulse]):
+    roster, pulse = mine
+    worker = start(roster, "rank-0")
+    assert value(worker.call("tell", "started")) == ["started"]
+    resting = worker.call("rest", 3.0)
+    beside = worker.call("tell", "beside", group="background")
+    assert value(beside) == ["started", "beside"]
+    time.sleep(2.5)
+    pulse.check()
+    assert pulse.doing().startswith("rank-0: rest for ")
+    assert ", 0 claims)" in pulse.doing()
+    value(resting)
+
+
+def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, Pulse]):
+    roster, _ = mine
+    workers = {name: start(roster, name, "mine") for name in ("rank-0", "rank-1", "rank-2", "rank-3")}
+    processes = {name: process_of(worker) for name, worker in workers.items()}
+    processes["rank-2"].kill()
+    processes["rank-3"].suspend()
+    with driver(2) as (newer, pulse):
+        wanted = {"rank-0": "mine", "rank-1": "another", "rank-2": "mine", "rank-3": "mine", "rank-4": "mine"}
+        assert list(newer.adopt(wanted)) == ["rank-0"]
+        _, left = psutil.wait_procs(list(processes.values()), timeout=GONE_SECONDS)
+        assert left == [processes["rank-0"]], "those of others, of the dead and of the frozen are gone"
+        pulse.check()
+        newer.end_all()
+    processes["rank-0"].wait(timeout=GONE_SECONDS)
+
+
+def test_a_worker_leaves_when_no_attempt_claims_it():
+    with driver(1, leave_after=3.0) as (roster, _):
+        staying = start(roster, "engine-7")
+        process = process_of(staying)
+        time.sleep(4.0)
+        assert process.is_running(), "its driver's questions are what keeps it"
+    process.wait(timeout=8.0)
+
+
+# ------------------------------------------------------------------ signs of life
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rank-1", RankLost), ("engine-1", EngineLost), ("rewards", RewardsLost)])
+def test_a_worker_that_dies_is_named(mine: tuple[Roster, Pulse], name: str, kind: type[WorkerLost]):
+    roster, pulse = mine
+    others = [start(roster, "engine-5"), start(roster, name)]
+    for worker in others:
+        process_of(worker)
+    process_of(others[1]).kill()
+    found = loss_of(pulse)
+    assert type(found) is kind
+    assert found.worker == name
+    assert found.message.startswith(f"{name} died: ")
+
+
+def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine: tuple[Roster, Pulse]):
+    roster, pulse = mine
+    frozen = start(roster, "rank-1")
+    process = process_of(frozen)
+    time.sleep(1.5)  # the pulse has heard it
+    start(roster, "engine-1", slow_start=60.0)
+    begin = time.monotonic()
+    process.suspend()
+    found = loss_of(pulse)
+    assert (type(found), found.worker) == (RankLost, "rank-1")
+    assert "has not answered for" in found.message
+    assert SILENT_AFTER <= time.monotonic() - begin < SILENT_AFTER + 5.0
+    assert pulse.diagnose() is not None
+
+
+DRIVER = f"""
+import sys, ray
+from rljob_trainer.errors import RLJobError
+from tests.rljob_trainer.test_hosting import driver, start, value
+
+ray.init(address=sys.argv[1], namespace="hosting", log_to_driver=False, logging_level="error")
+try:
+    with driver(1, {SILENT_AFTER}) as (roster, pulse):
+        worker = start(roster, "rank-9")
+        while True:
+            value(worker.call("rest", 0.05))
+            pulse.check()
+            print("alive", flush=True)
+except RLJobError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_replaced():
+    command = [sys.executable, "-c", DRIVER, ray.get_runtime_context().gcs_address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."}) as frozen:
+        assert frozen.stdout is not None
+        assert frozen.stdout.readline() == "alive\n"
+        time.sleep(1.5)  # its pulse has heard the worker
+        frozen.send_signal(signal.SIGSTOP)
+        time.sleep(2 * SILENT_AFTER)
+        frozen.send_signal(signal.SIGCONT)
+        time.sleep(SILENT_AFTER)
+        assert frozen.poll() is None, frozen.stdout.read()
+        with driver(2) as (newer, _):
+            adopted = newer.adopt({"rank-9": "s"})
+            assert frozen.wait(SECONDS) == 77
+            assert "attempt 2 has taken over from attempt 1" in frozen.stdout.read()
+            assert value(adopted["rank-9"].call("tell", "by the newer"))[-1] == "by the newer"
+            newer.end_all()
