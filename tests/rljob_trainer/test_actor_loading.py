@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, GPT2Config, T5Config
 
-from rljob_trainer.actor.loading import empty_model, full_weights, locate_model
+from rljob_trainer.actor.folder import locate_model
+from rljob_trainer.actor.loading import empty_model, full_weights
 from rljob_trainer.errors import DataError, JobError, RLJobError
 from tests.rljob_trainer.actor_support import CONFIGS, alone, make_spec, parameters, random_sequences, write_model
 

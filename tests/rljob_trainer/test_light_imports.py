@@ -1,12 +1,21 @@
-"""What must start fast or run in a small container imports neither torch nor Ray; import-linter cannot tell, as it
-counts the imports inside functions too."""
+"""What must start fast or run in a small container imports neither torch nor Ray, and the driver, for which every
+recovery waits, imports Ray alone; import-linter cannot tell, as it counts the imports inside functions too."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-HEAVY = ("ray", "torch", "transformers", "vllm")
+HEAVY = {"ray", "torch", "transformers", "vllm"}
+
+
+def loaded_by(program: str, *arguments: object) -> set[str]:
+    command = [sys.executable, "-c", f"import sys\n{program}\nprint(*sys.modules, sep='\\n')", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, "it warns of what a person need not know"
+    return set(done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -14,10 +23,38 @@ HEAVY = ("ray", "torch", "transformers", "vllm")
     ["rljob_trainer", "rljob_trainer.agent", "rljob_trainer.cli", "rljob_trainer.rewards.host", "rljob_trainer.types"],
 )
 def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
-    program = f"import sys, {module}; print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    loaded = loaded_by(f"import {module}")
 
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.splitlines())
     assert module in loaded
-    assert not loaded.intersection(HEAVY)
+    assert not loaded & HEAVY
+
+
+@pytest.mark.parametrize("module", ["rljob_trainer.controller.assembly", "rljob_trainer.controller.driver"])
+def test_a_driver_loads_ray_alone(module: str) -> None:
+    assert loaded_by(f"import {module}") & HEAVY == {"ray"}
+
+
+TOKENIZER = """
+from rljob_trainer.data.torchless import import_transformers
+import_transformers()
+from transformers import AutoConfig, AutoTokenizer
+from rljob_api.v1alpha1.model import Tokenizer
+from rljob_trainer.data.tokenizer import build_tokenizer
+folder = sys.argv[1]
+build_tokenizer(Tokenizer(kind="byte"), []).save_pretrained(folder)
+AutoConfig.for_model("qwen2", dtype="bfloat16").save_pretrained(folder)
+read = AutoTokenizer.from_pretrained(folder)
+chat = read.apply_chat_template([{"role": "user", "content": "abc"}], tokenize=False)
+assert read.decode(read(chat)["input_ids"]) == chat == "<|user|>abc"
+assert str(AutoConfig.from_pretrained(folder).dtype).endswith("bfloat16")
+"""
+
+
+def test_tokenizers_and_configurations_need_no_torch(tmp_path: Path) -> None:
+    assert loaded_by(TOKENIZER, tmp_path) & HEAVY == {"transformers"}
+
+
+def test_torch_can_be_imported_after_all() -> None:
+    """A model's own code may want it."""
+    program = "from rljob_trainer.data.torchless import import_transformers\nimport_transformers()\nimport torch"
+    assert loaded_by(program) & HEAVY == {"torch", "transformers"}

@@ -1,80 +1,19 @@
-"""From `spec.model` to a model folder, and from a model folder to a policy on every rank.
-
-A model folder holds config.json and the tokenizer, and weights where there are any: what transformers and vLLM load.
-"""
+"""From a model folder to a policy on every rank."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
+from rljob_api.resolve import ResolvedModel
 from rljob_trainer.actor.attention import PACKED_ATTENTION
+from rljob_trainer.actor.folder import FIELD, first_line
 from rljob_trainer.errors import DataError, JobError
 
-WEIGHT_FILES = ("*.safetensors", "*.bin")
-FIELD = "spec.model.path"
-
-_OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*", "metal/*")
-"""What hub folders hold besides the weights that transformers loads."""
-
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-
-
-def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
-    """The folder of `spec.model.path`: a local one, relative to the RLJob's file, or a download from the hub.
-
-    Raises DataError where there is neither.
-    """
-    assert model.path is not None
-    local = base_dir / Path(model.path).expanduser()
-    if local.is_dir():
-        return _checked(local, model.path)
-    if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
-        raise DataError(f"no folder {model.path}: correct the path", field=FIELD)
-    try:
-        downloaded = snapshot_download(model.path, revision=model.revision, ignore_patterns=list(_OTHER_FORMATS))
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise DataError(
-            f"{model.path} is neither a folder here nor a model the hub could give ({_first_line(error)}): "
-            "correct the path, or log in to the hub with HF_TOKEN",
-            field=FIELD,
-        ) from error
-    return _checked(Path(downloaded), model.path)
-
-
-def _checked(folder: Path, path: str) -> Path:
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=FIELD)
-    if not any(match for pattern in WEIGHT_FILES for match in folder.glob(pattern)):
-        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=FIELD)
-    return folder
-
-
-def scratch_config(
-    scratch: ResolvedFromScratch, vocab_size: int, max_positions: int, eos: int, pad: int
-) -> PreTrainedConfig:
-    """The configuration of a model made from scratch."""
-    return AutoConfig.for_model(
-        scratch.architecture,
-        vocab_size=vocab_size,
-        num_hidden_layers=scratch.layers,
-        hidden_size=scratch.hidden_size,
-        num_attention_heads=scratch.heads,
-        num_key_value_heads=scratch.kv_heads,
-        intermediate_size=scratch.intermediate_size,
-        max_position_embeddings=max_positions,
-        tie_word_embeddings=scratch.tie_embeddings,
-        eos_token_id=eos,
-        pad_token_id=pad,
-        bos_token_id=None,
-        architectures=[f"{scratch.architecture.capitalize()}ForCausalLM"],
-    )
 
 
 def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
@@ -91,7 +30,7 @@ def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
     except (ValueError, OSError, KeyError, ImportError) as error:
         about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
         raise DataError(
-            f"transformers cannot load it: {_first_line(error)}",
+            f"transformers cannot load it: {first_line(error)}",
             field="spec.model.attention" if about_attention else FIELD,
         ) from error
 
@@ -134,11 +73,7 @@ def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, tor
             folder, dtype=torch.float32, trust_remote_code=model.trust_remote_code, output_loading_info=True
         )
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"its weights cannot be loaded: {_first_line(error)}", field=FIELD) from error
+        raise DataError(f"its weights cannot be loaded: {first_line(error)}", field=FIELD) from error
     if missing := sorted(report["missing_keys"]):  # transformers would draw them at random
         raise DataError(f"its weights lack {missing[0]} and {len(missing) - 1} more: give a whole model", field=FIELD)
     return dict(loaded.state_dict())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from rljob_trainer.actor.packing import PackedBatch, pack
 from rljob_trainer.actor.plan import RankPlan
 from rljob_trainer.actor.sequence import TokenSequence
-from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.types import Floats, Group
 
 Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages"]

@@ -19,9 +19,10 @@ from rljob_trainer.actor.policy import Policy, score, score_only
 from rljob_trainer.actor.results import StepSums
 from rljob_trainer.actor.shard import Column, Shard, ShardSample, column, packed, response_lengths, scatter
 from rljob_trainer.errors import JobError
-from rljob_trainer.losses.aggregation import BatchTotals, token_weights
+from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
+from rljob_trainer.losses.totals import BatchTotals
 
 
 @dataclass(slots=True)

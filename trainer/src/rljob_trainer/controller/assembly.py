@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Literal
 
 import ray
@@ -49,6 +50,7 @@ from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import PromptStream, SupervisedStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import make_tokenizer
+from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.errors import StoppedOnRequest, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster
@@ -125,6 +127,8 @@ class Assembly:
 
     def run(self, before_steps: Callable[[], None]) -> None:
         """Train. before_steps: called when everything is ready."""
+        importing = Thread(target=import_transformers, name="import")
+        importing.start()  # while workers answer
         origin = self._origin()
         if origin.held is None:
             self._actors.start()  # their processes import while the data is read
@@ -132,6 +136,7 @@ class Assembly:
         with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
             weights = first_weights(self._spec, self._base_dir, self._folder)
+            importing.join()  # Python may give a half-made module to whoever imports what another thread still does
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             if rollers is not None:

@@ -11,7 +11,7 @@ from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.controller.metrics import all_rewards
 from rljob_trainer.controller.rollouts import ScoredGroup
-from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.types import Floats
 
 

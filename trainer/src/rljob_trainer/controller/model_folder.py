@@ -4,10 +4,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import AutoConfig
-
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.loading import locate_model, scratch_config
+from rljob_trainer.actor.folder import locate_model, scratch_config
 from rljob_trainer.errors import DataError
 from rljob_trainer.weight_sync.probe import PROBE_LENGTH, PROBE_TOKENS
 
@@ -43,6 +41,8 @@ def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokeniz
         return len(tokenizer)
     for path in [*source.glob("*.py"), *source.glob("generation_config.json")]:
         shutil.copy2(path, folder)
+    from transformers import AutoConfig
+
     config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
     config.save_pretrained(folder)
     longest = getattr(config, "max_position_embeddings", None)

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.rows import open_rows
 from rljob_trainer.errors import DataError
+
+if TYPE_CHECKING:  # transformers takes a second to import; meanwhile the driver has better things to do
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 ROLES = ("system", "user", "assistant")
@@ -27,7 +29,7 @@ CHAT_TEMPLATE = (
 """<|user|>abc<|assistant|>cba<|end|>"""
 
 
-def make_tokenizer(spec: RLJobSpec, base_dir: Path) -> PreTrainedTokenizerBase:
+def make_tokenizer(spec: RLJobSpec, base_dir: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer of spec.model, with a chat template, an end and a padding token.
 
     Raises:
@@ -42,16 +44,18 @@ def make_tokenizer(spec: RLJobSpec, base_dir: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_tokenizer(model: Model, base_dir: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer of model.path: a folder (a relative one starts at `base_dir`) or a model on the hub.
 
     Raises:
         DataError: there is none, or it has no end-of-text token.
     """
+    from transformers import AutoTokenizer
+
     folder = base_dir / str(model.path)
     source = str(folder) if folder.is_dir() else str(model.path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
     except (OSError, ValueError) as error:
@@ -68,10 +72,12 @@ def load_tokenizer(model: Model, base_dir: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def build_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+def build_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> "PreTrainedTokenizerFast":
     """A tokenizer for `texts`, with CHAT_TEMPLATE. decode(encode(x)) == x for every text of the data, and for every
     text at all where the kind is byte or bpe; `character` reads other characters as UNKNOWN.
     """
+    from transformers import PreTrainedTokenizerFast
+
     if spec.kind == "character":
         tokenizer = _character(texts)
     elif spec.kind == "byte":

@@ -1,22 +1,10 @@
 """How the losses of tokens become the one loss of a minibatch, whatever ranks and micro-batches it is split into."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from rljob_api.v1alpha1.algorithm import Aggregation
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTotals:
-    """Sizes of the whole minibatch, over all ranks and micro-batches.
-
-    tokens: response tokens. responses: responses.
-    """
-
-    tokens: int
-    responses: int
+from rljob_trainer.losses.totals import BatchTotals
 
 
 def token_weights(aggregation: Aggregation, lengths: Tensor, totals: BatchTotals, max_response_tokens: int) -> Tensor:

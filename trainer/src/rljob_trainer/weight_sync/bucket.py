@@ -1,15 +1,18 @@
 """What crosses from trainer to engine: the layout of one bucket and the handle that opens its memory.
 
 A bucket is one block of bytes, on the CPU or on a GPU, that holds many tensors at aligned offsets.
-The descriptor travels through the controller (it is small and picklable); the bytes never do.
+The descriptor travels from worker to worker (it is small and picklable); the bytes never do. Light: the driver imports
+the protocol of engines, which names the descriptor.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 ALIGNMENT = 256
 """Bytes. CUDA's own allocation alignment, and a multiple of every vector width."""
@@ -32,7 +35,7 @@ class TensorSlot:
     def nbytes(self) -> int:
         return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
 
-    def view(self, bucket: Tensor) -> Tensor:
+    def view(self, bucket: "Tensor") -> "Tensor":
         """The tensor inside `bucket` [bytes] uint8, sharing its memory."""
         raw = bucket[self.offset : self.offset + self.nbytes]
         return raw.view(torch_dtype(self.dtype)).view(self.shape)
@@ -73,13 +76,15 @@ class BucketDescriptor:
     slots: tuple[TensorSlot, ...]
     handle: Handle
 
-    def tensors(self, bucket: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def tensors(self, bucket: "Tensor") -> "Iterator[tuple[str, Tensor]]":
         """(name, view) of every tensor in the mapped `bucket`."""
         return ((slot.name, slot.view(bucket)) for slot in self.slots)
 
 
-def torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> "torch.dtype":
     """torch's dtype of that name ("bfloat16", "float32", ...)."""
+    import torch
+
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype), name
     return dtype

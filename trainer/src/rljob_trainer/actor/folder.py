@@ -1,0 +1,84 @@
+"""From `spec.model` to the folder and the configuration of a model. Light: the driver imports it.
+
+A model folder holds config.json and the tokenizer, and weights where there are any: what transformers and vLLM load.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
+from rljob_trainer.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+WEIGHT_FILES = ("*.safetensors", "*.bin")
+FIELD = "spec.model.path"
+
+_OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*", "metal/*")
+"""What hub folders hold besides the weights that transformers loads."""
+
+
+def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
+    """The folder of `spec.model.path`: a local one, relative to the RLJob's file, or a download from the hub.
+
+    Raises DataError where there is neither.
+    """
+    assert model.path is not None
+    local = base_dir / Path(model.path).expanduser()
+    if local.is_dir():
+        return _checked(local, model.path)
+    if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
+        raise DataError(f"no folder {model.path}: correct the path", field=FIELD)
+    return _checked(_download(model), model.path)
+
+
+def _download(model: ResolvedModel) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    assert model.path is not None
+    try:
+        return Path(snapshot_download(model.path, revision=model.revision, ignore_patterns=list(_OTHER_FORMATS)))
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise DataError(
+            f"{model.path} is neither a folder here nor a model the hub could give ({first_line(error)}): "
+            "correct the path, or log in to the hub with HF_TOKEN",
+            field=FIELD,
+        ) from error
+
+
+def _checked(folder: Path, path: str) -> Path:
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=FIELD)
+    if not any(match for pattern in WEIGHT_FILES for match in folder.glob(pattern)):
+        raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=FIELD)
+    return folder
+
+
+def scratch_config(
+    scratch: ResolvedFromScratch, vocab_size: int, max_positions: int, eos: int, pad: int
+) -> "PreTrainedConfig":
+    """The configuration of a model made from scratch."""
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
+        scratch.architecture,
+        vocab_size=vocab_size,
+        num_hidden_layers=scratch.layers,
+        hidden_size=scratch.hidden_size,
+        num_attention_heads=scratch.heads,
+        num_key_value_heads=scratch.kv_heads,
+        intermediate_size=scratch.intermediate_size,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=scratch.tie_embeddings,
+        eos_token_id=eos,
+        pad_token_id=pad,
+        bos_token_id=None,
+        architectures=[f"{scratch.architecture.capitalize()}ForCausalLM"],
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Of a message that goes on for pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
