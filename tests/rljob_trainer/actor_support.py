@@ -20,7 +20,7 @@ from rljob_trainer.actor.plan import RankPlan, plan_step
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.actor.settings import RankSettings
 from rljob_trainer.actor.worker import ActorWorker
-from rljob_trainer.losses.aggregation import BatchTotals
+from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.types import Group, Prompt, Sample
 
 VOCAB = 97

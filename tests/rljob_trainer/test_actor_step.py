@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
-from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums
+from rljob_trainer.losses.totals import BatchTotals
 from tests.rljob_trainer.actor_support import (
     MARK,
     alone,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from rljob_api.v1alpha1.algorithm import Aggregation
-from rljob_trainer.losses.aggregation import BatchTotals, token_weights
+from rljob_trainer.losses.aggregation import token_weights
+from rljob_trainer.losses.totals import BatchTotals
 
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
 

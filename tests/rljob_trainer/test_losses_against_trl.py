@@ -20,10 +20,11 @@ from rljob_api import RLJobSpec, resolve
 from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import Aggregation
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
-from rljob_trainer.losses.aggregation import BatchTotals, token_weights
+from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.entropy import entropy_from_logits
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, LossTerms, PolicyBatch
+from rljob_trainer.losses.totals import BatchTotals
 
 VOCABULARY, PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 12, 2, 8
 LENGTHS = [8, 3, 5, 1, 8, 2]

@@ -38,9 +38,9 @@ from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.random_state import restore_random_state
 from rljob_trainer.checkpoint.saver import ShardSaver
 from rljob_trainer.checkpoint.shards import load_shards
-from rljob_trainer.losses.aggregation import BatchTotals
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
+from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.types import Floats, Group
 from rljob_trainer.waiting import wait_for
