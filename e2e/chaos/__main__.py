@@ -77,11 +77,11 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     draw_picture(campaigns, folder / "recovery.png")
     struck = sum(len(each.struck) for each in campaigns)
     about = (
-        f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults. "
-        "Each strikes one process of a run in a chosen phase of a step; a stopped process is continued after up to "
-        "12 s or never, and `recovery.hangAfter` is 5s. Times start at the signal; a process that is stopped is noticed "
-        "after 6 s at the earliest. ETTR: seconds of an undisturbed run over those of a disturbed one, from the first "
-        "step to the end, with a fault every few seconds."
+        f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults."
+        " Each strikes one process of a run in a chosen phase of a step; a stopped process is continued after up to"
+        " 12 s or never, and `recovery.hangAfter` is 5s. Times start at the signal; a process that is stopped is"
+        " noticed after 6 s at the earliest. ETTR: seconds of an undisturbed run over those of a disturbed one,"
+        " from the first step to the end, with a fault every few seconds."
     )
     picture = "![Seconds to the next optimizer step](recovery.png)"
     parts = ["# Recovery from faults on one machine", about, picture]

@@ -98,9 +98,8 @@ def disturbed(
                 if struck is None:
                     break
                 trial.struck.append(struck)
-                say(
-                    f"{len(trial.struck)}: {fault} -> next update {struck.next_update:.1f} s, repeated {struck.repeated}"
-                )
+                cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
+                say(f"{len(trial.struck)}: {fault} -> {cost}, {struck.journaled} groups journaled")
             trial.code = process.wait(END_SECONDS)
             trial.seconds = time.monotonic() - begun
     return trial

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +26,11 @@ from rljob_trainer.local.ray_cluster import ADDRESS
 
 OBJECT_STORE_BYTES = 512 << 20
 """Groups of responses pass through it: a few MB a step for small models. Ray spills what does not fit."""
+
+LOOK_SECONDS = 0.2
+
+STOPPED_SECONDS = 10.0
+"""How long a process of Ray may be stopped."""
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _VITAL = ("gcs_server", "raylet")
@@ -76,9 +82,26 @@ def _vital_processes() -> dict[int, str]:
 
 
 def _wait_for_the_end_of(vital: dict[int, str]) -> None:
-    while (ended := os.wait()[0]) not in vital:  # the others are orphans of Ray's workers
-        pass
-    sys.exit(f"Ray's process {vital[ended]} ended unexpectedly")
+    stopped = dict.fromkeys(vital, 0.0)
+    while True:
+        while ended := _reap():
+            if ended in vital:  # the others are orphans of Ray's workers
+                sys.exit(f"Ray's process {vital[ended]} ended unexpectedly")
+        for pid, name in vital.items():
+            stopped[pid] = stopped[pid] + LOOK_SECONDS if _is_stopped(pid) else 0.0
+            if stopped[pid] > STOPPED_SECONDS:
+                sys.exit(f"Ray's process {name} has been stopped for {STOPPED_SECONDS:.0f} s")
+        time.sleep(LOOK_SECONDS)
+
+
+def _reap() -> int:
+    """A child that has ended; 0 for none."""
+    return os.waitpid(-1, os.WNOHANG)[0]
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether somebody froze it: such a process would neither answer nor end."""
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def end_descendants() -> None:
