@@ -105,7 +105,7 @@ def main() -> None:
     job = write_job(directory.with_name("job.yaml"), document(TINY if options.tiny else LARGE))
     limit = Timer(options.seconds, end_run)
     limit.start()
-    trial = disturbed(job, directory, when_due(directory), random.Random(0), say)
+    trial = disturbed(job, directory, when_due(directory), random.Random(1), say)
     limit.cancel()
     if not Volume(directory).metrics(1).exists():
         raise SystemExit(trial.output)

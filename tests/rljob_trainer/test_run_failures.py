@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rljob_trainer.volume import Volume
 from tests.rljob_trainer.run_support import RLJOB, Ended, Machine, finish, machine, write_job
 
 
@@ -119,6 +120,7 @@ def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path:
     ended = place.rljob("run", job, "--dir", run, PYTHONPATH=str(hide.parent))
     assert ended.code == case.code, ended.out
     assert_short(ended, *case.words)
+    assert not Volume(run).claim(2).exists(), "another attempt would end the same way"
 
 
 def test_a_volume_that_fills_up_is_named(place: Machine, tmp_path: Path):

@@ -111,7 +111,7 @@ class ActorGroup:
     def connect(self) -> list[dict[str, Any]]:
         """Build the process group over all ranks."""
         opened = self.workers[0].call("open_store")
-        address = self._wait(opened, START_SECONDS, "rank 0 of the trainer to start")
+        address = self._wait(opened, START_SECONDS, "rank 0 of the trainer to start", "rank")
         return self.call("connect", START_SECONDS, address)
 
     def call(
@@ -121,13 +121,17 @@ class ActorGroup:
         """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
         own = each if each is not None else [()] * len(self.workers)
         calls = [worker.call(method, *mine, *args, group=group) for worker, mine in zip(self.workers, own, strict=True)]
-        return list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}"))
+        matter = ("rank", "engine") if method == "send_weights" else ("rank",)
+        return list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}", *matter))
 
-    def _wait(self, refs: Any, seconds: float, what: str) -> Any:
-        """Raises RankLost, or another worker's loss, where one is behind a failure; else what the ranks raised."""
+    def _wait(self, refs: Any, seconds: float, what: str, *matter: str) -> Any:
+        """Raises RankLost, or another worker's loss, where one is behind a failure; else what the ranks raised.
+
+        matter: kinds of workers without which it is no use to wait.
+        """
         pulse = self._staff.pulse
         try:
-            return wait_for(refs, seconds, what, pulse.check, pulse.doing)
+            return wait_for(refs, seconds, what, lambda: pulse.check(*matter), pulse.doing)
         except WorkerLost:
             raise
         except InfrastructureError as error:

@@ -62,11 +62,16 @@ class Pulse:
         with self._lock:
             self._patients.pop(name, None)
 
-    def check(self) -> None:
-        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead or silent."""
+    def check(self, *kinds: str) -> None:
+        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead or silent.
+
+        kinds: those that matter to the caller, "rank", "engine" or "rewards"; all by default.
+        """
         with self._lock:
             patients = list(self._patients.values())
         for patient in patients:
+            if kinds and kind_of(patient.worker.name) not in kinds:
+                continue
             allowed = self._silent_after if patient.beat is not None else START_SECONDS
             if patient.died is not None or patient.silent > allowed:
                 raise lost(patient.worker.name, patient.died or f"has not answered for {patient.silent:.0f} s")
@@ -133,4 +138,8 @@ def _hear(patient: _Patient) -> None:
 
 def lost(name: str, how: str) -> WorkerLost:
     """The error for a worker that is no more, or as good as."""
-    return _LOST[name.split("-", maxsplit=1)[0]](f"{name} {how}", worker=name)
+    return _LOST[kind_of(name)](f"{name} {how}", worker=name)
+
+
+def kind_of(name: str) -> str:
+    return name.split("-", maxsplit=1)[0]
