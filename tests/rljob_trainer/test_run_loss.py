@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rljob_trainer.checkpoint.manifest import list_checkpoints
@@ -60,11 +61,17 @@ def test_dynamic_sampling_and_dropped_groups_go_on_when_the_reward_host_dies(pla
     assert "warning: group_dropped" in ended.out
 
 
-def test_nothing_outlives_a_supervisor_that_is_killed(place: Machine, tmp_path: Path):
+def libraries(process: psutil.Process) -> set[str]:
+    return {Path(each.path).name for each in process.memory_maps()}
+
+
+def test_a_driver_never_loads_torch_and_nothing_outlives_a_supervisor_that_is_killed(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
     wait_for_step(run, 1, process)
     assert len(place.processes()) > 8
+    assert "libtorch_cpu.so" in libraries(worker(place, "ray::ActorHost"))
+    assert "libtorch_cpu.so" not in libraries(worker(place, "rljob_trainer.cli driver"))
     process.kill()
     process.wait()
     wait_until(lambda: not place.processes(), GONE_SECONDS)
