@@ -1,8 +1,8 @@
 """The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS.
 
-It writes Ray's address to FOLDER/address and waits. When it is told to end, or when Ray does not live on, it ends every
-process that Ray ever started here and deletes FOLDER. The kernel tells it to end when its parent dies, however that
-happens, so a run leaves nothing behind.
+It writes Ray's address to FOLDER/address and waits. When it is told to end, or when Ray ends or is frozen, it ends
+every process that Ray ever started here and deletes FOLDER. The kernel tells it to end when its parent dies, however
+that happens, so a run leaves nothing behind.
 
 `ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
 nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
