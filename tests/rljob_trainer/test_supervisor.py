@@ -1,0 +1,71 @@
+"""What `rljob run` does when a driver fails before it trains: no step is needed, so these runs are brief."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.run_support import (
+    GONE_SECONDS,
+    Machine,
+    finish,
+    interrupt,
+    machine,
+    wait_until,
+    worker,
+    write_job,
+)
+
+DRIVER = "rljob_trainer.cli driver"
+
+
+@pytest.fixture
+def place() -> Iterator[Machine]:
+    with machine() as made:
+        yield made
+
+
+def kill_driver(place: Machine, run: Path, attempt: int) -> None:
+    wait_until(Volume(run).claim(attempt).exists)
+    driver = worker(place, DRIVER)
+    driver.kill()
+    driver.wait(GONE_SECONDS)
+
+
+def test_without_a_budget_it_gives_up_at_once_and_says_why(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, recovery={"maxRestarts": 0}), "--dir", run)
+    kill_driver(place, run, 1)
+    ended = finish(process)
+    assert ended.code == 75
+    assert "error: spec.recovery.maxRestarts is 0, so nothing is restarted: driver ended by SIGKILL" in ended.out
+    assert not Volume(run).claim(2).exists()
+
+
+def test_ctrl_c_ends_the_wait_before_a_restart(place: Machine, tmp_path: Path):
+    run, backoff = tmp_path / "run", {"initial": "300s", "max": "300s"}
+    process = place.start_run(write_job(tmp_path, recovery={"backoff": backoff}), "--dir", run)
+    kill_driver(place, run, 1)
+    kill_driver(place, run, 2)  # the first restart comes at once
+    time.sleep(1.0)  # it waits
+    interrupt(process)
+    ended = finish(process)
+    assert ended.code == 76
+    assert "restarting the driver in 300 s, restart 2 of 5 without a checkpoint" in ended.out
+    assert not Volume(run).claim(3).exists()
+
+
+def test_a_driver_that_is_frozen_is_ended_and_a_rule_may_give_up(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    recovery: dict[str, Any] = {"hangAfter": "1s", "rules": [{"onReasons": ["DriverHung"], "action": "give_up"}]}
+    process = place.start_run(write_job(tmp_path, recovery=recovery), "--dir", run)
+    wait_until(Volume(run).progress.exists)
+    time.sleep(1.0)  # the supervisor has seen it
+    worker(place, DRIVER).suspend()
+    ended = finish(process)
+    assert ended.code == 75
+    assert "the driver gave no sign of life for" in ended.out
+    assert not Volume(run).claim(2).exists(), "the rule says so"
