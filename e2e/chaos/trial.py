@@ -30,6 +30,9 @@ RECOVERY_SECONDS = 240.0
 END_SECONDS = 1200.0
 """Deadline for the rest of a run after its last fault."""
 
+UPDATED = ("update", "sync")
+"""Phases in which the step's own update has begun: the next one is the next step's."""
+
 LOOK_SECONDS = 0.01
 
 
@@ -169,15 +172,17 @@ def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Rando
         return None
     if fault.continued_after is not None:
         Timer(fault.continued_after, _continue, [target]).start()
-    last = max(line["step"] for line in before)
-    known = len(before)
-    if not watch.until(lambda: watch.lines()[-1]["step"] > last, RECOVERY_SECONDS):
+    known, last = len(before), max(line["step"] for line in before)
+    under_way = last + 1 if phase in UPDATED else last  # that step's update is not one that comes after the fault
+    if not watch.until(lambda: watch.lines()[-1]["step"] > under_way, RECOVERY_SECONDS):
         return None
     after = watch.lines()[known:]
-    new = next(line for line in after if line["step"] > last)
+    new = next(line for line in after if line["step"] > under_way)
     upto = after[: after.index(new) + 1]
+    update = next(line for line in upto if line["step"] != under_way or phase not in UPDATED)
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
-    return Struck(fault, phase, last, after[0]["time"] - at, new["time"] - at, len(upto) - 1, journaled)
+    repeated = sum(line["step"] <= last for line in upto)
+    return Struck(fault, phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
 
 
 def _continue(process: psutil.Process) -> None:
