@@ -625,7 +625,7 @@ BROKEN = (
         "  training:",
         "  recovery: {hangAfter: 500ms, takeoverWithin: 0s}\n  training:",
         "20:25: spec.recovery.hangAfter: recovery.hangAfter must be 1s or more, or sound processes count as lost: set"
-        " it to 2m, say",
+        " it to 1m, say",
         "20:48: spec.recovery.takeoverWithin: recovery.takeoverWithin must be above 0s: set it to 120s, say",
     ),
     broken(

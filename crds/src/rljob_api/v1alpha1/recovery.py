@@ -73,7 +73,7 @@ class Recovery(ApiModel):
         default_factory=list, alias="rules", description="Exceptions to the policy; the first that matches decides."
     )
     hang_after: Duration = Field(
-        "2m", description="How long a process of the job may stay silent before it counts as lost."
+        "1m", description="How long a process of the job may stay silent before it counts as lost."
     )
     takeover_within: Duration = Field(
         "120s", description="How long engines and ranks wait for a next driver before they leave."
@@ -82,7 +82,7 @@ class Recovery(ApiModel):
     rules = (
         Rule(
             "duration(self.hangAfter) >= duration('1s')",
-            "recovery.hangAfter must be 1s or more, or sound processes count as lost: set it to 2m, say",
+            "recovery.hangAfter must be 1s or more, or sound processes count as lost: set it to 1m, say",
             "hangAfter",
         ),
         Rule(

@@ -120,13 +120,18 @@ def exit_record(error: BaseException | None) -> ExitRecord:
     if error is None:
         return ExitRecord(code=ExitCode.DONE, reason="Done", message="trained to the last step")
     if isinstance(error, RLJobError):
-        reason = type(error).__name__.removesuffix("Error")
+        reason = reason_of(type(error))
         return ExitRecord(code=error.exit_code, reason=reason, message=error.message[:_MESSAGE], field=error.field)
     if is_full(error):
         message = f"no space left: {error}"
         return ExitRecord(code=ExitCode.STORAGE_FULL, reason="StorageFull", message=message[:_MESSAGE])
     message = f"this is a bug: {type(error).__name__}: {error}"
     return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:_MESSAGE])
+
+
+def reason_of(error: type[RLJobError]) -> str:
+    """One CamelCase word."""
+    return error.__name__.removesuffix("Error")
 
 
 def read_exit(volume: Volume, attempt: int) -> ExitRecord | None:

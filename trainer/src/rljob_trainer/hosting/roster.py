@@ -7,11 +7,11 @@ from typing import Any
 
 import ray
 import structlog
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from rljob_trainer.hosting.host import CONCURRENCY_GROUPS, Host, HostSettings
 from rljob_trainer.hosting.pulse import Pulse
-from rljob_trainer.waiting import first_line
+from rljob_trainer.waiting import cause_of, first_line
 
 log = structlog.get_logger()
 
@@ -51,7 +51,10 @@ class Roster:
         self._workers: dict[str, Worker] = {}
 
     def adopt(self, signatures: Mapping[str, str]) -> dict[str, Worker]:
-        """Take over the living workers among these names, {name: signature}. Others of these names are ended."""
+        """Take over the living workers among these names, {name: signature}. Others of these names are ended.
+
+        Raises FencedError where a newer attempt has one of them.
+        """
         living = _living()
         claims = {name: living[name].claim.remote(self._attempt) for name in signatures if name in living}
         if claims:
@@ -122,9 +125,11 @@ def _living() -> dict[str, Any]:
 
 
 def _answer(claim: "ray.ObjectRef[str]") -> str | None:
-    """None from a worker that is dead, frozen or another attempt's."""
+    """None from a worker that is dead or frozen. Raises FencedError from one that a newer attempt has."""
     try:
         return ray.get(claim, timeout=0)
+    except RayTaskError as error:
+        raise cause_of(error) from None
     except RayError as error:
         log.warning("worker_not_taken_over", reason=first_line(error))
         return None

@@ -3,10 +3,14 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Child = subprocess.Popen[bytes]
+
+RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
+"""The command `rljob` of this very installation."""
 
 
 def gpus_present() -> int:

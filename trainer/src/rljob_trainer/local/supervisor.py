@@ -10,29 +10,35 @@ policy says whether another one takes over its workers, whether Ray is built ane
 """
 
 import os
-import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
-from rljob_trainer.checkpoint.lineage import lineage
+from rljob_trainer.checkpoint.lineage import lineage, read_claim
 from rljob_trainer.checkpoint.manifest import list_checkpoints
-from rljob_trainer.controller.attempt import exit_record, read_exit
+from rljob_trainer.controller.attempt import exit_record, read_exit, reason_of
 from rljob_trainer.controller.job import DriverJob
-from rljob_trainer.errors import RLJobError
-from rljob_trainer.local.machine import Child, end_child, last_line, start_child
+from rljob_trainer.errors import (
+    DataError,
+    FencedError,
+    JobError,
+    NoUsableCheckpoint,
+    RLJobError,
+    StorageFullError,
+)
+from rljob_trainer.local.agent_process import Agent, running_agent
+from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
-from rljob_trainer.progress.reporter import HEARTBEAT
+from rljob_trainer.local.silence import Silence
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume
@@ -45,11 +51,6 @@ ORPHAN_SECONDS = 5.0
 PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that wait for one another give up the core, which ranks, engines and rewards share. On two busy cores a small
 model's step took three times as long with two spinning threads as with one, and two thirds as long with two patient."""
-
-START_SECONDS = 600.0
-"""How long a driver may take to give its first sign of life."""
-
-RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 
 
 def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
@@ -113,14 +114,14 @@ class Supervisor:
             self._volume.logs.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> ExitRecord:
-        with _agent(self._volume, self._agent_port, self._environment) as agent:
+        with running_agent(self._volume, self._agent_port, self._environment) as agent:
             while True:
                 with local_ray(self._run.gpus, self._volume.logs / "ray.log", self._environment) as ray:
                     record = self._use(ray, agent)
                 if record is not None:
                     return record
 
-    def _use(self, ray: LocalRay, agent: "Agent") -> ExitRecord | None:
+    def _use(self, ray: LocalRay, agent: Agent) -> ExitRecord | None:
         """How the run ended; None where it needs another Ray."""
         while True:
             record, code = self._attempt(ray, agent)
@@ -129,15 +130,18 @@ class Supervisor:
             failure = self._failure(record, code, ray)
             decision = decide_recovery(failure, self._history, self._run.spec.recovery, LOCAL_LEVELS)
             self._history = self._history.after(failure, decision)
+            if decision.action is Action.GIVE_UP and self._run.spec.recovery.failure_rules:
+                self._view.note(decision.message)
             if decision.action not in (Action.RESTART_DRIVER, Action.REBUILD_CLUSTER):
                 return record if decision.reason == failure.reason else _given_up(record, decision)
             self._view.note(decision.message)
             if self._wait(decision.delay):
-                return self._stop.record()
+                message = "stopped before the next attempt; the same command goes on"
+                return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message=message)
             if decision.action is Action.REBUILD_CLUSTER or ray.head.poll() is not None:
                 return None
 
-    def _attempt(self, ray: LocalRay, agent: "Agent") -> tuple[ExitRecord, int]:
+    def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
         """How one driver ended, in its words or ours, and its exit code."""
         attempt = last_attempt(self._volume) + 1
         self._write_job()
@@ -145,7 +149,7 @@ class Supervisor:
             self._stop.driver = driver
             if self._stop.times:  # it came before the driver could be told
                 driver.kill()
-            hung = self._follow(driver, ray, agent)
+            hung = self._follow(attempt, driver, ray, agent)
         record = read_exit(self._volume, attempt) or hung
         if record is None:
             record = self._stop.record() if self._stop.times else lost(driver.returncode, self._volume)
@@ -161,15 +165,18 @@ class Supervisor:
         with writable(self._volume):
             job.write(self._job_file)
 
-    def _follow(self, driver: Child, ray: LocalRay, agent: "Agent") -> ExitRecord | None:
+    def _follow(self, attempt: int, driver: Child, ray: LocalRay, agent: Agent) -> ExitRecord | None:
         """Until the driver has ended. A record where it had to be ended because it was silent."""
         told = False
+        goes_on = self._news_of_takeover(attempt)
         silence = Silence(self._volume.progress, parse_duration(self._run.spec.recovery.hang_after))
         while driver.poll() is None:
             if self._stop.times and not told:
                 self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
                 told = True
             if news := agent.news():
+                self._view.note(news)
+            if news := next(goes_on, None):
                 self._view.note(news)
             self._view.poll()
             if ray.head.poll() is not None:
@@ -181,6 +188,16 @@ class Supervisor:
                 return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverHung", message=message)
             time.sleep(POLL_SECONDS)
         return None
+
+    def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
+        """Where an attempt after the first goes on, once it has decided."""
+        while attempt > self._first_attempt:
+            claim = read_claim(self._volume, attempt)
+            if claim is not None and claim.resumed_step is not None:
+                source = "from" if claim.resumed_step == claim.checkpoint_step else "with living workers, after"
+                yield f"attempt {attempt} goes on {source} step {claim.resumed_step}"
+                return
+            yield None
 
     def _failure(self, record: ExitRecord, code: int, ray: LocalRay) -> Failure:
         saved = list_checkpoints(self._volume)
@@ -197,38 +214,6 @@ class Supervisor:
             self._view.poll()
             time.sleep(POLL_SECONDS)
         return self._stop.times > 0
-
-
-@dataclass(slots=True)
-class Silence:
-    """How long a driver has not renewed its progress file, counted look by look: clocks may jump, processes may stop.
-
-    Until the first sign of this driver it may take START_SECONDS: it imports, on a machine that may be cold.
-    """
-
-    path: Path
-    allowed: float
-    seconds: float = 0.0
-    begun: bool = False
-    stamp: int | None = None
-    looked: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.stamp = self._stamp()
-
-    def too_long(self) -> bool:
-        now, stamp = time.monotonic(), self._stamp()
-        self.seconds += min(now - self.looked, 2 * POLL_SECONDS)
-        self.looked = now
-        if stamp != self.stamp:
-            self.seconds, self.begun, self.stamp = 0.0, True, stamp
-        return self.seconds > (self.allowed + HEARTBEAT if self.begun else START_SECONDS)
-
-    def _stamp(self) -> int | None:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return None
 
 
 def _given_up(record: ExitRecord, decision: Decision) -> ExitRecord:
@@ -259,49 +244,16 @@ def _driver(
         end_child(child)
 
 
-@dataclass(slots=True)
-class Agent:
-    """The agent, and whether it has been announced."""
-
-    child: Child
-    log: Path
-    token_file: Path
-    announced: bool = False
-
-    def news(self) -> str | None:
-        """Where it listens, or that it does not; once."""
-        said = "" if self.announced else last_line(self.log)
-        if "http://" in said:
-            self.announced = True
-            return f"{said}, token in {self.token_file}"
-        if not self.announced and self.child.poll() is not None:
-            self.announced = True
-            return f"the agent did not start: {said}"
-        return None
-
-
-@contextmanager
-def _agent(volume: Volume, port: int, environment: Mapping[str, str]) -> Iterator[Agent]:
-    token_file = volume.control / "agent-token"
-    token_file.unlink(missing_ok=True)
-    token_file.touch(mode=0o600)
-    token_file.write_text(secrets.token_urlsafe(32))
-    log = volume.logs / "agent.log"
-    child = start_child(
-        [*RLJOB, "agent", "--dir", str(volume.root), "--host", "127.0.0.1", "--port", str(port),
-         "--token-file", str(token_file)],
-        log,
-        environment,
-    )  # fmt: skip
-    try:
-        yield Agent(child, log, token_file)
-    finally:
-        end_child(child)
-        token_file.unlink(missing_ok=True)
+_REASONS = {
+    error.exit_code: reason_of(error)
+    for error in (JobError, DataError, FencedError, NoUsableCheckpoint, StorageFullError)
+}
+"""Of drivers that ended before they could write a record: those that did not get the volume."""
 
 
 def lost(code: int, volume: Volume) -> ExitRecord:
     """What is known of a driver that left no record."""
     how = f"signal {-code} ended it" if code < 0 else last_line(volume.logs / "driver.log") or f"it ended with {code}"
-    known = code if code in list(ExitCode) else ExitCode.INFRASTRUCTURE
-    return ExitRecord(code=known, reason="DriverLost", message=f"the driver left no record: {how}")
+    known = ExitCode(code) if code in list(ExitCode) else ExitCode.INFRASTRUCTURE
+    reason = _REASONS.get(known, "DriverLost")
+    return ExitRecord(code=known, reason=reason, message=f"the driver left no record: {how}")

@@ -82,7 +82,7 @@ def _outcome(record: ExitRecord | None) -> str:
     if record.code == ExitCode.DONE:
         return "done"
     if record.code == ExitCode.STOPPED:
-        return "stopped with a checkpoint"
+        return "stopped"
     return f"failed ({record.reason})"
 
 
