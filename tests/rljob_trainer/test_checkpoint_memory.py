@@ -1,6 +1,7 @@
 """Host memory of checkpoints: got before the first save, kept from save to save, no more of it than there is state."""
 
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ SEQUENCES = random_sequences(4)
 
 def storages(state):
     """Where each tensor's memory is, of those with more than one element: the optimizer counts its steps in scalars."""
-    tensors = [leaf.to_local() for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor) and leaf.numel() > 1]
+    leaves: list[Any] = [leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor) and leaf.numel() > 1]
+    tensors = [leaf.to_local() for leaf in leaves]
     return sorted(tensor.data_ptr() for tensor in tensors)
 
 
@@ -63,7 +65,7 @@ def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
         copy = HostCopy(torch.device("cpu"), 1)
         copy.reserve([torch.empty(2, 3), torch.empty(4), torch.empty(4, dtype=torch.int64), torch.empty(9)])
         known = {(tuple(buffer.shape), buffer.dtype): buffer.data_ptr() for buffer in copy._buffers}
-        state = {"a": torch.arange(4), "b": {"c": torch.ones(2, 3), "d": torch.full((4,), 2.0)}, "e": 7}
+        state: dict[str, Any] = {"a": torch.arange(4), "b": {"c": torch.ones(2, 3), "d": torch.full((4,), 2.0)}, "e": 7}
         taken = copy.take(state)
         assert taken["e"] == 7
         for tensor, expected in [(taken["a"], state["a"]), *((taken["b"][k], state["b"][k]) for k in "cd")]:
