@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -25,21 +26,30 @@ class Mender:
         self._times: Counter[str] = Counter()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do `work`, and again after each repair. Raises the loss that cannot be mended here."""
+        """Do `work`, and again after repairs, each of which may show another loss. Raises what cannot be mended here.
+
+        A repair that was cut off is begun anew.
+        """
+        repairs: dict[str, Callable[[], None]] = {}
         while True:
             try:
+                while repairs:
+                    worker, repair = next(reversed(repairs.items()))
+                    repair()
+                    del repairs[worker]
                 return work()
             except InfrastructureError as error:
                 lost = error if isinstance(error, WorkerLost) else self._pulse.diagnose()
                 if lost is None:
                     raise
-                self._mend(lost)
+                repairs[lost.worker] = self._repair(lost)
 
     def durable(self) -> None:
         """There is a new durable checkpoint: what was lost before is forgotten."""
         self._times.clear()
 
-    def _mend(self, lost: WorkerLost) -> None:
+    def _repair(self, lost: WorkerLost) -> Callable[[], None]:
+        """What the policy says. Raises `lost` where that is another's to do."""
         if isinstance(lost, RankLost):
             raise lost
         self._times[lost.worker] += 1
@@ -49,8 +59,7 @@ class Mender:
         decision = decide_recovery(failure, History(), self._policy, DRIVER_LEVELS)
         log.warning("worker_lost", worker=lost.worker, action=str(decision.action), reason=lost.message)
         if decision.action is Action.REPLACE_ENGINE:
-            self._engines.replace(lost.worker)
-        elif decision.action is Action.RETRY_SAMPLE:
-            self._scorer.replace()
-        else:
-            raise lost
+            return partial(self._engines.replace, lost.worker)
+        if decision.action is Action.RETRY_SAMPLE:
+            return self._scorer.replace
+        raise lost

@@ -118,22 +118,24 @@ class Pulse:
         answered = set(ready)
         round_seconds = min(BEAT_SECONDS + time.monotonic() - start, 2 * BEAT_SECONDS)
         for patient in patients:
-            if patient.asked in answered:
-                _hear(patient)
-            else:
-                patient.silent += round_seconds
+            heard = patient.asked in answered and _hear(patient)
+            patient.silent = 0.0 if heard else patient.silent + round_seconds
 
 
-def _hear(patient: _Patient) -> None:
+def _hear(patient: _Patient) -> bool:
+    """Take the answer. Returns whether it is one of the worker's."""
     asked, patient.asked = patient.asked, None
     try:
-        patient.beat, patient.silent = ray.get(asked), 0.0
+        patient.beat = ray.get(asked)
     except ActorDiedError as error:
         patient.died = f"died: {first_line(error)}"
     except RayTaskError:  # it refuses: a newer attempt has it, as its next call will say
-        patient.silent = 0.0
+        return True
     except RayError as error:
         log.warning("worker_unreachable", worker=patient.worker.name, reason=first_line(error))
+    else:
+        return True
+    return False
 
 
 def lost(name: str, how: str) -> WorkerLost:
