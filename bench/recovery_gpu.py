@@ -191,8 +191,8 @@ def checkpoint_part(volume: Volume) -> list[str]:
     spread = [100 * (line[names.TIME_STEP] / usual - 1) for line in quiet]
     rows = [_save_row(each, usual) for each in found]
     intro = (
-        f"{len(quiet)} steps without a checkpoint took {usual:.2f} s in the median, the others {min(spread):+.1f} % to "
-        f"{max(spread):+.1f} % of it. Goal: a checkpoint costs less than 2 % of a step."
+        f"{len(quiet)} steps without a checkpoint took {usual:.2f} s in the median, between {min(spread):+.1f} % and "
+        f"{max(spread):+.1f} % of that. Goal: a checkpoint costs less than 2 % of a step."
     )
     return [
         intro,
@@ -238,7 +238,7 @@ def fault_part(struck: Sequence[Struck]) -> list[str]:
     head = ("killed", "after step", "s to the next update's end", "s to the next new step's end", "repeated updates",
             "journaled groups")  # fmt: skip
     intro = (
-        "SIGKILL; times start there and end with a whole step, so they hold recovery and what was left of the step. "
+        "SIGKILL; times start there and end with a whole step, so they hold the recovery and the rest of a step. "
         "Goal: less than 30 s after the driver's death."
     )
     return [
