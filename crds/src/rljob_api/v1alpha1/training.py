@@ -52,7 +52,7 @@ class Checkpoint(ApiModel):
     keep_every: Count | None = Field(None, description="Checkpoints whose step is a multiple of this are kept too.")
     keep_best: CountOrZero = Field(
         0,
-        description="As many checkpoints of the best reward are kept too: of the validation reward, where there is one.",
+        description="As many checkpoints of the best reward are kept too (the validation reward, where there is one).",
     )
     resume: Path = Field(
         "auto",
