@@ -89,7 +89,7 @@ def mine() -> Iterator[tuple[Roster, Pulse]]:
 
 
 def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0.0) -> Worker:
-    return roster.start(name, signature, NoteHost, {"max_concurrency": 2}, slow_start)
+    return roster.start(name, signature, NoteHost, {}, slow_start)
 
 
 def value(reference: Any) -> Any:
@@ -97,7 +97,7 @@ def value(reference: Any) -> Any:
 
 
 def process_of(worker: Worker) -> psutil.Process:
-    return psutil.Process(value(worker.handle.beat.remote(worker.attempt)).pid)
+    return psutil.Process(value(worker.ask("beat")).pid)
 
 
 def loss_of(pulse: Pulse) -> WorkerLost:
@@ -125,15 +125,15 @@ def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Puls
         assert [ray.get(item) for item in new.stream("count", 3)] == [0, 1, 2]
         refused: list[Callable[[], Any]] = [
             lambda: value(old.call("rest", 0.0)),
-            lambda: value(old.handle.beat.remote(1)),
-            lambda: value(old.handle.claim.remote(1)),
+            lambda: value(old.ask("beat")),
+            lambda: value(old.ask("claim")),
             lambda: [value(item) for item in old.stream("count", 3)],
         ]
         for call in refused:
             with pytest.raises(FencedError, match="attempt 2 has taken over from attempt 1"):
                 call()
         assert value(old.call("tell", "of a replaced driver"))[-1] == "of a replaced driver", "harmless stays allowed"
-        assert value(new.handle.beat.remote(2)).detail == ", 1 claims"
+        assert value(new.ask("beat")).detail == ", 1 claims"
         pulse.check()  # being refused is no loss: the old driver's next call says what happened
 
 
@@ -179,17 +179,19 @@ def test_a_worker_leaves_when_no_attempt_claims_it():
 # ------------------------------------------------------------------ signs of life
 
 
-@pytest.mark.parametrize(("name", "kind"), [("rank-1", RankLost), ("engine-1", EngineLost), ("rewards", RewardsLost)])
-def test_a_worker_that_dies_is_named(mine: tuple[Roster, Pulse], name: str, kind: type[WorkerLost]):
+def test_workers_that_die_are_named(mine: tuple[Roster, Pulse]):
     roster, pulse = mine
-    others = [start(roster, "engine-5"), start(roster, name)]
-    for worker in others:
-        process_of(worker)
-    process_of(others[1]).kill()
-    found = loss_of(pulse)
-    assert type(found) is kind
-    assert found.worker == name
-    assert found.message.startswith(f"{name} died: ")
+    kinds = {"rank-1": RankLost, "engine-1": EngineLost, "rewards": RewardsLost}
+    workers = {name: start(roster, name) for name in kinds}
+    processes = {name: process_of(worker) for name, worker in workers.items()}
+    for name, kind in kinds.items():
+        processes[name].kill()
+        found = loss_of(pulse)
+        assert type(found) is kind
+        assert found.worker == name
+        assert found.message.startswith(f"{name} died: ")
+        roster.end(workers[name])
+    pulse.check()
 
 
 def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine: tuple[Roster, Pulse]):

@@ -231,6 +231,12 @@ def test_when_no_process_can_be_started_it_is_infrastructure(pool_of, monkeypatc
         check_rewards(rewards(), tmp_path)
 
 
+def test_a_log_that_cannot_be_written_is_infrastructure(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InfrastructureError, match=r"cannot start a reward process: .*file"):
+        RewardPool(rewards(), tmp_path, tmp_path / "file" / "rewards.log")
+
+
 # ---- infrastructure
 
 

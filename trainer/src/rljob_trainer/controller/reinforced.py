@@ -82,7 +82,7 @@ class ReinforcedSteps:
         if held is None:
             updated, kl = self._update(groups, batch, rate, before)
         else:
-            updated, kl = held.result, held.mark.metrics
+            updated, kl = held.result, held.mark.metrics | {names.RECOVERY_REPLAYED_UPDATES: 0.0}
             self.state.load_state_dict(held.mark.after)
         metrics |= update_metrics(updated, rate) | kl | self._sync(step)
         if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:

@@ -104,13 +104,17 @@ class Rollouts:
             self._ready()
             collection.generate(missing, self._engines.workers, self._scorer.worker)
         collection.receive(deadline)
+        while collection.unscored:  # engines still went to a scorer that was replaced meanwhile
+            collection.score_again(self._scorer.worker)
+            collection.receive(deadline)
 
 
 @dataclass(slots=True)
 class _Stream:
-    """What an engine was asked for. group: the one that came without its note so far."""
+    """What an engine was asked for. scorer: which it goes to. group: the one that came without its note so far."""
 
     engine: str
+    scorer: Worker
     prompts: set[str]
     group: Any = None
 
@@ -120,6 +124,7 @@ class _Collection:
     """One order on its way. It survives repairs: what comes from others meanwhile is kept.
 
     unscored: groups whose score got lost, by prompt. scores: (prompt, group) of those that are scored again.
+    scorer: the present one. scorer_failed: it lost a score.
     """
 
     order: Order
@@ -132,6 +137,8 @@ class _Collection:
     generate_seconds: float = 0.0
     journaled: int = 0
     tried: bool = False
+    scorer: Worker | None = None
+    scorer_failed: bool = False
 
     def missing(self) -> Order:
         """What nobody makes now and nobody has made before."""
@@ -152,6 +159,7 @@ class _Collection:
                 self.journaled += 1
 
     def score_again(self, scorer: Worker) -> None:
+        self.scorer, self.scorer_failed = scorer, False
         for prompt_id, group in self.unscored.items():
             self.scores[scorer.call("score", group, self.order.key)] = prompt_id, group
         self.unscored = {}
@@ -161,7 +169,7 @@ class _Collection:
         for index, engine in enumerate(engines[:shares]):
             share = order.share(index, shares)
             stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key)
-            self.streams[stream] = _Stream(engine.name, {prompt.id for prompt in share.prompts})
+            self.streams[stream] = _Stream(engine.name, scorer, {prompt.id for prompt in share.prompts})
 
     def receive(self, deadline: float) -> None:
         """Until nobody makes anything. Raises an engine's loss when all others are done, the scorer's at once."""
@@ -176,7 +184,7 @@ class _Collection:
             except EngineLost as found:
                 self._forget(found.worker)
                 lost = found
-        if lost is None and self.unscored:
+        if lost is None and self.scorer_failed:
             lost = self.pulse.diagnose() or RewardsLost("rewards lost a score", worker="rewards")
         if lost is not None:
             raise lost
@@ -209,6 +217,7 @@ class _Collection:
             self.done[note.prompt_id] = ScoredGroup(stream.group, note.summary)
         else:
             self.unscored[note.prompt_id] = stream.group
+            self.scorer_failed = self.scorer_failed or stream.scorer is self.scorer
         stream.prompts.discard(note.prompt_id)
         stream.group = None
         self.generate_seconds = max(self.generate_seconds, note.generated)

@@ -113,7 +113,7 @@ class Pulse:
         start = time.monotonic()
         for patient in patients:
             if patient.asked is None:
-                patient.asked = patient.worker.handle.beat.remote(patient.worker.attempt)
+                patient.asked = patient.worker.ask("beat")
         ready, _ = ray.wait([each.asked for each in patients], num_returns=len(patients), timeout=BEAT_SECONDS)
         answered = set(ready)
         round_seconds = min(BEAT_SECONDS + time.monotonic() - start, 2 * BEAT_SECONDS)

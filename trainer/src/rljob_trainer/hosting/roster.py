@@ -35,6 +35,10 @@ class Worker:
         remote = self.handle.call if group is None else self.handle.call.options(concurrency_group=group)
         return remote.remote(self.attempt, method, *arguments)
 
+    def ask(self, method: str) -> "ray.ObjectRef[Any]":
+        """Start `claim` or `beat`, which it answers beside its work."""
+        return getattr(self.handle, method).options(concurrency_group="control").remote(self.attempt)
+
     def stream(self, method: str, *arguments: Any) -> Any:
         """Start a call that yields; returns Ray's generator of references."""
         return self.handle.stream.options(num_returns="streaming").remote(self.attempt, method, *arguments)
@@ -56,16 +60,16 @@ class Roster:
         Raises FencedError where a newer attempt has one of them.
         """
         living = _living()
-        claims = {name: living[name].claim.remote(self._attempt) for name in signatures if name in living}
+        workers = {name: Worker(name, living[name], self._attempt) for name in signatures if name in living}
+        claims = {name: worker.ask("claim") for name, worker in workers.items()}
         if claims:
             ray.wait(list(claims.values()), num_returns=len(claims), timeout=CLAIM_SECONDS)
         adopted = {}
         for name, claim in claims.items():
-            worker = Worker(name, living[name], self._attempt)
             if _answer(claim) == signatures[name]:
-                adopted[name] = self._add(worker)
+                adopted[name] = self._add(workers[name])
             else:
-                self.end(worker)
+                self.end(workers[name])
         if adopted:
             log.info("workers_taken_over", workers=sorted(adopted))
         return adopted
@@ -83,7 +87,7 @@ class Roster:
         """
         self._pulse.forget(worker.name)
         self._workers.pop(worker.name, None)
-        waiting = worker.handle.beat.remote(self._attempt)
+        waiting = worker.ask("beat")
         ray.kill(worker.handle)
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
@@ -93,7 +97,7 @@ class Roster:
                 return
             except RayError:
                 pass
-            waiting = worker.handle.beat.remote(self._attempt)
+            waiting = worker.ask("beat")
 
     def kill(self, name: str) -> None:
         """Kill it, without waiting."""

@@ -137,8 +137,11 @@ class RewardProcess:
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "rljob_trainer.rewards.child", str(theirs.fileno()), str(os.getpid())]
-        output = self._log.open("ab") if self._log else None
+        output = None
         try:
+            if self._log:
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                output = self._log.open("ab")
             with self._lock:
                 if self._closed:
                     raise InfrastructureError("the reward pool is closed")

@@ -1,0 +1,177 @@
+"""Groups in spite of lost engines and scorers. Real Ray, a real scorer and journal; engines that need no model."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import ray
+
+from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.controller.mender import Mender
+from rljob_trainer.controller.rollouts import Order, Rollout, Rollouts
+from rljob_trainer.controller.workers import Scorer, Staff
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.hosting.pulse import Pulse
+from rljob_trainer.hosting.roster import Roster, Worker
+from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.types import Prompt, Sampling
+from rljob_trainer.volume import Volume
+from rljob_trainer.waiting import wait_for
+from tests.rljob_trainer.actor_support import make_spec
+from tests.rljob_trainer.steady_engine import SteadyHost
+
+PROMPTS, SAMPLES = 6, 2
+
+SILENT_AFTER = 3.0
+
+
+@dataclass
+class Engines:
+    """What Rollouts and Mender know of an EngineGroup."""
+
+    roster: Roster
+    notes: Path
+    pace: float
+    replaced: int = 0
+
+    def __post_init__(self) -> None:
+        self.workers = [self._start(f"engine-{index}") for index in range(2)]
+
+    def _start(self, name: str) -> Worker:
+        return self.roster.start(name, "s", SteadyHost, {}, str(self.notes), self.pace)
+
+    def replace(self, name: str) -> None:
+        index = [worker.name for worker in self.workers].index(name)
+        self.roster.end(self.workers[index])
+        self.workers[index] = self._start(name)
+        self.replaced += 1
+
+
+class CountedScorer(Scorer):
+    replaced = 0
+
+    def replace(self) -> None:
+        self.replaced += 1
+        super().replace()
+
+
+@dataclass
+class Site:
+    """Two engines and a scorer, ready to work."""
+
+    volume: Volume
+    engines: Engines
+    scorer: CountedScorer
+    pulse: Pulse
+
+    def collect(self, step: int, seconds: float = 100.0) -> Rollout:
+        journal = Journal.read(self.volume, 1, after_step=0)
+        mender = Mender(make_spec().recovery, self.engines, self.scorer, self.pulse)  # type: ignore[arg-type]
+        rollouts = Rollouts(
+            self.engines, self.scorer, journal, mender, self.pulse, lambda: None, seconds  # type: ignore[arg-type]
+        )  # fmt: skip
+        prompts = [Prompt(f"0/{i}", np.arange(3, dtype=np.int32), "t", "", {}, "") for i in range(PROMPTS)]
+        seeds = [[0] * SAMPLES] * PROMPTS
+        return rollouts.collect(Order(prompts, seeds, Sampling(max_tokens=4), GroupKey(1, step, "policy", "settings")))
+
+    def begun(self) -> list[str]:
+        """Groups that engines began to make, in order, repetitions included."""
+        return self.engines.notes.read_text().split() if self.engines.notes.exists() else []
+
+    def process(self, worker: Worker) -> psutil.Process:
+        return psutil.Process(wait_for(worker.ask("beat"), 60.0, "a worker of a test").pid)
+
+    @contextmanager
+    def after(self, groups: int, strike: Callable[[], None]) -> Iterator[None]:
+        """Strike as soon as so many groups were begun."""
+
+        def watch() -> None:
+            while len(self.begun()) < groups:
+                time.sleep(0.02)
+            strike()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(
+        num_cpus=2, namespace="rollouts", include_dashboard=False, log_to_driver=False, logging_level="error",
+        object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@contextmanager
+def site_in(folder: Path, pace: float) -> Iterator[Site]:
+    from rljob_trainer.data.tokenizer import build_tokenizer
+
+    build_tokenizer(TokenizerSpec(), ["abcdefgh"]).save_pretrained(folder / "model")
+    pulse = Pulse(SILENT_AFTER)
+    roster = Roster(1, 60.0, pulse)
+    try:
+        staff = Staff(make_spec(), "cpu", 1, roster, pulse)
+        scorer = CountedScorer(staff, Volume(folder), folder / "model", str(folder))
+        scorer.start()
+        engines = Engines(roster, folder / "begun", pace)
+        scorer.ready()
+        yield Site(Volume(folder), engines, scorer, pulse)
+    finally:
+        roster.end_all()
+        pulse.close()
+
+
+def assert_whole(rollout: Rollout) -> None:
+    names = [f"0/{i}" for i in range(PROMPTS)]
+    assert [group.summary.prompt_id for group in rollout.groups] == names
+    assert [ray.get(group.group).prompt.id for group in rollout.groups] == names
+
+
+def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_all(tmp_path: Path):
+    with site_in(tmp_path, pace=0.5) as site:
+        with site.after(4, site.process(site.engines.workers[0]).kill):
+            rollout = site.collect(1)
+        assert_whole(rollout)
+        assert site.engines.replaced == 1
+        assert set(site.begun()) == {f"0/{i}" for i in range(PROMPTS)}
+        assert len(site.begun()) == PROMPTS + 1, "the one that it was making"
+        again = site.collect(1)
+        assert_whole(again)
+        assert again.journaled == PROMPTS
+        assert len(site.begun()) == PROMPTS + 1, "nothing is made again for the same step, policy and settings"
+        digests = [[group.summary.digest for group in each.groups] for each in (rollout, again)]
+        assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("how", ["kill", "suspend"])
+def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: Path, how: str):
+    """Groups come so slowly that it is replaced while engines still go to it."""
+    with site_in(tmp_path, pace=1.5) as site:
+        scorer = site.process(site.scorer.worker)
+        time.sleep(1.5)  # the pulse has heard everybody
+        with site.after(3, getattr(scorer, how)):
+            assert_whole(site.collect(2))
+        assert len(site.begun()) == PROMPTS, "none is made again"
+        assert site.engines.replaced == 0, "engines live, though they wait for the scorer"
+        assert site.scorer.replaced == 1
+        assert len(Journal.read(site.volume, 1, after_step=1)) == PROMPTS
+
+
+def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
+    with site_in(tmp_path, pace=60.0) as site:
+        for worker in site.engines.workers:
+            site.process(worker)
+        names = r"\(engine-0: generate for \d s .*; engine-1: generate for \d s"
+        with pytest.raises(InfrastructureError, match=rf"6 of 6 groups .* spec.rollout.deadline.*{names}"):
+            site.collect(3, seconds=4.0)

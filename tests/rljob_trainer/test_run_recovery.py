@@ -1,0 +1,177 @@
+"""A run whose processes are killed one after the other: it ends as one that nobody disturbed, bit for bit."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
+from rljob_trainer.progress.history import Line, parse_lines
+from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.run_support import (
+    Ended,
+    Machine,
+    exit_record,
+    finish,
+    interrupt,
+    machine,
+    steps,
+    wait_for_step,
+    wait_until,
+    worker,
+    write_job,
+)
+
+LONG: dict[str, Any] = {"steps": 100_000}
+PROMPTS = 4
+EVERY_STEPS = 7
+
+DRIVER, RANK, ENGINE = "rljob_trainer.cli driver", "ray::ActorHost", "ray::EngineHost"
+KILLED = {"engine": ENGINE, "rewards": "ray::RewardHost", "rank": RANK, "ray": "raylet/raylet"}
+"""What the titles of a run's processes contain, in the order in which the story kills them after the driver."""
+
+
+@dataclass
+class Story:
+    """before: the last step when each process was killed. attempts: the newest one when the run was beyond that."""
+
+    run: Path
+    before: dict[str, int]
+    attempts: dict[str, int]
+    ended: Ended
+    calm: Path
+    undisturbed: Ended
+
+    def claim(self, name: str) -> dict[str, Any]:
+        """Of the attempt that recovered from that loss."""
+        return dict(json.loads(Volume(self.run).claim(self.attempts[name]).read_text()))
+
+    def lines(self, attempt: int) -> dict[int, Line]:
+        """What that attempt wrote, by step."""
+        return {line["step"]: line for line in parse_lines(Volume(self.run).metrics(attempt).read_text())}
+
+
+def kill_driver_between_update_and_metrics(place: Machine, run: Path) -> None:
+    """With the engine frozen, a driver stays in the weight sync, which follows the update of its step."""
+    engine = worker(place, ENGINE)
+    engine.suspend()
+    time.sleep(0.5)
+    while _phase(run) != "sync":
+        engine.resume()
+        wait_until(lambda: _phase(run) in ("advantage", "update"))
+        engine.suspend()
+        time.sleep(0.5)
+    worker(place, DRIVER).kill()
+    engine.resume()
+
+
+def _phase(run: Path) -> str:
+    return str((read_object(Volume(run).progress) or {}).get("phase"))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("recovery")
+    run, calm, before, attempts = folder / "run", folder / "calm", {}, {}
+    job = write_job(
+        folder, training=LONG, rollout={"deterministic": True}, recovery={"backoff": {"initial": "100ms"}},
+        checkpoint={"everySteps": EVERY_STEPS, "resume": "never"},
+    )  # fmt: skip
+    with machine() as place:
+        process = place.start_run(job, "--dir", run)
+        wait_for_step(run, 3, process)
+        kill_driver_between_update_and_metrics(place, run)
+        before["driver"] = steps(run)[-1]
+        wait_for_step(run, before["driver"] + 3, process)
+        attempts["driver"] = last_attempt(Volume(run))
+        for name, title in KILLED.items():
+            before[name] = steps(run)[-1]
+            worker(place, title).kill()
+            wait_for_step(run, before[name] + 3, process)
+            attempts[name] = last_attempt(Volume(run))
+        interrupt(process)
+        ended = finish(process)
+        undisturbed = place.rljob("run", job, "--dir", calm, "--set", f"training.steps={steps(run)[-1]}")
+        yield Story(run, before, attempts, ended, calm, undisturbed)
+
+
+def weights(run: Path, folder: Path) -> dict[str, torch.Tensor]:
+    export_model(choose_checkpoint(run, None), folder / run.name, "float32")
+    return load_file(folder / run.name / "model.safetensors")
+
+
+def test_it_ends_as_asked_with_every_step_once(story: Story):
+    assert story.ended.code == 76, story.ended.out
+    assert "Traceback" not in story.ended.out
+    assert steps(story.run) == list(range(1, steps(story.run)[-1] + 1))
+
+
+def test_its_weights_equal_those_of_an_undisturbed_run_bit_for_bit(story: Story, tmp_path: Path):
+    assert story.undisturbed.code == 0, story.undisturbed.out
+    ours, theirs = weights(story.run, tmp_path), weights(story.calm, tmp_path)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def test_a_driver_takes_over_the_workers_and_finishes_the_step_without_a_second_update(story: Story):
+    claim, killed = story.claim("driver"), story.before["driver"]
+    attempt = story.attempts["driver"]
+    assert claim["parent"] == attempt - 1
+    assert claim["resumedStep"] == killed + 1, "the ranks' step, of which no line was written"
+    lines = story.lines(attempt)
+    assert min(lines) == killed + 1
+    assert lines[killed + 1]["recovery/journaled_groups"] == PROMPTS, "its groups are those that the update used"
+    assert lines[killed + 1]["recovery/replayed_updates"] == 0
+    assert "time/update" not in lines[killed + 1]
+
+
+def test_engine_and_scorer_are_replaced_while_the_driver_goes_on(story: Story):
+    assert story.attempts["driver"] == story.attempts["engine"] == story.attempts["rewards"]
+
+
+def test_the_end_of_a_rank_ends_the_attempt_and_is_named(story: Story):
+    record = exit_record(story.run, story.attempts["rewards"])
+    assert (record["code"], record["reason"]) == (75, "RankLost")
+    assert record["message"].startswith("rank-0 died")
+
+
+@pytest.mark.parametrize("name", ["rank", "ray"])
+def test_updates_since_the_checkpoint_are_replayed_from_the_journal(story: Story, name: str):
+    claim, lines = story.claim(name), story.lines(story.attempts[name])
+    assert claim["resumedFrom"] is not None
+    assert story.before[name] - claim["resumedStep"] < 2 * EVERY_STEPS, "one checkpoint at most was under way"
+    for step in range(claim["resumedStep"] + 1, story.before[name] + 1):
+        assert lines[step]["recovery/replayed_updates"] == 1
+        assert lines[step]["recovery/journaled_groups"] == PROMPTS
+
+
+def test_each_restart_is_said(story: Story):
+    assert story.ended.out.count("restarting the driver") >= 2
+    assert story.ended.out.count("rebuilding the Ray cluster") >= 1
+
+
+def test_a_rank_that_hangs_in_a_collective_is_named_and_the_run_goes_on(tmp_path: Path):
+    run = tmp_path / "run"
+    with machine() as place:
+        job = write_job(tmp_path, training=LONG, recovery={"hangAfter": "3s"})
+        process = place.start_run(job, "--dir", run, "--ranks", "2")
+        wait_for_step(run, 3, process)
+        last = steps(run)[-1]
+        frozen = next(each for each in place.processes() if RANK in " ".join(each.cmdline()))
+        frozen.suspend()
+        wait_for_step(run, last + 3, process)
+        interrupt(process)
+        ended = finish(process)
+    assert ended.code == 76, ended.out
+    assert steps(run) == list(range(1, steps(run)[-1] + 1))
+    record = exit_record(run, 1)
+    assert (record["code"], record["reason"]) == (75, "RankLost")
+    assert re.fullmatch(r"rank-[01] has not answered for \d+ s", record["message"])
