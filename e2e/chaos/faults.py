@@ -53,7 +53,7 @@ def draw(dice: random.Random) -> Fault:
 
 
 def find(kind: Kind, run: psutil.Process) -> list[psutil.Process]:
-    """The processes of that kind below a run's supervisor."""
+    """The processes of that kind below a run's supervisor; of engines the one that works, not its spare."""
     found = []
     for process in run.children(recursive=True):
         try:
@@ -61,7 +61,16 @@ def find(kind: Kind, run: psutil.Process) -> list[psutil.Process]:
                 found.append(process)
         except psutil.Error:  # it ended while we looked
             continue
-    return found
+    return [max(found, key=busy_seconds)] if kind == "engine" and found else found
+
+
+def busy_seconds(process: psutil.Process) -> float:
+    """Of a CPU; 0 for a process that has ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def inject(fault: Fault, run: psutil.Process, dice: random.Random) -> psutil.Process | None:

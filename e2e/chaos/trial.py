@@ -167,22 +167,31 @@ def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Rando
     if fault.phase != "any":
         watch.until(lambda: watch.phase() == fault.phase, PHASE_SECONDS)
     target, phase, at = inject(fault, run, dice) if run.is_running() else None, watch.phase(), time.time()
-    before = watch.lines()
     if target is None:
         return None
     if fault.continued_after is not None:
         Timer(fault.continued_after, _continue, [target]).start()
+    elif fault.signal == "SIGSTOP":  # steps may go on until it is missed: those after its end count
+        watch.until(lambda: _ended(target), RECOVERY_SECONDS)
+    before, updating = watch.lines(), watch.phase() in UPDATED
     known, last = len(before), max(line["step"] for line in before)
-    under_way = last + 1 if phase in UPDATED else last  # that step's update is not one that comes after the fault
+    under_way = last + 1 if updating else last  # that step's update is not one that comes after the fault
     if not watch.until(lambda: watch.lines()[-1]["step"] > under_way, RECOVERY_SECONDS):
         return None
     after = watch.lines()[known:]
     new = next(line for line in after if line["step"] > under_way)
     upto = after[: after.index(new) + 1]
-    update = next(line for line in upto if line["step"] != under_way or phase not in UPDATED)
+    update = next(line for line in upto if line["step"] != under_way or not updating)
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
     repeated = sum(line["step"] <= last for line in upto)
     return Struck(fault, phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _continue(process: psutil.Process) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import yaml
 
+from e2e.chaos.faults import busy_seconds
 from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.volume import Volume, read_json
 
@@ -163,10 +164,10 @@ def exit_record(run: Path, attempt: int = 1) -> dict[str, Any]:
 
 
 def worker(place: Machine, pattern: str) -> psutil.Process:
-    """The one process of a run whose title matches, such as ray::ActorHost."""
+    """The process of a run whose title matches, such as ray::ActorHost; of engines the one that works, no spare."""
     found = [each for each in place.processes() if re.search(pattern, " ".join(each.cmdline()))]
-    assert len(found) == 1, [each.cmdline() for each in place.processes()]
-    return found[0]
+    assert len(found) == 1 or (found and "EngineHost" in pattern), [each.cmdline() for each in place.processes()]
+    return max(found, key=busy_seconds)
 
 
 def interrupt(process: "subprocess.Popen[str]") -> None:

@@ -120,7 +120,7 @@ def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Puls
     old = start(roster, "engine-0")
     assert value(old.call("tell", "first")) == ["first"]
     with driver(2) as (newer, _):
-        new = newer.adopt({"engine-0": "s"})["engine-0"]
+        new = newer.adopt({"engine-0": ["s"]})["engine-0"]
         assert value(new.call("tell", "second")) == ["first", "second"], "it kept what it held"
         assert [ray.get(item) for item in new.stream("count", 3)] == [0, 1, 2]
         refused: list[Callable[[], Any]] = [
@@ -158,8 +158,9 @@ def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, P
     processes["rank-2"].kill()
     processes["rank-3"].suspend()
     with driver(2) as (newer, pulse):
-        wanted = {"rank-0": "mine", "rank-1": "another", "rank-2": "mine", "rank-3": "mine", "rank-4": "mine"}
-        assert list(newer.adopt(wanted)) == ["rank-0"]
+        wanted = {f"rank-{i}": ["another"] if i == 1 else ["mine", "another"] for i in range(5)}
+        adopted = newer.adopt(wanted)
+        assert {name: worker.signature for name, worker in adopted.items()} == {"rank-0": "mine"}
         _, left = psutil.wait_procs(list(processes.values()), timeout=GONE_SECONDS)
         assert left == [processes["rank-0"]], "those of others, of the dead and of the frozen are gone"
         pulse.check()
@@ -240,7 +241,7 @@ def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_re
         time.sleep(SILENT_AFTER)
         assert frozen.poll() is None, frozen.stdout.read()
         with driver(2) as (newer, _):
-            adopted = newer.adopt({"rank-9": "s"})
+            adopted = newer.adopt({"rank-9": ["s"]})
             assert frozen.wait(SECONDS) == 77
             assert "attempt 2 has taken over from attempt 1" in frozen.stdout.read()
             assert value(adopted["rank-9"].call("tell", "by the newer"))[-1] == "by the newer"

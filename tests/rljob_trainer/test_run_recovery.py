@@ -87,7 +87,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     )  # fmt: skip
     with machine() as place:
         process = place.start_run(job, "--dir", run)
-        wait_for_step(run, 3, process)
+        wait_for_step(run, EVERY_STEPS + 2, process)  # then there is a spare engine
         kill_driver_between_update_and_metrics(place, run)
         before["driver"] = steps(run)[-1]
         wait_for_step(run, before["driver"] + 3, process)
@@ -135,6 +135,11 @@ def test_a_driver_takes_over_the_workers_and_finishes_the_step_without_a_second_
 
 def test_engine_and_scorer_are_replaced_while_the_driver_goes_on(story: Story):
     assert story.attempts["driver"] == story.attempts["engine"] == story.attempts["rewards"]
+
+
+def test_the_spare_takes_the_engines_place_though_a_former_driver_started_it(story: Story):
+    log = [json.loads(line) for line in Volume(story.run).log(story.attempts["engine"]).read_text().splitlines()]
+    assert [line["name"] for line in log if line["event"] == "engine_started"] == ["engine-1"]
 
 
 def test_the_end_of_a_rank_ends_the_attempt_and_is_named(story: Story):

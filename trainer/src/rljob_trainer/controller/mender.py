@@ -45,8 +45,9 @@ class Mender:
                 repairs[lost.worker] = self._repair(lost)
 
     def durable(self) -> None:
-        """There is a new durable checkpoint: what was lost before is forgotten."""
+        """There is a new durable checkpoint: what was lost before is forgotten, and a spare is worth its memory."""
         self._times.clear()
+        self._engines.keep_spare()
 
     def _repair(self, lost: WorkerLost) -> Callable[[], None]:
         """What the policy says. Raises `lost` where that is another's to do."""

@@ -10,7 +10,7 @@ are taken over or none; engines are replaced one by one.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class ActorGroup:
 
     def take_over(self) -> Held | None:
         """The state of the living ranks, if all of them hold the same; else they are ended."""
-        adopted = self._staff.roster.adopt(self._signatures)
+        adopted = self._staff.roster.adopt({name: [each] for name, each in self._signatures.items()})
         self.workers = list(adopted.values())
         if len(adopted) == len(self):
             self.workers = [adopted[name] for name in self._signatures]
@@ -144,18 +144,22 @@ class ActorGroup:
 
 
 class EngineGroup:
-    """All rollout engines. They start while others work: `ready` waits for them."""
+    """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
+
+    spare: a process that has imported what an engine needs, for the place of the next one that is lost.
+    """
 
     def __init__(self, staff: Staff, settings: EngineSettings, actors: ActorGroup) -> None:
-        self._staff, self._actors = staff, actors
-        self._gpus_each = settings.tensor_parallel_size
+        self._staff, self._settings, self._actors = staff, settings, actors
         count = staff.spec.ranks // settings.tensor_parallel_size
-        self._settings = [replace(settings, seed=settings.seed + index) for index in range(count)]
-        names = [f"engine-{index}" for index in range(count)]
-        signatures = [staff.signature(each) for each in self._settings]
-        self._signatures = dict(zip(names, signatures, strict=True))
-        adopted = staff.roster.adopt(self._signatures)
-        self.workers = [adopted.get(name) or self._host(index) for index, name in enumerate(names)]
+        self._names = [f"engine-{number}" for number in range(count + 1)]
+        self._places = [staff.signature(settings, place) for place in range(count)]
+        self._spare_place = staff.signature(settings, "spare")
+        accepted = (*self._places, self._spare_place)
+        adopted = staff.roster.adopt(dict.fromkeys(self._names, accepted))
+        living = {worker.signature: worker for worker in adopted.values()}
+        self._spare = living.get(self._spare_place)
+        self.workers = [living.get(place) or self._host(place) for place in self._places]
         self._adopted = set(adopted)
         self._running: set[str] = set()
         self._started: dict[str, Any] = {}
@@ -165,11 +169,6 @@ class EngineGroup:
     def running(self) -> bool:
         return len(self._running) == len(self.workers)
 
-    def _host(self, index: int) -> Worker:
-        name = f"engine-{index}"
-        arguments = (self._settings[index], self._staff.threads)
-        return self._staff.roster.start(name, self._signatures[name], EngineHost, {"num_gpus": 0}, *arguments)
-
     def start(self) -> None:
         """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
         begun = self._running | self._started.keys()
@@ -178,9 +177,10 @@ class EngineGroup:
             return
         gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
         for index in missing:
-            share = gpus[index * self._gpus_each : (index + 1) * self._gpus_each]
+            size = self._settings.tensor_parallel_size
+            share = gpus[index * size : (index + 1) * size]
             worker = self.workers[index]
-            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu])
+            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
 
     def ready(self) -> None:
         """Wait until all engines run."""
@@ -202,14 +202,35 @@ class EngineGroup:
             self._adopted.discard(worker.name)
 
     def replace(self, name: str) -> None:
-        """End that engine and start another in its place."""
+        """End that engine, and let the spare or another process take its place."""
+        if self._spare is not None and self._spare.name == name:
+            lost, self._spare = self._spare, None
+            self._staff.roster.end(lost)
+            return
         index = next(i for i, worker in enumerate(self.workers) if worker.name == name)
         self._staff.roster.end(self.workers[index])
         self._running.discard(name)
         self._adopted.discard(name)
         self._started.pop(name, None)
-        self.workers[index] = self._host(index)
+        self.workers[index] = self._fill(self._places[index])
         self.replaced += 1
+
+    def _fill(self, place: str) -> Worker:
+        if self._spare is None:
+            return self._host(place)
+        worker, self._spare = self._spare, None
+        worker.ask("sign", place)
+        return worker
+
+    def keep_spare(self) -> None:
+        """Start a spare where there is none, without waiting for it."""
+        if self._spare is None:
+            self._spare = self._host(self._spare_place)
+
+    def _host(self, place: str) -> Worker:
+        roster = self._staff.roster
+        name = next(name for name in self._names if name not in roster)
+        return roster.start(name, place, EngineHost, {"num_gpus": 0}, self._settings, self._staff.threads)
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         calls = [worker.call(method, *args) for worker in self.workers]
@@ -225,7 +246,7 @@ class Scorer:
         log_file = volume.logs / "rewards.log"
         self._arguments = (staff.spec.rewards, str(model_dir), base_dir, str(log_file), str(volume.root))
         self._signature = staff.signature(*self._arguments)
-        adopted = staff.roster.adopt({REWARDS: self._signature})
+        adopted = staff.roster.adopt({REWARDS: [self._signature]})
         self.worker = adopted.get(REWARDS) or self._host()
 
     def _host(self) -> Worker:

@@ -3,7 +3,7 @@
 Ray runs three groups of methods in threads of their own:
 
     (default)    call, stream      the work, in the order in which it was asked for
-    control      claim, beat       answered at once, also while work runs
+    control      claim, sign, beat answered at once, also while work runs
     background   call              work beside the work: waiting until a checkpoint is written
 """
 
@@ -78,6 +78,11 @@ class Host:
             self._attempt = attempt
             self.claimed()
         return self._signature
+
+    def sign(self, attempt: int, signature: str) -> None:
+        """From now on, stand in for workers of that signature."""
+        self._check(attempt)
+        self._signature = signature
 
     def beat(self, attempt: int) -> Beat:
         """A sign of life for the driver, and one from it."""

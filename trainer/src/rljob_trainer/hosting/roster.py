@@ -1,8 +1,8 @@
 """A driver's view of the job's Ray workers: by name, so that it finds those of the driver before it."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -24,20 +24,24 @@ END_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name."""
+    """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name.
+
+    signature: what it was when this attempt started it or took it over.
+    """
 
     name: str
     handle: Any
     attempt: int
+    signature: str
 
     def call(self, method: str, *arguments: Any, group: str | None = None) -> "ray.ObjectRef[Any]":
         """Start a call. References among `arguments` arrive as their values."""
         remote = self.handle.call if group is None else self.handle.call.options(concurrency_group=group)
         return remote.remote(self.attempt, method, *arguments)
 
-    def ask(self, method: str) -> "ray.ObjectRef[Any]":
-        """Start `claim` or `beat`, which it answers beside its work."""
-        return getattr(self.handle, method).options(concurrency_group="control").remote(self.attempt)
+    def ask(self, method: str, *arguments: Any) -> "ray.ObjectRef[Any]":
+        """Start `claim`, `sign` or `beat`, which it answers beside its work."""
+        return getattr(self.handle, method).options(concurrency_group="control").remote(self.attempt, *arguments)
 
     def stream(self, method: str, *arguments: Any) -> Any:
         """Start a call that yields; returns Ray's generator of references."""
@@ -54,20 +58,25 @@ class Roster:
         self._attempt, self._leave_after, self._pulse = attempt, leave_after, pulse
         self._workers: dict[str, Worker] = {}
 
-    def adopt(self, signatures: Mapping[str, str]) -> dict[str, Worker]:
-        """Take over the living workers among these names, {name: signature}. Others of these names are ended.
+    def __contains__(self, name: str) -> bool:
+        """Whether this attempt has a worker of that name."""
+        return name in self._workers
+
+    def adopt(self, signatures: Mapping[str, Collection[str]]) -> dict[str, Worker]:
+        """Take over the living workers among these names, {name: what it may be}. Others of these names are ended.
 
         Raises FencedError where a newer attempt has one of them.
         """
         living = _living()
-        workers = {name: Worker(name, living[name], self._attempt) for name in signatures if name in living}
+        workers = {name: Worker(name, living[name], self._attempt, "") for name in signatures if name in living}
         claims = {name: worker.ask("claim") for name, worker in workers.items()}
         if claims:
             ray.wait(list(claims.values()), num_returns=len(claims), timeout=CLAIM_SECONDS)
         adopted = {}
         for name, claim in claims.items():
-            if _answer(claim) == signatures[name]:
-                adopted[name] = self._add(workers[name])
+            signature = _answer(claim)
+            if signature in signatures[name]:
+                adopted[name] = self._add(replace(workers[name], signature=signature))
             else:
                 self.end(workers[name])
         if adopted:
@@ -79,7 +88,7 @@ class Roster:
         remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
         settings = HostSettings(self._attempt, signature, self._leave_after)
         handle = remote.options(name=name, lifetime="detached", num_cpus=0, **options).remote(settings, *arguments)
-        return self._add(Worker(name, handle, self._attempt))
+        return self._add(Worker(name, handle, self._attempt, signature))
 
     def end(self, worker: Worker) -> None:
         """Kill it, and wait until nobody reaches it. A frozen one is gone some seconds later, before another one needs
@@ -128,12 +137,12 @@ def _living() -> dict[str, Any]:
     return handles
 
 
-def _answer(claim: "ray.ObjectRef[str]") -> str | None:
-    """None from a worker that is dead or frozen. Raises FencedError from one that a newer attempt has."""
+def _answer(claim: "ray.ObjectRef[str]") -> str:
+    """Its signature; "" from one that is dead or frozen. Raises FencedError from one that a newer attempt has."""
     try:
         return ray.get(claim, timeout=0)
     except RayTaskError as error:
         raise cause_of(error) from None
     except RayError as error:
         log.warning("worker_not_taken_over", reason=first_line(error))
-        return None
+        return ""

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -28,14 +29,14 @@ class RolloutWorker:
         self._engine: RolloutEngine | None = None
         self._abandoned = Event()
 
-    def start(self, gpus: Sequence[str] = ()) -> dict[str, Any]:
+    def start(self, gpus: Sequence[str] = (), place: int = 0) -> dict[str, Any]:
         """Build the engine (seconds to minutes). Returns what a log should say about it.
 
-        gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them.
+        gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them. place: among the job's engines, from 0.
         """
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        self._engine = create_engine(self.settings)
+        self._engine = create_engine(replace(self.settings, seed=self.settings.seed + place))
         return {"engine": self.settings.kind, "device": self.settings.device, "dtype": self.settings.dtype}
 
     @property
