@@ -79,9 +79,11 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     about = (
         f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults."
         " Each strikes one process of a run in a chosen phase of a step; a stopped process is continued after up to"
-        " 12 s or never, and `recovery.hangAfter` is 5s. Times start at the signal; a process that is stopped is"
-        " noticed after 6 s at the earliest. ETTR: seconds of an undisturbed run over those of a disturbed one,"
-        " from the first step to the end, with a fault every few seconds."
+        " 12 s or never, and `recovery.hangAfter` is 5s (a stopped GCS or raylet is missed after 10 s). Groups are"
+        " scored while others roll out. Times start at the signal, also where steps go on until the process is missed."
+        " ETTR of a job: seconds of an undisturbed run over those of a disturbed one, from the first step to the end,"
+        " with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes, by its mean time to the"
+        " next new step."
     )
     picture = "![Seconds to the next optimizer step](recovery.png)"
     parts = ["# Recovery from faults on one machine", about, picture]

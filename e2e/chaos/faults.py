@@ -8,7 +8,7 @@ from typing import Literal
 import psutil
 
 Kind = Literal["driver", "rank", "engine", "scorer", "reward process", "gcs", "raylet"]
-Phase = Literal["rollout", "rewards", "advantage", "update", "sync", "saving", "any"]
+Phase = Literal["rollout", "advantage", "update", "sync", "saving", "any"]
 
 _TITLES: dict[Kind, str] = {
     "driver": "rljob_trainer.cli driver",

@@ -10,6 +10,9 @@ import numpy as np
 from e2e.chaos.faults import KINDS
 from e2e.chaos.trial import Struck, Trial
 
+FAULT_EVERY_SECONDS = 600.0
+"""Time of training between two faults, for the ETTR of one kind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
@@ -38,11 +41,11 @@ def table(campaign: Campaign) -> str:
     order = {kind: index for index, kind in enumerate(KINDS)}
     head = (
         "| fault | times | next update, s: p50 | p95 | next new step, s: p50 | p95 "
-        "| repeated updates: mean | max | journaled groups |"
+        "| repeated updates: mean | max | journaled groups | ETTR |"
     )
     names = sorted(groups, key=lambda name: (order[groups[name][0].fault.kind], name))
     rows = [_row(name, groups[name]) for name in names]
-    return "\n".join([head, "|---" * 9 + "|", *rows, _row("**all**", campaign.struck)])
+    return "\n".join([head, "|---" * 10 + "|", *rows, _row("**all**", campaign.struck)])
 
 
 def _row(name: str, struck: Sequence[Struck]) -> str:
@@ -51,6 +54,7 @@ def _row(name: str, struck: Sequence[Struck]) -> str:
     cells = [
         name, str(len(struck)), *(f"{np.percentile(values, p):.1f}" for values in (update, step) for p in (50, 95)),
         f"{np.mean(repeated):.1f}", str(max(repeated)), str(sum(each.journaled for each in struck)),
+        f"{FAULT_EVERY_SECONDS / (FAULT_EVERY_SECONDS + np.mean(step)):.3f}",
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -85,7 +89,7 @@ def draw(campaigns: Sequence[Campaign], path: Path) -> None:
     axes.set_yticks(range(len(KINDS)), KINDS)
     axes.set_xscale("log")
     axes.set_xlabel("seconds from the signal to the next optimizer step")
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(fontsize=7, loc="lower left")
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=130)
     plt.close(figure)

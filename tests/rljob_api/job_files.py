@@ -615,6 +615,12 @@ BROKEN = (
     ),
     broken(
         "  training:",
+        "  recovery: {rules: [{onReasons: [RankLost, Fenced], action: restart}]}\n  training:",
+        "20:34: spec.recovery.rules[0].onReasons: StoppedOnRequest and Fenced (another attempt took over) are no"
+        " failures: remove them from onReasons",
+    ),
+    broken(
+        "  training:",
         "  recovery: {rules: [{onExitCodes: [-9, 0], onReasons: [rank hung], action: ignore}]}\n  training:",
         "20:37: spec.recovery.rules[0].onExitCodes[0]: must be from 1 to 255; got -9",
         "20:41: spec.recovery.rules[0].onExitCodes[1]: must be from 1 to 255; got 0",

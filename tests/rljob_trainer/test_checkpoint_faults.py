@@ -167,3 +167,18 @@ def test_data_without_manifest_never_was_a_checkpoint(volume):
     (first.save(1).path / MANIFEST).unlink()
     assert [each.standing for each in survey(volume)] == ["unfinished"]
     assert checkpoints_of(volume, 2).find() is None
+
+
+def test_checkpoints_that_lost_their_manifests_are_not_forgotten(volume):
+    """An attempt that went on to a later checkpoint had finished the one before."""
+    first = begin_attempt(volume, 1)
+    whole, lost, cut_off = first.save(1), first.save(2), first.save(3)
+    (lost.path / MANIFEST).unlink()
+    (cut_off.path / MANIFEST).unlink()
+    with capture_logs() as logs:
+        assert checkpoints_of(volume, 2).find() == whole
+    said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
+    assert said == [(str(each.path), "it has no manifest") for each in (lost, cut_off)]
+    (whole.path / MANIFEST).unlink()
+    with pytest.raises(NoUsableCheckpoint, match="all 2 checkpoints are damaged"):
+        checkpoints_of(volume, 2).find()

@@ -126,4 +126,4 @@ def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path:
 def test_a_volume_that_fills_up_is_named(place: Machine, tmp_path: Path):
     ended = run_on_tmpfs(place, tmp_path, "size=200k", "true", "--set", "checkpoint.everySteps=1")
     assert ended.code == 79, ended.out
-    assert_short(ended, "no space left", "checkpoint", str(tmp_path / "run"))
+    assert_short(ended, "no space left", "free space", str(tmp_path / "run"))

@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
     wait_for_step(run, 1, process)
-    worker(place, "ray::EngineHost").send_signal(signal.SIGSTOP)
+    worker(place, "ray::EngineHost").suspend()
     interrupt(process)
     with pytest.raises(TimeoutError):  # it waits for the step
         wait_until(lambda: process.poll() is not None, 2.0)

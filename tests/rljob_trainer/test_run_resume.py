@@ -21,6 +21,7 @@ from tests.rljob_trainer.run_support import (
     trained,
     wait_for_step,
     wait_until,
+    worker,
     write_job,
 )
 
@@ -47,6 +48,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("resume")
     job = write_job(folder, sft={"steps": SFT_STEPS}, training={"steps": 10_000, "loggers": ["console", "tensorboard"]})
     run = folder / "run"
+    agent_log = run / "logs/agent.log"
     with machine() as place:
         stale = Volume(run).request
         stale.parent.mkdir(parents=True)
@@ -56,6 +58,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         second = place.rljob("run", job, "--dir", run)
         asked = _ask_for_checkpoint(run)
         wait_until(lambda: list_checkpoints(Volume(run)))
+        worker(place, "rljob_trainer.cli agent").kill()
+        wait_until(lambda: "http://" not in agent_log.read_text())  # another one has begun
+        wait_until(lambda: "http://" in agent_log.read_text())
         interrupt(first)
         stopped = finish(first)
         at = steps(run)[-1]
@@ -102,6 +107,11 @@ def test_ctrl_c_saves_a_checkpoint_after_the_step_that_runs(story: Story):
 def test_startup_is_shown_and_the_agent_is_announced(story: Story):
     for words in ("waiting for Ray", "agent listens on http://127.0.0.1:"):  # briefer phases may fall between two looks
         assert words in story.stopped.out
+
+
+def test_an_agent_that_dies_is_started_again(story: Story):
+    assert story.stopped.out.count("the agent ended and is started again") == 1
+    assert story.stopped.out.count("agent listens on") == 2
 
 
 def test_the_same_command_goes_on_where_it_stopped(story: Story):

@@ -55,6 +55,11 @@ class RecoveryRule(ApiModel):
             "76 (stopped on request) and 77 (another attempt took over) are no failures: remove them from onExitCodes",
             "onExitCodes",
         ),
+        Rule(
+            "!self.onReasons.exists(reason, reason in ['StoppedOnRequest', 'Fenced'])",
+            "StoppedOnRequest and Fenced (another attempt took over) are no failures: remove them from onReasons",
+            "onReasons",
+        ),
     )
 
 

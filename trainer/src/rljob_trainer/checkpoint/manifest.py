@@ -76,7 +76,7 @@ with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a man
 class Found:
     """A folder of checkpoints/ that is named as a checkpoint. ref: None for one unfinished or damaged.
 
-    lost: damaged, and the run's lineage holds it: it was once a checkpoint of this run.
+    lost: it was once a checkpoint of this run: damaged, or without manifest though its attempt went on to a later one.
     """
 
     path: Path
@@ -93,8 +93,9 @@ def survey(volume: Volume) -> list[Found]:
         return []
     run = lineage(volume)
     named = [(path, CHECKPOINT_NAME.fullmatch(path.name)) for path in volume.checkpoints.iterdir()]
-    found = [_judge(volume, run, path, int(name[1]), int(name[2])) for path, name in named if name]
-    return sorted(found, key=lambda each: (each.step, each.attempt))
+    numbered = sorted((int(name[1]), int(name[2]), path) for path, name in named if name)
+    last = {attempt: step for step, attempt, _ in numbered}
+    return [_judge(volume, run, path, step, attempt, step < last[attempt]) for step, attempt, path in numbered]
 
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
@@ -110,12 +111,13 @@ def read_checkpoint(folder: Path) -> CheckpointRef | None:
         return None
 
 
-def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int) -> Found:
+def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int, went_on: bool) -> Found:
+    """went_on: its attempt began a later one, so this one was finished."""
     ref, ours = read_checkpoint(path), run.holds(step, attempt)
     standing: Standing
     if ref is None:
         standing = "damaged" if (path / MANIFEST).exists() else "unfinished"
-        return Found(path, step, attempt, standing, lost=ours and standing == "damaged")
+        return Found(path, step, attempt, standing, lost=ours and (standing == "damaged" or went_on))
     if ours:
         standing = "counts"
     else:

@@ -72,5 +72,5 @@ def _storage_problem(reason: BaseException) -> RLJobError | None:
     if not isinstance(reason, OSError):
         return None
     if reason.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError("no space left for a checkpoint: free space, or lower spec.checkpoint.keepLast")
+        return StorageFullError("no space left for a checkpoint: free space, grow the volume or keep fewer")
     return InfrastructureError(f"the checkpoint's storage failed: {reason}")

@@ -30,7 +30,6 @@ from rljob_trainer.checkpoint.manifest import (
     CheckpointRef,
     Retention,
     commit,
-    list_checkpoints,
     read_checkpoint,
     survey,
     verify,
@@ -185,8 +184,8 @@ class Checkpoints:
             check_not_superseded(self._volume, self._attempt)
             root = self._volume.root
             if isinstance(error, StorageFullError) or is_full(error):
-                message = f"no space left for the checkpoint of step {step} on {root}: free space, or lower"
-                raise StorageFullError(f"{message} spec.checkpoint.keepLast") from error
+                message = f"no space left for the checkpoint of step {step} on {root}: free space, grow"
+                raise StorageFullError(f"{message} the volume or keep fewer checkpoints") from error
             if isinstance(error, OSError):
                 reason = error.strerror or error
                 raise InfrastructureError(f"the checkpoint of step {step} on {root} failed: {reason}") from error
@@ -207,10 +206,12 @@ class Checkpoints:
         origin = run.root.foreign if run.root else None
         if resume != "auto" and Path(resume).resolve() != origin:
             return _named(Path(resume).resolve())
-        lost = [each.path for each in survey(self._volume) if each.lost]
-        for path in lost:
-            log.warning("checkpoint_skipped", path=str(path), reason="its manifest cannot be read")
-        candidates = list_checkpoints(self._volume)
+        found = survey(self._volume)
+        lost = [each for each in found if each.lost]
+        for each in found:
+            if each.ref is None:
+                log.warning("checkpoint_skipped", path=str(each.path), reason=_WITHOUT_MANIFEST[each.standing])
+        candidates = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
         for ref in reversed(candidates):
             try:
                 verify(ref)
@@ -231,6 +232,9 @@ class Checkpoints:
             "checkpoint.resume: never",
             field=_FIELD,
         )
+
+
+_WITHOUT_MANIFEST = {"damaged": "its manifest cannot be read", "unfinished": "it has no manifest"}
 
 
 def _copy_without_weights(source: Path, target: Path) -> None:

@@ -22,11 +22,11 @@ def stage_of(spec: ResolvedSpec, step: int) -> Stage:
 
 def data_exhausted(spec: ResolvedSpec, step: int, state: Mapping[str, Any]) -> bool:
     """Whether training.epochs leaves no data for the step after `step`. state: LoopState's, of that step."""
-    supervised = stage_of(spec, step + 1) == "sft"
-    at, epochs = state["examples" if supervised else "prompts"], spec.training.epochs
-    if at is None or epochs is None or (supervised and not spec.supervised_only):
+    epochs, supervised = spec.training.epochs, stage_of(spec, step + 1) == "sft"
+    if epochs is None or (supervised and not spec.supervised_only):
         return False
-    return bool(at["epoch"] + 1 >= epochs and at["position"] >= at["rows"])
+    at = state["examples" if supervised else "prompts"]
+    return at is not None and bool(at["epoch"] + 1 >= epochs and at["position"] >= at["rows"])
 
 
 def supervised_batch(spec: ResolvedSpec) -> int:

@@ -3,32 +3,47 @@
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
+from rljob_trainer.local.machine import RLJOB, end_child, last_line, start_child
 from rljob_trainer.volume import Volume
 
 
-@dataclass(slots=True)
 class Agent:
-    """The agent, and whether it has been announced."""
+    """The agent's process. One that ends after it listened is started again; token_file stays."""
 
-    child: Child
-    log: Path
-    token_file: Path
-    announced: bool = False
+    def __init__(self, volume: Volume, port: int, token_file: Path, environment: Mapping[str, str]) -> None:
+        self._token_file, self._log, self._environment = token_file, volume.logs / "agent.log", environment
+        self._command = [
+            *RLJOB, "agent", "--dir", str(volume.root), "--host", "127.0.0.1", "--port", str(port),
+            "--token-file", str(token_file),
+        ]  # fmt: skip
+        self._start()
+
+    def _start(self) -> None:
+        self._child, self._listens, self._failed = (
+            start_child(self._command, self._log, self._environment),
+            False,
+            False,
+        )
 
     def news(self) -> str | None:
         """Where it listens, or that it does not; once."""
-        said = "" if self.announced else last_line(self.log)
-        if "http://" in said:
-            self.announced = True
-            return f"{said}, token in {self.token_file}"
-        if not self.announced and self.child.poll() is not None:
-            self.announced = True
-            return f"the agent did not start: {said}"
+        if self._failed:
+            return None
+        if self._child.poll() is not None:
+            if self._listens:
+                self._start()
+                return "the agent ended and is started again"
+            self._failed = True
+            return f"the agent did not start: {last_line(self._log)}"
+        if not self._listens and "http://" in (said := last_line(self._log)):
+            self._listens = True
+            return f"{said}, token in {self._token_file}"
         return None
+
+    def end(self) -> None:
+        end_child(self._child)
 
 
 @contextmanager
@@ -37,15 +52,9 @@ def running_agent(volume: Volume, port: int, environment: Mapping[str, str]) -> 
     token_file.unlink(missing_ok=True)
     token_file.touch(mode=0o600)
     token_file.write_text(secrets.token_urlsafe(32))
-    log = volume.logs / "agent.log"
-    child = start_child(
-        [*RLJOB, "agent", "--dir", str(volume.root), "--host", "127.0.0.1", "--port", str(port),
-         "--token-file", str(token_file)],
-        log,
-        environment,
-    )  # fmt: skip
+    agent = Agent(volume, port, token_file, environment)
     try:
-        yield Agent(child, log, token_file)
+        yield agent
     finally:
-        end_child(child)
+        agent.end()
         token_file.unlink(missing_ok=True)

@@ -43,12 +43,15 @@ def start_child(
         )
 
 
-def end_child(child: Child, seconds: float = 10.0) -> None:
-    """Terminate and, where that does not suffice within `seconds`, kill."""
+END_SECONDS = 10.0
+
+
+def end_child(child: Child) -> None:
+    """Terminate and, where that does not suffice, kill."""
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(seconds)
+            child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -11,9 +11,9 @@ from rljob_api import ResolvedSpec, resolve
 from rljob_api.contract import LAYOUT_VERSION
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.validation import load_rljob, with_ranks
-from rljob_trainer.checkpoint.manifest import list_checkpoints, read_trainer_state
+from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
 from rljob_trainer.controller.stages import data_exhausted
-from rljob_trainer.errors import DataError, JobError, StorageFullError, is_full
+from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
 from rljob_trainer.local.machine import gpus_present
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import read_object
@@ -102,17 +102,25 @@ def adopt(run: LocalRun) -> str:
 
 
 def nothing_left(run: LocalRun) -> str | None:
-    """Why there is nothing to train, None where there is. The newest checkpoint tells."""
+    """Why there is nothing to train, None where there is. The newest checkpoint that is whole tells."""
     refs = list_checkpoints(run.volume) if run.spec.checkpoint.resume == "auto" else []
-    if not refs:
+    for ref in reversed(refs):
+        try:
+            return _why_done(run, ref)
+        except (OSError, ValueError, InfrastructureError):  # damaged: the driver says so, and goes back as we do here
+            continue
+    return None
+
+
+def _why_done(run: LocalRun, ref: CheckpointRef) -> str | None:
+    """Raises InfrastructureError, OSError or ValueError where the answer would rest on a damaged checkpoint."""
+    step, total = ref.manifest.step, run.spec.total_steps
+    if step < total and not data_exhausted(run.spec, step, read_trainer_state(ref)):
         return None
-    step, total = refs[-1].manifest.step, run.spec.total_steps
-    if step < total and not data_exhausted(run.spec, step, read_trainer_state(refs[-1])):
-        return None
-    reached = f"step {step} of {total}" if step < total else f"its last step, {step}"
+    verify(ref)
     more = "training.steps" if step >= total else "training.epochs"
     return (
-        f"nothing left to do: the run in {run.volume.root} is at {reached}. "
+        f"nothing left to do: the run in {run.volume.root} is at step {step} of {total}. "
         f"Raise {more}, choose another --dir, or start over with checkpoint.resume=never"
     )
 

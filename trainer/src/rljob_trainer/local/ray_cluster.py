@@ -1,14 +1,17 @@
 """A Ray cluster of this machine alone, seen from the supervisor. `ray_head` is the process that holds it."""
 
+import os
 import secrets
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from rljob_trainer.local.machine import Child, end_child, start_child
 
@@ -52,5 +55,23 @@ def local_ray(gpus: int, log: Path, environment: Mapping[str, str]) -> Iterator[
             yield LocalRay(folder / ADDRESS, head, log)
         finally:
             end_child(head)
+            _end_session(head.pid)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_session(leader: int) -> None:
+    """Kill what a head could not end itself, because it was frozen or killed."""
+    while left := [process for process in psutil.process_iter() if _session_of(process) == leader]:
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _session_of(process: psutil.Process) -> int:
+    """0 for one that has ended."""
+    try:
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, OSError):
+        return 0

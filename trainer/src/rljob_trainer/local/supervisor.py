@@ -203,7 +203,7 @@ class Supervisor:
         saved = list_checkpoints(self._volume)
         durable = saved[-1].manifest.step if saved else 0
         if ray.head.poll() is not None:
-            message = f"{last_line(ray.log)} (more in {ray.log})"
+            message = f"{last_line(ray.log) or _how(ray.head.returncode)} (more in {ray.log})"
             return Failure(Component.RAY, "RayLost", message, durable_step=durable)
         return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)
 
@@ -244,8 +244,8 @@ def _driver(
         end_child(child)
 
 
-_REASONS = {
-    error.exit_code: reason_of(error)
+_KNOWN = {
+    int(error.exit_code): (error.exit_code, reason_of(error))
     for error in (JobError, DataError, FencedError, NoUsableCheckpoint, StorageFullError)
 }
 """Of drivers that ended before they could write a record: those that did not get the volume."""
@@ -253,7 +253,12 @@ _REASONS = {
 
 def lost(code: int, volume: Volume) -> ExitRecord:
     """What is known of a driver that left no record."""
-    how = f"signal {-code} ended it" if code < 0 else last_line(volume.logs / "driver.log") or f"it ended with {code}"
-    known = ExitCode(code) if code in list(ExitCode) else ExitCode.INFRASTRUCTURE
-    reason = _REASONS.get(known, "DriverLost")
+    how = (last_line(volume.logs / "driver.log") if code > 0 else "") or _how(code)
+    if code == ExitCode.STORAGE_FULL:
+        how = f"no space left in {volume.root}: free space, or choose another --dir"
+    known, reason = _KNOWN.get(code, (ExitCode.INFRASTRUCTURE, "DriverLost"))
     return ExitRecord(code=known, reason=reason, message=f"the driver left no record: {how}")
+
+
+def _how(code: int) -> str:
+    return f"signal {-code} ended it" if code < 0 else f"it ended with {code}"
