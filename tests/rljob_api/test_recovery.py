@@ -311,7 +311,7 @@ def test_the_document_s_example_is_a_policy():
     policy = Recovery.model_validate(yaml.safe_load(example)["recovery"], strict=True, by_alias=True, by_name=False)
     decisions = [
         decide(driver(79, reason="StorageFull"), policy=policy),
-        decide(driver(-15), policy=policy),
+        decide(driver(-9), policy=policy),
         decide(driver(75, reason="RankLost"), policy=policy),
     ]
     expected = [(Action.RESTART_DRIVER, True), (Action.RESTART_DRIVER, False), (Action.GIVE_UP, False)]

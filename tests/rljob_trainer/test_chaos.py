@@ -12,11 +12,10 @@ from e2e.chaos.trial import disturbed, undisturbed, write_job
 from e2e.chaos.weights import differing
 from tests.rljob_trainer.run_support import machine
 
-STEPS = 20
+STEPS = 12
 FAULTS = (
     Fault("reward process", "SIGKILL", "rollout"),
     Fault("driver", "SIGKILL", "update"),
-    Fault("rank", "SIGKILL", "saving"),
 )
 
 

@@ -348,8 +348,8 @@ def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_funct
         from rljob_trainer.rewards.pool import RewardPool, Response
         from rljob_trainer.types import Prompt
         import numpy as np, os
-        function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.7}}}}
-        rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "2s"}})
+        function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.0}}}}
+        rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "4s"}})
         with RewardPool(rewards, Path(".")) as pool:
             future = pool.submit(Prompt("0/0", np.arange(3), "t", "x", {{}}, ""), [Response("hang", 1)])
             print("scoring", flush=True)
@@ -363,7 +363,7 @@ def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_funct
         reward = psutil.Process(process.pid).children()[0]
         for running in (process, reward):
             os.kill(running.pid, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(4.5)
         for stopped in (reward, process):
             os.kill(stopped.pid, signal.SIGCONT)
         assert process.stdout.read() == "[4.0]\n"

@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedModel
 from rljob_trainer.actor.loading import bare_model
 from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, list_checkpoints, verify
 from rljob_trainer.checkpoint.shards import load_shards
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.volume import Volume
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,7 +37,12 @@ def export_model(ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_c
     target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} is there already: choose another folder")
-    verify(ref)
+    try:
+        verify(ref)
+    except InfrastructureError as error:
+        raise InfrastructureError(
+            f"{error.message}; take another with --step (rljob checkpoints lists them)"
+        ) from error
     model = _load(ref, trust_remote_code=trust_remote_code).to(DTYPES[dtype])
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)

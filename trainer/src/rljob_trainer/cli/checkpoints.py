@@ -1,5 +1,6 @@
 """`rljob checkpoints RUN`: what a run can continue from."""
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +37,8 @@ def checkpoints(
     for each in found:
         facts = _facts(each.ref) if each.ref is not None else ("-", "-", "-")
         table.add_row(str(each.step), str(each.attempt), *facts, kept.get(each.path, "-"), _state(each))
-    Console(highlight=False, soft_wrap=True).print(table)
+    wide = None if sys.stdout.isatty() else 200  # nothing is to be broken for whoever reads lines
+    Console(highlight=False, soft_wrap=True, width=wide).print(table)
 
 
 def _reasons(refs: "list[CheckpointRef]") -> dict[Path, str]:

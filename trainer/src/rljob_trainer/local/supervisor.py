@@ -190,9 +190,11 @@ class Supervisor:
         return None
 
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
-        """Where an attempt after the first goes on, once it has decided."""
-        while attempt > self._first_attempt:
+        """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
+        while True:
             claim = read_claim(self._volume, attempt)
+            if claim is not None and claim.resumed_step == 0 and attempt == self._first_attempt:
+                return
             if claim is not None and claim.resumed_step is not None:
                 source = "from" if claim.resumed_step == claim.checkpoint_step else "with living workers, after"
                 yield f"attempt {attempt} goes on {source} step {claim.resumed_step}"
