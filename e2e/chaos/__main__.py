@@ -3,6 +3,7 @@
 import argparse
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -90,7 +91,13 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     for campaign in campaigns:
         ratio = f"ETTR {campaign.effective_time_ratio:.2f}."
         parts += [f"## {campaign.title}", f"{campaign.verdict} {ratio}", table(campaign)]
-    (folder / "recovery.md").write_text("\n\n".join(parts) + "\n")
+    (folder / "recovery.md").write_text("\n\n".join(parts) + "\n" + _one_gpu(folder))
+
+
+def _one_gpu(folder: Path) -> str:
+    """What `bench.recovery_gpu` measured, as a section."""
+    page = folder / "recovery_gpu.md"
+    return "\n" + re.sub("^#", "##", page.read_text(), flags=re.MULTILINE) if page.exists() else ""
 
 
 def _say(text: str) -> None:

@@ -21,11 +21,8 @@ class Agent:
         self._start()
 
     def _start(self) -> None:
-        self._child, self._listens, self._failed = (
-            start_child(self._command, self._log, self._environment),
-            False,
-            False,
-        )
+        self._child = start_child(self._command, self._log, self._environment)
+        self._listens = self._failed = False
 
     def news(self) -> str | None:
         """Where it listens, or that it does not; once."""
