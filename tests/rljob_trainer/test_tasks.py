@@ -28,6 +28,15 @@ def test_arguments_shape_the_words():
     assert set("".join(made)) == set("abc")
 
 
+def test_addition_asks_for_the_sum():
+    rows = read_synthetic("synthetic://addition?rows=300&minDigits=2&maxDigits=3", "f")
+    for row in rows:
+        first, second = row["prompt"][0]["content"].split("+")
+        assert row["response"] == row["reward_model"]["ground_truth"] == str(int(first) + int(second))
+        assert {len(first), len(second)} <= {2, 3}
+        assert row["ability"] == "math"
+
+
 def test_the_same_arguments_make_the_same_rows_and_another_seed_others():
     assert words("synthetic://reverse-text?rows=50&seed=1") == words("synthetic://reverse-text?rows=50&seed=1")
     assert words("synthetic://reverse-text?rows=50&seed=1") != words("synthetic://reverse-text?rows=50&seed=2")
@@ -56,13 +65,14 @@ def test_parquet_files_of_a_task_can_be_written(tmp_path):
     ("url", "message"),
     [
         ("synthetic://reverse_text", "unknown task 'reverse_text', did you mean 'reverse-text'?"),
-        ("synthetic://", "unknown task ''; the tasks are reverse-text"),
+        ("synthetic://", "unknown task ''; the tasks are addition, reverse-text"),
         ("synthetic://reverse-text?row=3", "unknown argument 'row', did you mean 'rows'?"),
         ("synthetic://reverse-text?zzz=3", "unknown argument 'zzz'; reverse-text has letters, maxLength, minLength"),
         ("synthetic://reverse-text?rows=many", "rows=many: Input should be a valid integer"),
         ("synthetic://reverse-text?rows=0", "rows=0: Input should be greater than or equal to 1"),
         ("synthetic://reverse-text?split=test", "split=test: Input should be 'train' or 'validation'"),
         ("synthetic://reverse-text?minLength=5&maxLength=4", "minLength 5 is above maxLength 4"),
+        ("synthetic://addition?minDigits=3", "minDigits 3 is above maxDigits 2"),
         (
             "synthetic://reverse-text?minLength=1&maxLength=1&letters=2&split=validation",
             "too few examples of reverse-text with these arguments for split validation",
