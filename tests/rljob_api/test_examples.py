@@ -8,14 +8,19 @@ from rljob_api.show import render_show
 from rljob_api.validation import load_rljob, read_documents, validate, with_ranks
 from tests.rljob_api import api_server
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
+
+
+def example_name(path: Path) -> str:
+    """quick-start, addition/rljob ..."""
+    return str(path.relative_to(Path(__file__).parents[2] / "examples").with_suffix(""))
 
 
 def test_there_are_examples():
     assert EXAMPLES
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=example_name)
 def test_an_example_is_valid(path):
     job = load_rljob(path)
     assert validate(render_show(job), "shown.yaml").problems == ()
@@ -23,6 +28,6 @@ def test_an_example_is_valid(path):
         assert document.value["kind"] != "RLJob" or api_server.admit(document.value) == ([], [])
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=example_name)
 def test_an_example_runs_with_one_rank_too(path):
     with_ranks(load_rljob(path).spec, 1, gpus=False)

@@ -8,25 +8,29 @@ from rljob_api import resolve
 from rljob_api.validation import load_rljob
 from tests.rljob_trainer.run_support import EXAMPLES, exit_record, machine, steps, trained
 
-FILES = sorted(EXAMPLES.glob("*.yaml"))
+FILES = sorted(EXAMPLES.rglob("*.yaml"))
 LOCAL = [path for path in FILES if load_rljob(path, []).spec.model.from_scratch is not None]
 """A model from scratch and synthetic data: nothing to download, nothing that needs a GPU."""
+ENGINES = [(path, engine) for path in LOCAL for engine in (("hf", "vllm") if path.parent == EXAMPLES else ("hf",))]
+
+
+def example_name(path: Path) -> str:
+    return str(path.relative_to(EXAMPLES).with_suffix(""))
 
 
 def test_there_is_an_example_that_runs_here():
     assert LOCAL
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=example_name)
 def test_each_example_is_a_valid_job(path: Path):
     assert resolve(load_rljob(path, []).spec).total_steps > 0
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-@pytest.mark.parametrize("path", LOCAL, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "engine"), ENGINES, ids=str)
 def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: Path):
     run = tmp_path / "run"
-    small = ["training.steps=2", "sft.steps=2", f"rollout.engine={engine}"]
+    small = ["training.steps=2", "sft.steps=2", "data.promptsPerStep=16", f"rollout.engine={engine}"]
     with machine() as place:
         ended = place.rljob("run", path, "--dir", run, *(part for each in small for part in ("--set", each)))
     assert ended.code == 0, ended.out

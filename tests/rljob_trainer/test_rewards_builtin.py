@@ -79,6 +79,44 @@ def test_gsm8k(response, truth, arguments, expected):
     assert score("gsm8k", response, truth, **arguments) == expected
 
 
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ("3*5+9", 1),
+        (" 9 + 5*3\n", 1),
+        ("3*5+9 = 24", 1),
+        ("(3*5)+9", 1),
+        ("9/(5-5)+3", 0),  # 5 twice
+        ("3*5+9-0", 0),  # a number that was not given
+        ("3*5", 0),
+        ("3*9-5", 0.1),  # 22
+        ("3*5+9)", 0),
+        ("35+9", 0),
+        ("3**5+9", 0),
+        ("3//5+9", 0),
+        ("24", 0),
+        ("", 0),
+        ("__import__('os')", 0),
+        ("(" * 100 + "3*5+9" + ")" * 100, 0),  # too long to be worth parsing
+    ],
+)
+def test_countdown(response, expected):
+    assert score("countdown", response, {"target": 24, "numbers": [3, 5, 9]}, format_score=0.1) == expected
+
+
+def test_countdown_divides_exactly_where_the_target_says_so():
+    assert score("countdown", "8/(3-8/3)", {"target": 24, "numbers": [3, 3, 8, 8]}) == 1
+
+
+def test_countdown_divides_by_zero_for_nothing():
+    assert score("countdown", "9/(5-5)", {"target": 9, "numbers": [5, 5, 9]}, format_score=0.1) == 0
+
+
+def test_countdown_refuses_another_ground_truth():
+    with pytest.raises(ValueError, match="ground_truth '24' is not"):
+        score("countdown", "24", "24")
+
+
 def test_gsm8k_refuses_a_ground_truth_without_a_number():
     with pytest.raises(ValueError, match="ground_truth 'seven' has no number"):
         score("gsm8k", "#### 7", "seven")
@@ -158,7 +196,8 @@ def test_every_builtin_of_the_api_exists():
         "length_penalty": {"max_tokens": 2, "buffer_tokens": 1},
     }
     for builtin in get_args(Builtin):
-        result = to_score(score(builtin, "1", "1", **needed.get(builtin, {})))
+        truth = {"target": 1, "numbers": [1]} if builtin == "countdown" else "1"
+        result = to_score(score(builtin, "1", truth, **needed.get(builtin, {})))
         assert isinstance(result, Score)
 
 

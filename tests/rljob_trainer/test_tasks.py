@@ -5,6 +5,8 @@ import pytest
 
 from rljob_trainer.data.tasks import TASKS, read_synthetic, write_task
 from rljob_trainer.errors import DataError
+from rljob_trainer.rewards.builtin.countdown import Reward
+from rljob_trainer.rewards.protocol import Call
 
 
 def words(url):
@@ -37,6 +39,27 @@ def test_addition_asks_for_the_sum():
         assert row["ability"] == "math"
 
 
+def test_countdown_asks_for_an_expression_of_the_numbers():
+    right = Reward()
+    rows = read_synthetic("synthetic://countdown?rows=300&operators=%2B-*/&count=4&maxNumber=20", "f")
+    for row in rows:
+        numbers, target = row["prompt"][0]["content"].split(" = ")
+        truth = row["reward_model"]["ground_truth"]
+        assert truth == {"target": int(target), "numbers": [int(number) for number in numbers.split()]}
+        assert len(truth["numbers"]) == 4
+        assert 1 <= truth["target"] <= 99
+        assert right(Call("countdown", row["response"], truth, {})) == 1, row
+    written = "".join(row["response"] for row in rows)
+    assert set("+-*/()") < set(written)
+    assert len({row["prompt"][0]["content"] for row in rows}) > 290
+
+
+def test_countdown_has_one_prompt_for_one_exercise():
+    for row in read_synthetic("synthetic://countdown?rows=50", "f"):
+        numbers = row["reward_model"]["ground_truth"]["numbers"]
+        assert numbers == sorted(numbers), "else validation would hold exercises of the training in another order"
+
+
 def test_the_same_arguments_make_the_same_rows_and_another_seed_others():
     assert words("synthetic://reverse-text?rows=50&seed=1") == words("synthetic://reverse-text?rows=50&seed=1")
     assert words("synthetic://reverse-text?rows=50&seed=1") != words("synthetic://reverse-text?rows=50&seed=2")
@@ -65,7 +88,7 @@ def test_parquet_files_of_a_task_can_be_written(tmp_path):
     ("url", "message"),
     [
         ("synthetic://reverse_text", "unknown task 'reverse_text', did you mean 'reverse-text'?"),
-        ("synthetic://", "unknown task ''; the tasks are addition, reverse-text"),
+        ("synthetic://", "unknown task ''; the tasks are addition, countdown, reverse-text"),
         ("synthetic://reverse-text?row=3", "unknown argument 'row', did you mean 'rows'?"),
         ("synthetic://reverse-text?zzz=3", "unknown argument 'zzz'; reverse-text has letters, maxLength, minLength"),
         ("synthetic://reverse-text?rows=many", "rows=many: Input should be a valid integer"),
@@ -73,6 +96,7 @@ def test_parquet_files_of_a_task_can_be_written(tmp_path):
         ("synthetic://reverse-text?split=test", "split=test: Input should be 'train' or 'validation'"),
         ("synthetic://reverse-text?minLength=5&maxLength=4", "minLength 5 is above maxLength 4"),
         ("synthetic://addition?minDigits=3", "minDigits 3 is above maxDigits 2"),
+        ("synthetic://countdown?operators=%5E", "operators=^: String should match pattern"),
         (
             "synthetic://reverse-text?minLength=1&maxLength=1&letters=2&split=validation",
             "too few examples of reverse-text with these arguments for split validation",

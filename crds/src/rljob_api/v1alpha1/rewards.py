@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Name, Path, Rule, list_map
 
-Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity"]
+Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown"]
 
 
 class RewardFunction(ApiModel):

@@ -113,7 +113,9 @@ class Assembly:
         self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder)
         self._pulse = Pulse(parse_duration(job.spec.recovery.hang_after))
         self._roster = Roster(attempt, parse_duration(job.spec.recovery.takeover_within), self._pulse)
-        threads = 1 if job.spec.rollout.deterministic else (os.cpu_count() or 1) // job.spec.cluster.ranks_per_node
+        threads = (
+            1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
+        )
         self._staff = Staff(job.spec, self._device, max(1, threads), self._roster, self._pulse)
         self._actors = ActorGroup(self._staff)
 

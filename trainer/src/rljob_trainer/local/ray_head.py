@@ -62,7 +62,7 @@ def main() -> None:
 def _start(folder: Path, gpus: int) -> str:
     settings = RayParams(
         temp_dir=str(folder),
-        num_cpus=os.cpu_count(),
+        num_cpus=len(os.sched_getaffinity(0)),
         num_gpus=gpus,
         object_store_memory=OBJECT_STORE_BYTES,
         gcs_server_port=0,

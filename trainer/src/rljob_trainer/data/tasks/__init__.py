@@ -20,12 +20,14 @@ from pydantic.dataclasses import dataclass
 
 from rljob_trainer.data.tasks.addition import Addition
 from rljob_trainer.data.tasks.base import PARAMETERS, Split, Task, to_row
+from rljob_trainer.data.tasks.countdown import Countdown
 from rljob_trainer.data.tasks.reverse_text import ReverseText
 from rljob_trainer.errors import DataError
 
 SCHEME = "synthetic://"
 TASKS: dict[str, type[Task]] = {
     "addition": Addition,
+    "countdown": Countdown,
     "reverse-text": ReverseText,
 }
 VALIDATION_SHARE = 10  # one prompt in ten belongs to validation

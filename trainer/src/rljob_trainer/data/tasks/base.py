@@ -18,7 +18,7 @@ class Example:
     """One exercise. prompt: the user's message. ground_truth: for the reward. response: a right answer, for SFT."""
 
     prompt: str
-    ground_truth: str
+    ground_truth: Any
     response: str
 
 

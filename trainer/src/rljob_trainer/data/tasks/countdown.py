@@ -1,0 +1,76 @@
+"""countdown: make a number out of given ones, each used once. The prompt is "3 5 9 = 24", a right answer "3*5+9".
+
+The ground truth is {"target": 24, "numbers": [3, 5, 9]}; the reward `countdown` accepts every right expression. The
+response to learn from is one that was drawn at random, so a model that imitates it is often wrong in other ways.
+"""
+
+import random
+from dataclasses import dataclass as plain_dataclass
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+from pydantic.dataclasses import dataclass
+
+from rljob_trainer.data.tasks.base import PARAMETERS, Example
+
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+_ATOM = 3
+
+
+@dataclass(frozen=True, config=PARAMETERS)
+class Countdown:
+    """`count` numbers from 1 to maxNumber and a target from 1 to maxTarget that the operators can make of them."""
+
+    count: Annotated[int, Field(ge=2, le=6)] = 3
+    max_number: Annotated[int, Field(ge=2, le=1000)] = 9
+    max_target: Annotated[int, Field(ge=2, le=100_000)] = 99
+    operators: Annotated[str, StringConstraints(pattern=r"^[-+*/]{1,4}$")] = "+-*"
+
+    @property
+    def ability(self) -> str:
+        return "math"
+
+    def example(self, rng: random.Random) -> Example:
+        while True:
+            numbers = sorted(rng.randint(1, self.max_number) for _ in range(self.count))  # one prompt for each exercise
+            made = self._expression(rng, rng.sample(numbers, len(numbers)))
+            if made is not None and made.value.denominator == 1 and 1 <= made.value <= self.max_target:
+                break
+        target = int(made.value)
+        prompt = f"{' '.join(str(number) for number in numbers)} = {target}"
+        return Example(prompt=prompt, ground_truth={"target": target, "numbers": numbers}, response=made.text)
+
+    def _expression(self, rng: random.Random, numbers: list[int]) -> "_Expression | None":
+        """Of all numbers, in this order; None where it divides by 0."""
+        if len(numbers) == 1:
+            return _Expression(str(numbers[0]), Fraction(numbers[0]), _ATOM)
+        cut, operator = rng.randint(1, len(numbers) - 1), rng.choice(self.operators)
+        left, right = self._expression(rng, numbers[:cut]), self._expression(rng, numbers[cut:])
+        return left.join(operator, right) if left and right and (operator != "/" or right.value) else None
+
+
+@plain_dataclass(frozen=True, slots=True)
+class _Expression:
+    """precedence: of its outermost operator."""
+
+    text: str
+    value: Fraction
+    precedence: int
+
+    def join(self, operator: str, right: "_Expression") -> "_Expression":
+        precedence = _PRECEDENCE[operator]
+        tighter = precedence + (operator in "-/")  # 1-(2-3) needs its parentheses, 1+(2-3) does not
+        text = f"{self.inside(precedence)}{operator}{right.inside(tighter)}"
+        return _Expression(text, _apply(operator, self.value, right.value), precedence)
+
+    def inside(self, precedence: int) -> str:
+        return self.text if self.precedence >= precedence else f"({self.text})"
+
+
+def _apply(operator: str, left: Fraction, right: Fraction) -> Fraction:
+    if operator == "+":
+        return left + right
+    if operator == "-":
+        return left - right
+    return left * right if operator == "*" else left / right
