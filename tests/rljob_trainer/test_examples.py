@@ -37,6 +37,7 @@ def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: 
     assert exit_record(run)["code"] == 0
     assert steps(run) == [1, 2, 3, 4]
     for line in trained(run)[2:]:
-        assert 0 < line["actor/grad_norm"] < 100
+        assert 0 <= line["actor/grad_norm"] < 100
+        assert line["actor/grad_norm"] > 0 or line["reward/std"] == 0, "two supervised steps may earn nothing at all"
         assert line["sync/probe_mean"] < 1e-3, "the engine computes what the trainer computes"
         assert line["rollout/log_prob_diff_mean"] < 1e-3

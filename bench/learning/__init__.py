@@ -1,0 +1,7 @@
+"""`make bench-learning`: does it learn, does it learn from its rewards alone, and as well as another implementation.
+
+arms.py       what is trained: tasks, engines, controls, every advantage and loss, TRL
+training.py   one arm with one seed: a run of `rljob`, or of TRL (trl_trainer.py), in a process of its own
+results.py    one line of learning.jsonl each; what has one for this commit is not run again
+page.py       learning.md and the pictures, from learning.jsonl alone
+"""

@@ -1,0 +1,92 @@
+"""What is trained. An arm is an example with some settings changed; it is run with one seed or several."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from rljob_trainer.advantage import ADVANTAGES
+from rljob_trainer.losses.policy import LOSSES
+
+ROOT: Final = Path(__file__).parents[2]
+SEEDS: Final = (0, 1, 2)
+
+Role = Literal["main", "engine", "control", "advantage", "loss", "trl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An example and what it must reach: greedy reward on held-out prompts, absolute or above its start."""
+
+    name: str
+    goal: float
+    above_start: bool = False
+
+    @property
+    def example(self) -> Path:
+        return ROOT / "examples" / self.name / "rljob.yaml"
+
+    def reached(self, start: float, end: float) -> bool:
+        return end >= self.goal + (start if self.above_start else 0.0)
+
+    @property
+    def goal_text(self) -> str:
+        return f"+{self.goal:g} over its start" if self.above_start else f"at least {self.goal:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """overrides: PATH=VALUE, as --set takes them."""
+
+    task: Task
+    name: str
+    role: Role
+    overrides: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+
+
+TASKS: Final = (Task("reverse-text", 0.9), Task("addition", 0.9), Task("countdown", 0.3, above_start=True))
+REVERSE_TEXT: Final = TASKS[0]
+
+CONTROL_BAND: Final = 0.1
+"""How far a control's last validation may lie above its first."""
+
+SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
+"""With one update a step no probability ratio ever leaves 1, and all losses are the same."""
+
+_SHUFFLED: Final = str(Path(__file__).parent / "shuffled.py")
+
+
+def shuffled(rewards: list[dict[str, object]]) -> str:
+    """The override that gives each response the reward of another one; validation keeps its own."""
+    return "rewards.functions=" + json.dumps(
+        [
+            {
+                "name": reward["name"],
+                "path": _SHUFFLED,
+                "weight": reward.get("weight", 1.0),
+                "arguments": {"builtin": reward["builtin"], "settings": reward.get("arguments", {})},
+            }
+            for reward in rewards
+        ]
+    )
+
+
+def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
+    """All arms, the tasks' own first. rewards: rewards.functions of each task."""
+    made = [Arm(task, "grpo", "main") for task in TASKS]
+    made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
+    made.append(Arm(REVERSE_TEXT, "TRL", "trl"))
+    for task in TASKS:
+        made.append(Arm(task, "learning rate 0", "control", ("actor.learningRate=0",)))
+        made.append(Arm(task, "shuffled rewards", "control", (shuffled(rewards[task.name]),)))
+    made += [
+        Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=(0,))
+        for name in ADVANTAGES
+        if name != "grpo"
+    ]
+    made += [
+        Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
+        for name in LOSSES
+    ]
+    return made

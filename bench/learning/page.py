@@ -1,0 +1,190 @@
+"""learning.md and learning.png, from the newest result of each arm and seed."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bench.learning.arms import CONTROL_BAND, TASKS, Arm, Role, Task, arms
+from bench.learning.results import CLOSING, LAST, Result, newest
+from bench.learning.training import reward_functions
+from rljob_trainer.plot import COLOURS
+from rljob_trainer.progress import names
+
+Runs = dict[str, list[Result]]
+"""Results of a task by arm, one for each seed."""
+
+_METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
+[addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are of greedy
+responses to 256 prompts that training never sees, after the supervised steps (start) and after the last RL step (end).
+The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
+
+
+def write_page(results: Iterable[Result], folder: Path) -> None:
+    last = newest(results)
+    known = arms({task.name: reward_functions(task.example) for task in TASKS})
+    found = [
+        (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
+    ]
+    found = [(arm, runs) for arm, runs in found if runs]
+    if not found:
+        return
+    figure(found).savefig(folder / "learning.png", dpi=120)
+    (folder / "learning.md").write_text("\n\n".join(_parts(found)) + "\n")
+
+
+def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
+    runs = [run for _, each in found for run in each]
+    return [
+        "# Learning",
+        _about(runs),
+        _METHOD,
+        "![Reward on held-out prompts](learning.png)",
+        "## Goals",
+        _table(("task", "arm", "start", "end, each seed", "goal", "reached"), _goals(found)),
+        "## TRL",
+        _comparison(found),
+        "## Advantages and losses",
+        "On reverse-text, one seed. Losses are compared with four updates a step, because with one no ratio leaves 1.",
+        _table(("arm", "start", "end", "clipped tokens (share)"), _registry(found)),
+        "## What a practitioner checks",
+        f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
+        _table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
+        "## Machines",
+        _table(("machine", "versions", "runs", "s a run"), _machines(runs)),
+    ]
+
+
+def _about(runs: Sequence[Result]) -> str:
+    hours = sum(run.seconds for run in runs) / 3600
+    dates = sorted({run.date for run in runs})
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return (
+        f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours, several at a time; {when}. Written by"
+        " the benchmark from [learning.jsonl](learning.jsonl), which has every run with its commit, machine and curves."
+    )
+
+
+def _goals(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
+    rows = []
+    for arm, runs in found:
+        if arm.role in ("main", "engine"):
+            goal = arm.task.goal_text
+            reached = [arm.task.reached(run.start, run.end) for run in runs]
+        elif arm.role == "control":
+            goal = f"no more than {CONTROL_BAND:g} over its start"
+            reached = [run.end <= run.start + CONTROL_BAND for run in runs]
+        else:
+            continue
+        ends = ", ".join(f"{run.end:.3f}" for run in runs)
+        said = "yes" if all(reached) else f"{sum(reached)} of {len(reached)}"
+        rows.append([arm.task.name, arm.name, _range([run.start for run in runs]), ends, goal, said])
+    return rows
+
+
+def _comparison(found: Sequence[tuple[Arm, list[Result]]]) -> str:
+    by_role = {arm.role: runs for arm, runs in found if arm.task is TASKS[0]}
+    ours, theirs = by_role.get("main", []), by_role.get("trl", [])
+    if not ours or not theirs:
+        return "Not run yet."
+    rows = [
+        [name, _range([run.start for run in runs]), _range([run.end for run in runs]),
+         _range([mean(value for _, value in run.validation) for run in runs])]
+        for name, runs in (("ours", ours), ("TRL", theirs))
+    ]  # fmt: skip
+    about = (
+        "TRL's GRPOTrainer, generating with transformers, from the weights that our run has after its supervised steps;"
+        f" the same data, rewards and hyper-parameters, {ours[0].samples} samples a step for both. Mean, and the range"
+        f" over {len(ours)} and {len(theirs)} seeds."
+    )
+    return f"{about}\n\n{_table(('reverse-text', 'start', 'end', 'mean over all validations'), rows)}"
+
+
+def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
+    return [
+        [arm.name, f"{runs[0].start:.3f}", f"{runs[0].end:.3f}", f"{runs[0].closing[names.ACTOR_CLIP_FRACTION]:.4f}"]
+        for arm, runs in found
+        if arm.role in ("advantage", "loss")
+    ]
+
+
+def _closing(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
+    rows = []
+    for arm, runs in found:
+        if arm.role != "trl":
+            values = [[run.closing[name] for run in runs if name in run.closing] for name in CLOSING]
+            rows.append([arm.task.name, arm.name, *(f"{mean(each):.3g}" if each else "" for each in values)])
+    return rows
+
+
+def _heading(name: str) -> str:
+    metric = names.METRICS[name]
+    return f"{name} ({metric.unit})" if metric.unit else name
+
+
+def _machines(runs: Sequence[Result]) -> list[list[str]]:
+    kinds = dict.fromkeys((run.device, run.packages) for run in runs)
+    rows = []
+    for kind in kinds:
+        seconds = [run.seconds for run in runs if (run.device, run.packages) == kind]
+        rows.append([*kind, str(len(seconds)), f"{min(seconds):.0f} to {max(seconds):.0f}"])
+    return rows
+
+
+def _range(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# ---------------------------------------------------------------------- picture
+
+
+def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
+    """Above, each task with its controls; below, reverse-text by engine and TRL, by advantage, by loss."""
+    drawn = Figure(figsize=(13, 7.5), layout="constrained", facecolor="white")
+    FigureCanvasAgg(drawn)
+    axes = drawn.subplots(2, 3)
+    for place, task in zip(axes[0], TASKS, strict=True):
+        _panel(place, task.name, _of(found, task, ("main", "control")), goal=task)
+    below: list[tuple[str, tuple[Role, ...]]] = [
+        ("reverse-text: engines and TRL", ("main", "engine", "trl")),
+        ("reverse-text: advantages", ("main", "advantage")),
+        ("reverse-text: losses, four updates a step", ("loss",)),
+    ]
+    for place, (title, roles) in zip(axes[1], below, strict=True):
+        _panel(place, title, _of(found, TASKS[0], roles))
+    return drawn
+
+
+def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[Role]) -> Runs:
+    return {arm.name: runs for arm, runs in found if arm.task is task and arm.role in roles}
+
+
+def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
+    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+    for (name, each), colour in zip(runs.items(), COLOURS, strict=False):
+        steps = [step for step, _ in each[0].validation]
+        values = np.array([[value for _, value in run.validation] for run in each])
+        axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.8, label=name)
+        if len(each) > 1:
+            axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    if goal is not None and runs:
+        main = next(iter(runs.values()))
+        level = goal.goal + (mean(run.start for run in main) if goal.above_start else 0.0)
+        axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("RL step", fontsize=8.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#E4E4E4", linewidth=0.7)
+    if runs:
+        axes.legend(fontsize=8, frameon=False, loc="lower right")

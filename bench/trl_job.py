@@ -1,0 +1,88 @@
+"""A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import GRPOConfig
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.data.tasks import read_synthetic
+from rljob_trainer.rewards.protocol import Call
+
+Reward = Callable[[str, Any], float]
+"""Of a response and its ground truth."""
+
+_LOSS_TYPES = {"sequence_mean": "grpo", "token_mean": "dapo", "dr_grpo": "dr_grpo"}
+
+
+def grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
+    """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
+
+    Raises ValueError for another algorithm than GRPO, or several updates a step.
+    """
+    algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
+    if actor.mini_batch_size != spec.data.prompts_per_step or algorithm.advantage != "grpo":
+        raise ValueError("this comparison is of GRPO with one update a step")
+    gpu = spec.cluster.gpus_per_node > 0
+    return GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=spec.data.prompts_per_step * rollout.samples_per_prompt,
+        num_generations=rollout.samples_per_prompt,
+        max_completion_length=spec.data.max_response_tokens,
+        max_steps=spec.training.steps,
+        learning_rate=actor.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if actor.lr_schedule == "constant" else actor.lr_schedule,
+        warmup_steps=actor.lr_warmup_steps,
+        weight_decay=actor.weight_decay,
+        adam_beta1=actor.beta1,
+        adam_beta2=actor.beta2,
+        max_grad_norm=actor.grad_clip,
+        beta=algorithm.kl.coefficient if algorithm.kl.placement == "loss" else 0.0,
+        epsilon=algorithm.clip_ratio,
+        loss_type=_LOSS_TYPES[algorithm.aggregation],
+        scale_rewards="group",
+        reward_weights=[function.weight for function in spec.rewards.functions],
+        temperature=rollout.temperature,
+        top_k=0,
+        seed=spec.training.seed,
+        data_seed=spec.data.seed,
+        gradient_checkpointing=actor.gradient_checkpointing,
+        bf16=False,
+        use_cpu=not gpu,
+        optim="adamw_torch_fused" if gpu else "adamw_torch",
+        save_strategy="no",
+        report_to=[],
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+
+
+def rows(sources: Sequence[str]) -> Dataset:
+    """Columns prompt (messages) and truth, of generated tasks."""
+    made = [row for source in sources for row in read_synthetic(source, "spec.data")]
+    return Dataset.from_list([{"prompt": row["prompt"], "truth": row["reward_model"]["ground_truth"]} for row in made])
+
+
+def rewards(spec: ResolvedSpec) -> list[Reward]:
+    """The job's built-in rewards, without their weights."""
+
+    def build(builtin: str, arguments: Any) -> Reward:
+        reward = importlib.import_module(f"rljob_trainer.rewards.builtin.{builtin}").Reward(**arguments)
+        return lambda text, truth: float(reward(Call("", text, truth, {})))
+
+    return [build(str(each.builtin), each.arguments) for each in spec.rewards.functions]
+
+
+def reward_functions(spec: ResolvedSpec) -> list[Callable[..., list[float]]]:
+    """The same with the signature that GRPOTrainer calls."""
+
+    def score_with(reward: Reward) -> Callable[..., list[float]]:
+        def score(completions: list[Any], truth: list[Any], **_: Any) -> list[float]:
+            return [reward(each[0]["content"], one) for each, one in zip(completions, truth, strict=True)]
+
+        return score
+
+    return [score_with(reward) for reward in rewards(spec)]
