@@ -9,7 +9,7 @@ MEMBERS := crds operator trainer
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test verify format generate lock bench bench-learning chaos-local clean
+.PHONY: help setup run test verify format generate lock bench-learning chaos-local clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

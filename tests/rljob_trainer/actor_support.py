@@ -82,15 +82,17 @@ def random_sequences(count: int, seed: int = 0, longest: int = 14) -> list[Token
     return made
 
 
-def groups_of(sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None) -> list[Group]:
-    """Each sequence as a group of one sample."""
+def bundle_of(
+    sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None
+) -> tuple[list[tuple[int, int]], list[Group]]:
+    """Each sequence as a group of one sample: the last arguments of ActorWorker.prepare."""
     groups = []
     for index, sequence in enumerate(sequences):
         prompt, response = np.split(sequence.token_ids, [sequence.prompt_tokens])
         log_probs = np.full(len(response), -1.0, np.float32) if engine_log_probs is None else engine_log_probs[index]
         sample = Sample(str(index), 0, response, log_probs, "stop")
         groups.append(Group(Prompt(str(index), prompt, "", "", {}, ""), (sample,), 0))
-    return groups
+    return [(0, index) for index in range(len(groups))], groups
 
 
 def plans_of(

@@ -17,7 +17,7 @@ from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
 from rljob_trainer.weight_sync.bucket import BucketDescriptor, aligned
 from rljob_trainer.weight_sync.probe import (
     DEFAULT_TOLERANCE,
-    PROBE_TOKENS,
+    PROBE_SIZES,
     ProbeResult,
     compare,
     probe_prompts,
@@ -170,8 +170,9 @@ def check_by_probe(
     tolerance: float = DEFAULT_TOLERANCE["float32"],
 ) -> ProbeResult:
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
-    prompts = probe_prompts(VOCAB)
-    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=PROBE_TOKENS)))
+    size = PROBE_SIZES["vllm"]
+    prompts = probe_prompts(VOCAB, size.length)
+    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=size.tokens)))
     log_probs = [forward_log_probs(policy, prompts[int(sample.prompt_id)], sample.token_ids) for sample in samples]
     return compare(samples, log_probs, version=version, tolerance=tolerance)
 

@@ -8,7 +8,7 @@ from rljob_trainer.errors import JobError
 from tests.rljob_trainer.actor_support import (
     MARK,
     alone,
-    groups_of,
+    bundle_of,
     make_spec,
     parameters,
     plans_of,
@@ -34,7 +34,7 @@ def train(worker, folder, directory):
     worker.load(folder)
     worker.begin_stage("rl")
     for step in range(2):
-        worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+        worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
         worker.update([ADVANTAGES[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
         if step == 0:
             worker.begin_save(directory)

@@ -12,7 +12,7 @@ from tests.rljob_trainer.actor_support import (
     MARK,
     Ranks,
     alone,
-    groups_of,
+    bundle_of,
     largest_difference,
     make_spec,
     parameters,
@@ -47,7 +47,7 @@ def reinforced_gradient(worker, models, sequences, advantages, budget):
     plan = plans[worker.settings.rank]
     worker.load(models[0])
     worker.begin_stage("rl")
-    worker.prepare(plan, totals, *groups_of(sequences))
+    worker.prepare(plan, totals, *bundle_of(sequences))
     worker.folder = Path(models[1])
     load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
     gradients = record_gradients(worker)
@@ -170,7 +170,7 @@ def _what_comes_next(worker):
 def _reinforce(worker):
     plans, totals = plans_of(SEQUENCES, worker.settings.world, 60)
     plan = plans[worker.settings.rank]
-    worker.prepare(plan, totals, *groups_of(SEQUENCES))
+    worker.prepare(plan, totals, *bundle_of(SEQUENCES))
     return worker.update([ADVANTAGES[index] for index in plan.samples], 1e-2, 0.1, MARK).sums
 
 

@@ -12,7 +12,7 @@ from rljob_trainer.losses.totals import BatchTotals
 from tests.rljob_trainer.actor_support import (
     MARK,
     alone,
-    groups_of,
+    bundle_of,
     largest_difference,
     make_spec,
     parameters,
@@ -69,7 +69,7 @@ def grpo_step(worker, folder):
     plans, totals = plans_of(SEQUENCES, 1, 50, minibatches=2)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
     updated = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return parameters(worker), updated.sums
 
@@ -150,7 +150,7 @@ def first_gradient(worker, folder, kind):
     plans, totals = plans_of(SEQUENCES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
     gradients = record_gradients(worker)
     worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return gradients[0]
@@ -165,7 +165,7 @@ def step_with_infinite_advantage(worker, folder):
     plans, totals = plans_of(SEQUENCES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
     before = parameters(worker)
     advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
     with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
@@ -193,7 +193,7 @@ def importance(worker, folder) -> tuple[ImportanceSums, ImportanceSums]:
     found = []
     for offset in (0.0, 0.25):
         engine = [log_probs - np.float32(offset) for log_probs in worker.log_probs(SEQUENCES, 1.0)]
-        worker.prepare(plans[0], totals, *groups_of(SEQUENCES, engine))
+        worker.prepare(plans[0], totals, *bundle_of(SEQUENCES, engine))
         found.append(worker.update([ADVANTAGES[index] for index in plans[0].samples], 0.0, 0.0, MARK).importance)
     return found[0], found[1]
 
@@ -212,7 +212,7 @@ def token_kl(worker, folder):
     worker.begin_stage("rl")
     found = []
     for _ in range(2):
-        found.append(worker.prepare(plans[0], totals, *groups_of(SEQUENCES)).token_kl)
+        found.append(worker.prepare(plans[0], totals, *bundle_of(SEQUENCES)).token_kl)
         worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0, MARK)
     return *found, [SEQUENCES[index].response_tokens for index in plans[0].samples]
 

@@ -11,7 +11,7 @@ from rljob_trainer.checkpoint.host_copy import HostCopy
 from tests.rljob_trainer.actor_support import (
     MARK,
     alone,
-    groups_of,
+    bundle_of,
     make_spec,
     plans_of,
     random_advantages,
@@ -37,7 +37,7 @@ def settle(worker):
 
 def train(worker):
     plans, totals = plans_of(SEQUENCES, 1, 50)
-    worker.prepare(plans[0], totals, *groups_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
     advantages = random_advantages(SEQUENCES)
     worker.update([advantages[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
 

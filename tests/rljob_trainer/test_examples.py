@@ -31,6 +31,8 @@ def test_each_example_is_a_valid_job(path: Path):
 def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: Path):
     run = tmp_path / "run"
     small = ["training.steps=2", "sft.steps=2", "data.promptsPerStep=16", f"rollout.engine={engine}"]
+    if path.parent != EXAMPLES:  # minutes of work each
+        small.append("model.fromScratch={layers: 2, hiddenSize: 128, heads: 4}")
     with machine() as place:
         ended = place.rljob("run", path, "--dir", run, *(part for each in small for part in ("--set", each)))
     assert ended.code == 0, ended.out

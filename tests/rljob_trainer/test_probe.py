@@ -6,7 +6,7 @@ import pytest
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rollout.hf import HfEngine
 from rljob_trainer.types import Sample
-from rljob_trainer.weight_sync.probe import PROBE_LENGTH, WeightSyncError, compare, probe_prompts
+from rljob_trainer.weight_sync.probe import WeightSyncError, compare, probe_prompts
 from tests.rljob_trainer.rollout_support import (
     check_by_probe,
     make_policy,
@@ -78,11 +78,11 @@ def test_a_stale_bucket_fails(engine, old, new, index):
 
 
 def test_prompts_are_fixed():
-    first, again = probe_prompts(50), probe_prompts(50)
+    first, again = probe_prompts(50, 96), probe_prompts(50, 96)
     assert [ids.tolist() for ids in first] == [ids.tolist() for ids in again]
     assert len({tuple(ids.tolist()) for ids in first}) == 4
     assert all(ids.min() >= 0 and ids.max() < 50 for ids in first)
-    assert all(len(ids) == PROBE_LENGTH for ids in first)
+    assert all(len(ids) == 96 for ids in first)
 
 
 def sample(log_probs):

@@ -44,7 +44,7 @@ def test_samples_are_decoded_without_special_tokens_scored_and_summarised(tokeni
     texts = [("cba<|end|>", "stop"), ("ccc", "length"), ("ab<|end|>", "stop")]
     group = Group(prompt, tuple(sample(tokenizer, i, *text) for i, text in enumerate(texts)), policy_version=4)
     try:
-        summary = worker.score(group)
+        summary = next(worker.score([group]))
     finally:
         worker.close()
     assert (summary.prompt_id, summary.policy_version, summary.prompt_tokens) == ("0/3", 4, 5)
@@ -70,13 +70,13 @@ def test_the_scorer_journals_what_it_scored_for_each_attempt_before_it_answers(t
     try:
         for attempt in (1, 2):
             key = GroupKey(attempt, 5, f"policy {attempt}", "settings")
-            summary = scorer.score(group, key)
+            summary = scorer.score([group], key)[0]
             found, found_summary = find(Journal.read(volume, attempt, after_step=4), key, prompt)
             assert found_summary.digest == summary.digest
             assert found_summary.score.rewards.tolist() == [1, 0]
             assert found_summary.truncated == (False, True)
             assert found.samples[0].token_ids.tolist() == group.samples[0].token_ids.tolist()
-        scorer.score(Group(prompt, group.samples, policy_version=5))  # of a validation
+        scorer.score([Group(prompt, group.samples, policy_version=5)])  # of a validation
         assert len(Journal.read(volume, 2, after_step=0)) == 2
     finally:
         scorer.close()
@@ -90,8 +90,8 @@ def test_a_dropped_group_is_journaled_too_and_a_failed_one_is_not(tokenizer, tmp
     strict, lenient = scorer_of(tmp_path, functions), scorer_of(tmp_path, functions, "drop_group")
     try:
         with pytest.raises(RewardError, match="returned nan"):
-            strict.score(group, GroupKey(1, 5, "policy", "strict"))
-        lenient.score(group, GroupKey(1, 5, "policy", "lenient"))
+            strict.score([group], GroupKey(1, 5, "policy", "strict"))
+        lenient.score([group], GroupKey(1, 5, "policy", "lenient"))
     finally:
         strict.close()
         lenient.close()

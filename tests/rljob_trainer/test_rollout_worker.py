@@ -105,7 +105,7 @@ def test_an_abandon_between_calls_reaches_none(worker):
     worker.abandon()
     assert len(list(worker.generate_groups(prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))) == 2
     worker.abandon()
-    assert len(worker.probe(probe_prompts(VOCAB), 2)) == len(probe_prompts(VOCAB))
+    assert len(worker.probe(probe_prompts(VOCAB, 96), 2)) == 4
 
 
 def test_an_update_that_was_cut_off_starts_anew(worker, model_dir):
@@ -115,7 +115,7 @@ def test_an_update_that_was_cut_off_starts_anew(worker, model_dir):
 
 
 def test_the_probe_answers_in_the_order_of_its_prompts(worker, model_dir):
-    fixed = probe_prompts(VOCAB)
+    fixed = probe_prompts(VOCAB, 96)
     samples = worker.probe(fixed, 4)
     for prompt, sample in zip(fixed, samples, strict=True):
         ours = forward_log_probs(make_policy(model_dir, 0), prompt, sample.token_ids)

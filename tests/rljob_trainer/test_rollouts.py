@@ -135,7 +135,7 @@ def site_in(folder: Path, pace: float) -> Iterator[Site]:
 def assert_whole(rollout: Rollout) -> None:
     names = [f"0/{i}" for i in range(PROMPTS)]
     assert [group.summary.prompt_id for group in rollout.groups] == names
-    assert [ray.get(group.group).prompt.id for group in rollout.groups] == names
+    assert [ray.get(group.place.bundle)[group.place.index].prompt.id for group in rollout.groups] == names
 
 
 def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_all(tmp_path: Path):

@@ -17,6 +17,9 @@ from rljob_trainer.losses.entropy import entropy_from_logits
 _LOGITS_PER_CHUNK = 1 << 26
 """Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
 
+_LOGITS_KEPT = 1 << 24
+"""Elements up to which logits are kept for the backward pass, 64 MiB in float32; above, they are computed again."""
+
 _LEAK = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """Nats, mean over the first tokens of a sequence: above it, its neighbour in the pack is seen, by compute dtype."""
 
@@ -56,6 +59,8 @@ class Policy(nn.Module):
         )
         head = self.model.get_output_embeddings()
         rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
+        if targets.numel() * head.weight.shape[0] <= _LOGITS_KEPT:
+            return _score(head, hidden, targets, temperature, entropy_gradient)
         parts = [
             checkpoint(_score, head, part, wanted, temperature, entropy_gradient, use_reentrant=False)
             for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)

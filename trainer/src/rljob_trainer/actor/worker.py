@@ -115,7 +115,7 @@ class ActorWorker:
             lr=actor.learning_rate,
             betas=(actor.beta1, actor.beta2),
             weight_decay=actor.weight_decay,
-            fused=self.device.type == "cuda",
+            fused=True,
         )
         self.trainee = Trainee(self.policy, optimizer, self.device, self.settings.world, actor.grad_clip)
         if stage == "rl" and self.spec.needs_reference:
@@ -157,12 +157,19 @@ class ActorWorker:
         return sums
 
     @explained(STEPPING)
-    def prepare(self, plan: RankPlan, totals: Sequence[BatchTotals], *groups: Group) -> Prepared:
+    def prepare(
+        self,
+        plan: RankPlan,
+        totals: Sequence[BatchTotals],
+        places: Sequence[tuple[int, int]],
+        *bundles: Sequence[Group],
+    ) -> Prepared:
         """Take this rank's samples and score them with whatever the algorithm compares against.
 
-        groups: of the whole step. One argument each, so that Ray hands over groups where the caller has references.
+        places: (bundle, index in it) of each group of the whole step, in their order.
+        bundles: one argument each, so that Ray hands over groups where the caller has references.
         """
-        self.shard = shard_of_groups(plan, totals, groups)
+        self.shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         temperature = self.spec.rollout.temperature
         in_reward = self.spec.algorithm.kl.placement == "reward" and self.spec.needs_reference
         if len(totals) * self.spec.actor.epochs > 1 or in_reward:

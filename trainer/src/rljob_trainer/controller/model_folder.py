@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.folder import locate_model, scratch_config
 from rljob_trainer.errors import DataError
-from rljob_trainer.weight_sync.probe import PROBE_LENGTH, PROBE_TOKENS
+from rljob_trainer.weight_sync.probe import PROBE_SIZES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def max_model_len(spec: ResolvedSpec) -> int:
     """Tokens of the longest sequence that an engine must hold: a sample's, or the probe's."""
-    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, PROBE_LENGTH + PROBE_TOKENS)
+    probe = PROBE_SIZES[spec.rollout.engine]
+    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
 
 
 def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:

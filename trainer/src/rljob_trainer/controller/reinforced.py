@@ -157,8 +157,11 @@ class ReinforcedSteps:
         self, groups: list[ScoredGroup], batch: StepBatch, controller: KlController
     ) -> tuple[Floats | None, Metrics]:
         each = [(plan,) for plan in batch.plans]
-        references = [group.group for group in groups]
-        prepared: list[Prepared] = self.actors.call("prepare", UPDATE_SECONDS, batch.totals, *references, each=each)
+        bundles = list(dict.fromkeys(group.place.bundle for group in groups))
+        places = [(bundles.index(group.place.bundle), group.place.index) for group in groups]
+        prepared: list[Prepared] = self.actors.call(
+            "prepare", UPDATE_SECONDS, batch.totals, places, *bundles, each=each
+        )
         if prepared[0].token_kl is None:
             return None, {}
         token_kl = gather(batch, [part.token_kl or [] for part in prepared])

@@ -1,15 +1,15 @@
 """From prompts to scored groups. Engines generate, the scorer scores each group the moment it is finished.
 
-journal ───────────────group───────────────────────> done
-engine 0 ──group──> scorer ──summary──> engine 0 ──> done      the groups' tensors stay in the object store
-engine 1 ──group──> scorer ──summary──> engine 1 ──> done
+journal ────────────────group───────────────────────> done
+engine 0 ──groups──> scorer ──summaries──> engine 0 ──> done      the groups' tensors stay in the object store
+engine 1 ──groups──> scorer ──summaries──> engine 1 ──> done
 
 The scorer journals a group before it answers, and engines ask it themselves, so what is finished is safe even where the
 driver is gone. An engine or a scorer that is lost costs what was unfinished.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,10 +28,18 @@ from rljob_trainer.waiting import LOOK_SECONDS, cause_of, first_line
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a group's tensors are: its index in a bundle of groups that came together."""
+
+    bundle: "ray.ObjectRef[Sequence[Group]]"
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredGroup:
     """A group's tensors by reference, and what the controller knows of it."""
 
-    group: "ray.ObjectRef[Group]"
+    place: Place
     summary: GroupSummary
 
 
@@ -111,19 +119,19 @@ class Rollouts:
 
 @dataclass(slots=True)
 class _Stream:
-    """What an engine was asked for. scorer: which it goes to. group: the one that came without its note so far."""
+    """What an engine was asked for. scorer: which it goes to. bundle: the one that came without its note so far."""
 
     engine: str
     scorer: Worker
     prompts: set[str]
-    group: Any = None
+    bundle: Any = None
 
 
 @dataclass(slots=True)
 class _Collection:
     """One order on its way. It survives repairs: what comes from others meanwhile is kept.
 
-    unscored: groups whose score got lost, by prompt. scores: (prompt, group) of those that are scored again.
+    unscored: groups whose score got lost, by prompt. scores: those that are scored again, by the call.
     scorer: the present one. scorer_failed: it lost a score.
     """
 
@@ -131,9 +139,9 @@ class _Collection:
     journal: Journal
     pulse: Pulse
     done: dict[str, ScoredGroup] = field(default_factory=dict)
-    unscored: dict[str, Any] = field(default_factory=dict)
+    unscored: dict[str, Place] = field(default_factory=dict)
     streams: dict[Any, _Stream] = field(default_factory=dict)
-    scores: dict[Any, tuple[str, Any]] = field(default_factory=dict)
+    scores: dict[Any, dict[str, Place]] = field(default_factory=dict)
     generate_seconds: float = 0.0
     journaled: int = 0
     tried: bool = False
@@ -145,7 +153,7 @@ class _Collection:
         if self.tried:  # then a worker was lost, perhaps after it had journaled what we did not hear of
             self.journal.refresh()
         self.tried = True
-        under_way = self.done.keys() | {prompt_id for prompt_id, _ in self.scores.values()}
+        under_way = self.done.keys() | {prompt_id for places in self.scores.values() for prompt_id in places}
         rest = self.order.without(under_way.union(*(stream.prompts for stream in self.streams.values())))
         if self.order.key is not None and self.order.key.step in self.journal.steps:
             self._find(rest.prompts, self.order.key)
@@ -154,14 +162,18 @@ class _Collection:
     def _find(self, prompts: Sequence[Prompt], key: GroupKey) -> None:
         for prompt in prompts:
             if found := self.journal.find(key, prompt):
-                self.done[prompt.id] = ScoredGroup(ray.put(found[0]), found[1])
+                self.done[prompt.id] = ScoredGroup(Place(ray.put(found[:1]), 0), found[1])
                 self.unscored.pop(prompt.id, None)
                 self.journaled += 1
 
     def score_again(self, scorer: Worker) -> None:
         self.scorer, self.scorer_failed = scorer, False
-        for prompt_id, group in self.unscored.items():
-            self.scores[scorer.call("score", group, self.order.key)] = prompt_id, group
+        bundles: dict[Any, dict[str, Place]] = {}
+        for prompt_id, place in self.unscored.items():
+            bundles.setdefault(place.bundle, {})[prompt_id] = place
+        for bundle, places in bundles.items():
+            only = [place.index for place in places.values()]
+            self.scores[scorer.call("score", bundle, self.order.key, only)] = places
         self.unscored = {}
 
     def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker) -> None:
@@ -196,15 +208,15 @@ class _Collection:
             self._take_score(ready)
 
     def _take_item(self, generator: Any, stream: _Stream) -> None:
-        """A group, the note that follows it, or the end; how an engine failed is in the last item."""
+        """A bundle, the note that follows it, or the end; how an engine failed is in the last item."""
         item = next(generator, None)
         try:
             if item is None:
                 del self.streams[generator]
-                if stream.group is not None:  # no group, then, but the error that ended the stream
-                    ray.get(stream.group)
-            elif stream.group is None:
-                stream.group = item
+                if stream.bundle is not None:  # no bundle, then, but the error that ended the stream
+                    ray.get(stream.bundle)
+            elif stream.bundle is None:
+                stream.bundle = item
             else:
                 self._take_note(ray.get(item), stream)
         except RayTaskError as error:
@@ -213,24 +225,29 @@ class _Collection:
             raise EngineLost(f"{stream.engine} died: {first_line(error)}", worker=stream.engine) from error
 
     def _take_note(self, note: Note, stream: _Stream) -> None:
-        if note.summary is not None:
-            self.done[note.prompt_id] = ScoredGroup(stream.group, note.summary)
+        places = {prompt_id: Place(stream.bundle, index) for index, prompt_id in enumerate(note.prompt_ids)}
+        if note.summaries is not None:
+            self._add(places, note.summaries)
         else:
-            self.unscored[note.prompt_id] = stream.group
+            self.unscored |= places
             self.scorer_failed = self.scorer_failed or stream.scorer is self.scorer
-        stream.prompts.discard(note.prompt_id)
-        stream.group = None
+        stream.prompts.difference_update(places)
+        stream.bundle = None
         self.generate_seconds = max(self.generate_seconds, note.generated)
 
     def _take_score(self, ref: Any) -> None:
-        prompt_id, group = self.scores.pop(ref)
+        places = self.scores.pop(ref)
         try:
-            self.done[prompt_id] = ScoredGroup(group, ray.get(ref))
+            self._add(places, ray.get(ref))
         except RayTaskError as error:
             raise cause_of(error) from None
         except RayError as error:
-            self.unscored[prompt_id] = group
+            self.unscored |= places
             raise RewardsLost(f"rewards died: {first_line(error)}", worker="rewards") from error
+
+    def _add(self, places: Mapping[str, Place], summaries: Sequence[GroupSummary]) -> None:
+        for (prompt_id, place), summary in zip(places.items(), summaries, strict=True):
+            self.done[prompt_id] = ScoredGroup(place, summary)
 
     def _forget(self, engine: str) -> None:
         """Nothing more comes from that engine."""

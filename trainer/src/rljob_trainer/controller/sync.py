@@ -19,7 +19,7 @@ from rljob_trainer.errors import EngineLost
 from rljob_trainer.types import Sample
 from rljob_trainer.weight_sync.probe import (
     DEFAULT_TOLERANCE,
-    PROBE_TOKENS,
+    PROBE_SIZES,
     ProbeResult,
     WeightSyncError,
     compare,
@@ -43,7 +43,8 @@ class WeightSync:
         self, spec: ResolvedSpec, device_type: str, actors: ActorGroup, engines: EngineGroup, vocab_size: int
     ) -> None:
         self._spec, self._actors, self._engines = spec, actors, engines
-        self._prompts = probe_prompts(vocab_size)
+        self._size = PROBE_SIZES[spec.rollout.engine]
+        self._prompts = probe_prompts(vocab_size, self._size.length)
         dtype = compute_dtype(spec, device_type)
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype]
         self._groups = sync_groups(spec, device_type)
@@ -54,12 +55,13 @@ class WeightSync:
         feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
         each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
         reports = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
-        self._engines.call("finish_update", START_SECONDS, version)
-        self._engines.call("wake", SYNC_SECONDS)
-        return Synced(reports, self._probe(version))
+        answers: list[list[Sample]] = self._engines.call_in_turn(
+            START_SECONDS, ("finish_update", version), ("wake",), ("probe", self._prompts, self._size.tokens)
+        )
+        return Synced(reports, self._compare(answers, version))
 
-    def _probe(self, version: int) -> list[ProbeResult]:
-        answers: list[list[Sample]] = self._engines.call("probe", SYNC_SECONDS, self._prompts, PROBE_TOKENS)
+    def _compare(self, answers: list[list[Sample]], version: int) -> list[ProbeResult]:
+        """answers: of each engine to the probe."""
         samples = [sample for answer in answers for sample in answer]
         sequences = [
             TokenSequence(np.concatenate([self._prompts[sample.sample_index], sample.token_ids]), len(self._prompts[0]))

@@ -233,9 +233,19 @@ class EngineGroup:
         return roster.start(name, place, EngineHost, {"num_gpus": 0}, self._settings, self._staff.threads)
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
-        calls = [worker.call(method, *args) for worker in self.workers]
-        what = f"the rollout engines to {method.replace('_', ' ')}"
-        return list(wait_for(calls, seconds, what, self._staff.pulse.check))
+        return self.call_in_turn(seconds, (method, *args))
+
+    def call_in_turn(self, seconds: float, *calls: tuple[Any, ...]) -> list[Any]:
+        """Several calls, (method, *arguments) each, without a pause in between. Returns the last one's answers.
+
+        seconds: deadline of each. Raises what the first that failed raised.
+        """
+        asked = [(method, [worker.call(method, *args) for worker in self.workers]) for method, *args in calls]
+        last: list[Any] = []
+        for method, answers in asked:
+            what = f"the rollout engines to {method.replace('_', ' ')}"
+            last = list(wait_for(answers, seconds, what, self._staff.pulse.check))
+        return last
 
 
 class Scorer:

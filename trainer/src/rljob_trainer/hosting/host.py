@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rljob_trainer.errors import FencedError
+from rljob_trainer.hosting.trace import traced
 
 CONCURRENCY_GROUPS = {"control": 2, "background": 1}
 
@@ -111,7 +112,8 @@ class Host:
         call = object()  # several may run at once
         self._doing[call] = method, time.monotonic()
         try:
-            yield
+            with traced(method):
+                yield
         finally:
             del self._doing[call]
 

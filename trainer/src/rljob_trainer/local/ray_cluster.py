@@ -30,6 +30,7 @@ def ray_environment() -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_worker_niceness": "0",  # its workers are the job: by default all else on the machine goes before them
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines ask for no GPU: they share those of their ranks
     }
 

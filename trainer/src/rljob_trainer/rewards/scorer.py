@@ -1,5 +1,6 @@
 """What the Ray worker of rewards does. It imports neither torch nor the trainer, so that its process stays small."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rljob_api.v1alpha1 import Rewards
@@ -29,10 +30,13 @@ class GroupScorer:
             self._worker = RewardWorker(*self._arguments)
             self._journal = JournalWriter(self._volume)
 
-    def score(self, group: Group, key: GroupKey | None = None) -> GroupSummary:
-        """Score the group and, where it has a key, journal it before anyone is told.
+    def score(
+        self, groups: Sequence[Group], key: GroupKey | None = None, only: Sequence[int] | None = None
+    ) -> list[GroupSummary]:
+        """Score the groups and, where they have a key, journal each before anyone is told.
 
-        key: what the group is made for; None for validation, which is not journaled.
+        key: what the groups are made for; None for validation, which is not journaled.
+        only: indices of those that are wanted; all by default.
 
         Raises:
             RewardError: as rewards.onError says.
@@ -40,10 +44,13 @@ class GroupScorer:
         """
         if self._worker is None:
             raise InfrastructureError("the reward functions are not loaded")
-        summary = self._worker.score(group)
-        if key is not None:
-            self._journal.append(key, group, summary.score)
-        return summary
+        wanted = groups if only is None else [groups[index] for index in only]
+        summaries = []
+        for group, summary in zip(wanted, self._worker.score(wanted), strict=True):
+            if key is not None:
+                self._journal.append(key, group, summary.score)
+            summaries.append(summary)
+        return summaries
 
     def close(self) -> None:
         """End the reward processes and make the journal durable."""

@@ -1,6 +1,6 @@
 """Decodes a group's samples and scores them. Imports no torch, so that the process that hosts it stays small."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,14 +28,17 @@ class RewardWorker:
         self._decode = _decoder(tokenizer_dir)
         self._pool = RewardPool(rewards, base_dir, log)
 
-    def score(self, group: Group) -> GroupSummary:
-        """The group's rewards and lengths.
+    def score(self, groups: Sequence[Group]) -> Iterator[GroupSummary]:
+        """Yield the rewards and lengths of each group, in their order; all are scored side by side.
 
         Raises:
             RewardError, InfrastructureError: as RewardPool.score.
         """
-        score = self._pool.score(group.prompt, [self._response(sample) for sample in group.samples])
-        return summarise(group, score)
+        scores = [
+            self._pool.submit(group.prompt, [self._response(sample) for sample in group.samples]) for group in groups
+        ]
+        for group, score in zip(groups, scores, strict=True):
+            yield summarise(group, score.result())
 
     def close(self) -> None:
         """End the reward processes."""

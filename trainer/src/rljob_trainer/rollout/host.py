@@ -27,11 +27,26 @@ SCORE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the driver learns of a group. summary: None where the scorer was lost. generated: seconds since the call."""
+    """What the driver learns of a bundle. summaries: of its groups; None where the scorer was lost.
 
-    prompt_id: str
-    summary: GroupSummary | None
+    generated: seconds from the call to its last group.
+    """
+
+    prompt_ids: tuple[str, ...]
+    summaries: list[GroupSummary] | None
     generated: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """Groups that are scored together, and their scores to come."""
+
+    groups: tuple[Group, ...]
+    scores: Any
+    generated: float
+
+    def note(self) -> Note:
+        return Note(tuple(group.prompt.id for group in self.groups), _summaries(self.scores), self.generated)
 
 
 class EngineHost(Host):
@@ -59,32 +74,48 @@ class EngineHost(Host):
         self, scorer: "Worker", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
         key: "GroupKey | None",
     ) -> Iterator[Any]:  # fmt: skip
-        """Yield for each group, once it is scored, the group itself and then its note.
+        """Yield for each bundle of groups, once it is scored, the groups themselves and then its note.
+
+        What is finished while the scorer is busy goes to it as one bundle: a message costs milliseconds, so many small
+        groups must not cost as many messages.
 
         key: under which the scorer journals the groups; None for a validation.
         """
         self._wanted = key is not None
         start = time.monotonic()
-        unscored: dict[Any, tuple[Group, float]] = {}
+        finished: list[Group] = []
+        asked: list[_Bundle] = []
+
+        def ask() -> None:
+            groups = tuple(finished)
+            finished.clear()
+            asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
+
         for group in self.worker.generate_groups(prompts, sampling, seeds):
-            unscored[scorer.call("score", ray.put(group), key)] = group, time.monotonic() - start
-            yield from _scored(unscored, 0.0)
-        while unscored:
-            yield from _scored(unscored, SCORE_SECONDS)
+            finished.append(group)
+            yield from _scored(asked, 0.0)
+            if not asked:
+                ask()
+        if finished:
+            ask()
+        while asked:
+            yield from _scored(asked, SCORE_SECONDS)
 
 
-def _scored(unscored: dict[Any, tuple[Group, float]], seconds: float) -> Iterator[Any]:
-    """Take out what the scorer has answered within `seconds`."""
-    ready, _ = ray.wait(list(unscored), timeout=seconds, fetch_local=True)
+def _scored(asked: list[_Bundle], seconds: float) -> Iterator[Any]:
+    """Take out a bundle that the scorer has answered within `seconds`."""
+    if not asked:
+        return
+    ready, _ = ray.wait([bundle.scores for bundle in asked], timeout=seconds, fetch_local=True)
     if not ready and seconds:
-        raise InfrastructureError(f"waited {seconds:.0f} s for the scores of {len(unscored)} groups")
-    for summary in ready:
-        group, generated = unscored.pop(summary)
-        yield group
-        yield Note(group.prompt.id, _summary(summary), generated)
+        raise InfrastructureError(f"waited {seconds:.0f} s for the scores of {len(asked)} bundles of groups")
+    for bundle in [bundle for bundle in asked if bundle.scores in ready]:
+        asked.remove(bundle)
+        yield bundle.groups
+        yield bundle.note()
 
 
-def _summary(reference: Any) -> GroupSummary | None:
+def _summaries(reference: Any) -> list[GroupSummary] | None:
     try:
         return ray.get(reference)
     except RayTaskError as error:

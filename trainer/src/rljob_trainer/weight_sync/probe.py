@@ -5,21 +5,28 @@ tokens are compared with the trainer's. The prompts fill several KV blocks and r
 cache that outlived its weights is hit and shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.types import Floats, Ids, Sample
 
-PROBE_TOKENS = 8
-"""Tokens sampled after each probe prompt."""
 
-PROBE_LENGTH = 96
-"""Tokens of each probe prompt: 3 KV blocks of 32 tokens (vLLM on a CPU), 6 of 16 (CUDA).
+@dataclass(frozen=True, slots=True)
+class ProbeSize:
+    """length: tokens of each prompt. tokens: sampled after each. max_model_len must leave room for both."""
 
-max_model_len must leave room for them."""
+    length: int
+    tokens: int
+
+
+PROBE_SIZES: Mapping[Engine, ProbeSize] = {
+    "vllm": ProbeSize(length=96, tokens=8),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
+    "hf": ProbeSize(length=24, tokens=4),  # no blocks and no prefix cache: every step pays for the probe
+}
 
 DEFAULT_TOLERANCE = {"float32": 0.001, "bfloat16": 0.15}
 """Nats, mean over the probe's tokens."""
@@ -37,7 +44,7 @@ class ProbeResult:
     max: float
 
 
-def probe_prompts(vocab_size: int, count: int = 4, length: int = PROBE_LENGTH) -> list[Ids]:
+def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
     """`count` prompts of `length` token ids below `vocab_size`: the same on every call and machine."""
     ids = np.random.Generator(np.random.PCG64(20_26)).integers(0, vocab_size, size=(count, length))
     return list(ids.astype(np.int32))

@@ -1,0 +1,31 @@
+"""When workers work: with RLJOB_TRACE=FOLDER in the environment, each process appends its calls to FOLDER/PID.jsonl.
+
+    {"pid": 4551, "call": "generate", "start": 1760000000.25, "end": 1760000000.40}      unix seconds
+
+`make bench` reads from it how long no worker worked, which is what Ray and the driver cost.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VARIABLE = "RLJOB_TRACE"
+
+
+@contextmanager
+def traced(call: str) -> Iterator[None]:
+    """Write down when this block ran; costs nothing where nobody asked for it."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        yield
+        return
+    start = time.time()
+    try:
+        yield
+    finally:
+        line = {"pid": os.getpid(), "call": call, "start": start, "end": time.time()}
+        with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
