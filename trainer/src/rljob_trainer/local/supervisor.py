@@ -49,9 +49,11 @@ ORPHAN_SECONDS = 5.0
 """How long a driver may take to notice that Ray is gone."""
 
 PATIENT_THREADS = {"GOMP_SPINCOUNT": "20000"}
-"""Threads that wait for one another soon give up the core, for ranks, engines and rewards share the cores. On two cores
-a small model's step took 0.54 s with this and 0.73 s where they give it up at once; on busy cores, two threads that spin
-for long made it three times slower than one thread."""
+"""Threads that wait for one another soon give up the core, for ranks, engines and rewards share the cores.
+
+On two cores a small model's step took 0.54 s with this and 0.73 s where they give it up at once; on busy cores, two
+threads that spin for long made it three times slower than one thread.
+"""
 
 
 def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
