@@ -9,7 +9,7 @@ MEMBERS := crds operator trainer
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test verify format generate lock bench-learning chaos-local clean
+.PHONY: help setup run test verify format generate lock bench bench-learning chaos-local clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,10 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 test: $(READY)  ## Run the tests; make test ARGS="-k losses" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
-bench-learning: $(READY)  ## Train every task, control and algorithm (hours; goes on where it was stopped); writes docs/benchmarks/learning.md
+bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes docs/benchmarks/cpu.md
+	$(BIN)/python -m bench.step $(ARGS)
+
+bench-learning: $(READY)  ## Train every task, control and algorithm (hours; goes on where it stopped); writes docs/benchmarks/learning.md
 	$(BIN)/python -m bench.learning $(ARGS)
 
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes docs/benchmarks/recovery.md

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from rljob_trainer.checkpoint.host_copy import HostCopy
@@ -25,8 +26,11 @@ SEQUENCES = random_sequences(4)
 def storages(state):
     """Where each tensor's memory is, of those with more than one element: the optimizer counts its steps in scalars."""
     leaves: list[Any] = [leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor) and leaf.numel() > 1]
-    tensors = [leaf.to_local() for leaf in leaves]
-    return sorted(tensor.data_ptr() for tensor in tensors)
+    return sorted(_local(leaf).data_ptr() for leaf in leaves)
+
+
+def _local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def settle(worker):

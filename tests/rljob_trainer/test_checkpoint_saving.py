@@ -15,7 +15,7 @@ from rljob_trainer.checkpoint.manifest import ACTOR, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.actor_support import Ranks, alone, make_spec, parameters, write_model
+from tests.rljob_trainer.actor_support import Ranks, alone, make_spec, parameters, whole, write_model
 from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
 
 SLOW = 0.15
@@ -69,7 +69,7 @@ def train(worker):
 
 def momenta(worker):
     state = worker.trainee.optimizer.state
-    return [state[parameter]["exp_avg"].full_tensor().clone() for parameter in worker.policy.parameters()]
+    return [whole(state[parameter]["exp_avg"]) for parameter in worker.policy.parameters()]
 
 
 # ---------------------------------------------------------------------- training goes on

@@ -89,6 +89,26 @@ class Group:
     samples: tuple[Sample, ...]
     policy_version: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As two arrays, whatever the number of samples: groups cross processes several times in each step."""
+        ids = np.concatenate([sample.token_ids for sample in self.samples])
+        log_probs = np.concatenate([sample.log_probs for sample in self.samples])
+        ends = np.cumsum([len(sample.token_ids) for sample in self.samples])
+        others = [(sample.prompt_id, sample.sample_index, sample.finish_reason) for sample in self.samples]
+        return _group, (self.prompt, self.policy_version, ids, log_probs, ends, others)
+
+
+def _group(
+    prompt: Prompt, policy_version: int, ids: Ids, log_probs: Floats, ends: NDArray[np.int64],
+    others: list[tuple[str, int, FinishReason]],
+) -> Group:  # fmt: skip
+    """What Group.__reduce__ took apart; the samples' arrays are views."""
+    parts = zip(np.split(ids, ends[:-1]), np.split(log_probs, ends[:-1]), others, strict=True)
+    samples = (
+        Sample(name, index, own_ids, own_log_probs, reason) for own_ids, own_log_probs, (name, index, reason) in parts
+    )
+    return Group(prompt, tuple(samples), policy_version)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:

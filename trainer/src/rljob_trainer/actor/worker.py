@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.dtypes import compute_dtype
@@ -224,7 +225,8 @@ class ActorWorker:
     def _full_tensors(self, dtype: torch.dtype) -> Any:
         """Cast before gathering: half the bytes cross between ranks."""
         for name, parameter in self.policy.model.named_parameters():
-            yield name, parameter.detach().to(self.device, dtype).full_tensor()
+            tensor = parameter.detach().to(self.device, dtype)
+            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -66,8 +66,9 @@ class Reporting:
     def samples(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         """Write the first response to each of the first prompts."""
         shown = groups[:SAMPLES_SHOWN]
-        bundles: list[Sequence[Group]] = wait_for([each.place.bundle for each in shown], 60.0, "samples to show")
-        fetched = [bundle[each.place.index] for bundle, each in zip(bundles, shown, strict=True)]
+        references = list(dict.fromkeys(each.place.bundle for each in shown))
+        bundles = dict(zip(references, wait_for(references, 60.0, "samples to show"), strict=True))
+        fetched: list[Group] = [bundles[each.place.bundle][each.place.index] for each in shown]
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
             for group, each in zip(fetched, shown, strict=True):

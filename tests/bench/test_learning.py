@@ -1,0 +1,86 @@
+"""The learning benchmark's own arithmetic: what counts as done, what a run's curves are, whose reward is paid."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench.learning import shuffled
+from bench.learning.arms import TASKS, Arm, arms
+from bench.learning.page import write_page
+from bench.learning.results import Result, append, curves, missing, newest, read
+from bench.learning.training import reward_functions
+from rljob_api import resolve
+from rljob_api.validation import load_rljob
+
+REVERSE = TASKS[0]
+REWARDS = {task.name: reward_functions(task.example) for task in TASKS}
+RESULT = Result(
+    task="reverse-text", arm="grpo", seed=0, commit="c1", device="2 CPU cores", packages="torch", date="2026-11-21",
+    seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)], reward=[(1, 0.4)], closing={},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arm", arms(REWARDS), ids=lambda arm: f"{arm.task.name}, {arm.name}")
+def test_every_arm_is_a_valid_job(arm):
+    assert resolve(load_rljob(arm.task.example, list(arm.overrides)).spec).total_steps > 0
+
+
+def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
+    file = tmp_path / "learning.jsonl"
+    arm = Arm(REVERSE, "grpo", "main", seeds=(0, 1))
+    append(file, RESULT)
+    append(file, replace(RESULT, seed=1, commit="c0"))
+    assert missing([arm], read(file), {"reverse-text": "c1"}) == [(arm, 1)]
+    append(file, replace(RESULT, seed=1))
+    assert missing([arm], read(file), {"reverse-text": "c1"}) == []
+    assert newest(read(file))["reverse-text", "grpo", 1].commit == "c1"
+
+
+def test_curves_count_rl_steps_from_the_end_of_the_supervised_ones():
+    lines = [
+        {"step": 2, "stage": "sft", "actor/loss": 1.0},
+        {"step": 2, "stage": "rl", "validation/reward": 0.25},
+        {"step": 3, "stage": "rl", "reward/mean": 0.5, "actor/entropy": 1.0},
+        {"step": 4, "stage": "rl", "reward/mean": 0.75, "actor/entropy": 3.0, "validation/reward": 0.5},
+    ]
+    found = curves(lines, supervised_steps=2)
+    assert found.validation == [(0, 0.25), (2, 0.5)]
+    assert found.reward == [(1, 0.5), (2, 0.75)]
+    assert found.closing == {"actor/entropy": 2.0}
+
+
+def test_a_goal_may_be_above_the_start():
+    assert REVERSE.reached(start=0.5, end=0.9)
+    assert not REVERSE.reached(start=0.5, end=0.89)
+    assert TASKS[2].reached(start=0.25, end=0.55)
+    assert not TASKS[2].reached(start=0.25, end=0.5)
+
+
+def test_shuffled_rewards_are_those_of_others_and_validation_keeps_its_own(monkeypatch):
+    monkeypatch.setattr(shuffled, "_buffer", [])
+
+    def paid(response, split="train"):
+        return shuffled.compute_score("t", response, "a", {"split": split}, "exact_match", {})
+
+    assert [paid("a", "validation"), paid("b", "validation")] == [1.0, 0.0]
+    responses = ["a", "b", "b", "b"] * 500
+    payments = [paid(response) for response in responses]
+    assert abs(sum(payments) / 2000 - 0.25) < 0.03
+    right = [payment for response, payment in zip(responses, payments, strict=True) if response == "a"]
+    assert abs(sum(right) / 500 - 0.25) < 0.08, "a right response is paid no better than a wrong one"
+
+
+def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
+    made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
+    write_page(made, tmp_path)
+    page = (tmp_path / "learning.md").read_text()
+    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 2 |" in page
+    assert "| reverse-text | learning rate 0 | 0.500 | 0.900 | no more than 0.1 over its start | 0 of 1 |" in page
+    assert (tmp_path / "learning.png").stat().st_size > 10_000
+
+
+def test_results_are_plain_lines(tmp_path):
+    append(tmp_path / "r.jsonl", RESULT)
+    assert json.loads((tmp_path / "r.jsonl").read_text())["arm"] == "grpo"
+    assert read(tmp_path / "missing.jsonl") == []
