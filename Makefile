@@ -21,8 +21,8 @@ $(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt $(MEMBERS:%
 	@touch $@
 
 run: $(READY)  ## Train a model on this machine and draw its curves
-	$(BIN)/rljob run examples/quick-start.yaml
-	$(BIN)/rljob plot runs/quick-start
+	$(BIN)/rljob run examples/reverse-text.yaml
+	$(BIN)/rljob plot runs/reverse-text
 
 test: $(READY)  ## Run the tests; make test ARGS="-k losses" runs some
 	$(BIN)/python -m pytest $(ARGS)

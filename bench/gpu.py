@@ -2,7 +2,7 @@
 
     python bench/gpu.py [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
 
-Trains examples/quick-start.yaml with a larger model and larger batches. It writes gpu.md and gpu.png.
+Trains examples/reverse-text.yaml with a larger model and larger batches. It writes gpu.md and gpu.png.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line, read_metrics
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "quick-start.yaml"
+EXAMPLE = ROOT / "examples" / "reverse-text.yaml"
 LARGER = (
     "model.fromScratch={layers: 4, hiddenSize: 512, heads: 8, kvHeads: 4}",
     "data.promptsPerStep=64",
@@ -65,7 +65,7 @@ def page(lines: Sequence[Line], overrides: Sequence[str]) -> str:
         [
             "# One GPU",
             "",
-            f"`rljob run examples/quick-start.yaml {command}`",
+            f"`rljob run examples/reverse-text.yaml {command}`",
             "",
             f"{torch.cuda.get_device_name()}; {packages}. One run, written by `python bench/gpu.py`.",
             "FSDP2 trainer and rollout engine share the GPU, weights cross over CUDA IPC, and after every sync the",

@@ -12,7 +12,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 
 
 def example_name(path: Path) -> str:
-    """quick-start, addition/rljob ..."""
+    """reverse-text, addition/rljob ..."""
     return str(path.relative_to(Path(__file__).parents[2] / "examples").with_suffix(""))
 
 
