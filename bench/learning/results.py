@@ -13,7 +13,15 @@ from rljob_trainer.progress.history import Line
 
 Point = tuple[float, float]
 
-CODE = ("bench/learning/arms.py", "bench/learning/training.py", "bench/learning/shuffled.py", "crds/src", "trainer/src")
+CODE = (
+    "bench/learning/arms.py",
+    "bench/learning/training.py",
+    "bench/learning/shuffled.py",
+    "bench/learning/trl_trainer.py",
+    "bench/trl_job.py",
+    "crds/src",
+    "trainer/src",
+)
 """What decides a result, besides the task's example; a commit to anything else leaves results valid."""
 
 LAST = 10

@@ -21,8 +21,8 @@ COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32":
 def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, trainable: bool) -> Policy:
     """A policy of `folder`'s shape, sharded over `mesh`, its weights not yet written.
 
-    One rank alone in float32 has nothing to gather, cast or reduce: its parameters stay plain tensors. FSDP's hooks and
-    copies took 15 % of a small model's update on a CPU.
+    One rank alone in float32 has nothing to gather, cast or reduce: its parameters stay plain tensors,
+    which saves FSDP's hooks and copies.
 
     Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
     Raises DataError or JobError for a model or an attention that cannot be trained here.
