@@ -1,0 +1,57 @@
+"""The command `rljob-operator`."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from rljob_operator.settings import Settings
+
+_VARIABLES = {"auto_envvar_prefix": "RLJOB_OPERATOR"}  # set for the command: else they would have its name in them
+
+app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _main() -> None:
+    """The Kubernetes operator of RLJobs."""
+
+
+@app.command(context_settings=_VARIABLES)
+def run(  # noqa: PLR0913, PLR0917 - one for each option
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Look after this namespace; may be repeated. None: all namespaces.")
+    ] = None,
+    operator_namespace: Annotated[str, typer.Option(help="Where the operator's Lease and key are.")] = "rljob-system",
+    trainer_image: Annotated[str | None, typer.Option(help="Image of jobs that name none.")] = None,
+    ray_version: Annotated[str, typer.Option(help="Ray's version in it.")] = Settings().ray_version,
+    head_url: Annotated[
+        str, typer.Option(help="Where head pods are reached: a template with {service}, {namespace} and {port}.")
+    ] = Settings().head_url,
+    monitoring_namespace: Annotated[
+        str | None, typer.Option(help="Where Prometheus runs; it may scrape jobs' agents without their tokens.")
+    ] = None,
+    poll_seconds: Annotated[float, typer.Option(help="How often a running job is asked for its progress.")] = 5.0,
+    listen: Annotated[str, typer.Option(help="Address of /healthz, /readyz and /metrics.")] = "127.0.0.1:8080",
+    log_format: Annotated[str, typer.Option(help="json or console.")] = "json",
+) -> None:
+    """Reconcile RLJobs until SIGTERM. Each option may be set as a variable too, RLJOB_OPERATOR_TRAINER_IMAGE say."""
+    from rljob_operator import logging
+    from rljob_operator.kube.errors import KubeError
+    from rljob_operator.main import Options
+    from rljob_operator.main import run as run_operator
+
+    logging.configure(json=log_format == "json")
+    settings = Settings(
+        operator_namespace=operator_namespace, trainer_image=trainer_image, ray_version=ray_version,
+        head_url=head_url, poll_seconds=poll_seconds, monitoring_namespace=monitoring_namespace,
+    )  # fmt: skip
+    try:
+        asyncio.run(run_operator(Options(settings, tuple(namespace or ()), listen)))
+    except KubeError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="rljob-operator")

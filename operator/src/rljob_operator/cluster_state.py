@@ -1,0 +1,87 @@
+"""What a RayCluster and its pods say: ready, on the way, or broken. Pure functions of manifests."""
+
+from collections.abc import Iterator
+
+from rljob_api.v1alpha1 import ClusterStatus
+from rljob_operator import names
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.pod_state import containers, how_it_ended, troubles
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
+
+
+def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
+    cluster = snapshot.cluster
+    if cluster is None:
+        return None
+    status, job = cluster.get("status", {}), snapshot.job
+    return ClusterStatus(
+        name=cluster["metadata"]["name"],
+        uid=cluster["metadata"]["uid"],
+        ready_workers=status.get("readyWorkerReplicas", 0),
+        desired_workers=status.get("desiredWorkerReplicas", 0) if job.problem else job.spec.cluster.nodes,
+    )
+
+
+def is_ready(snapshot: Snapshot) -> bool:
+    """RayClusterProvisioned alone would lie: it stays true after a pod is lost. KubeRay counts a little late."""
+    cluster = snapshot.cluster
+    if cluster is None:
+        return False
+    status = cluster.get("status", {})
+    desired = status.get("desiredWorkerReplicas", 0)
+    there = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
+    return (
+        not is_deleting(cluster)
+        and status.get("observedGeneration") == cluster["metadata"].get("generation")
+        and _holds(status, "HeadPodReady")
+        and len(there) == desired == snapshot.job.spec.cluster.nodes
+        and status.get("readyWorkerReplicas", 0) == desired
+    )
+
+
+def was_provisioned(cluster: Manifest) -> bool:
+    return _holds(cluster.get("status", {}), "RayClusterProvisioned")
+
+
+def lost_head(snapshot: Snapshot) -> str | None:
+    """How the head pod of a cluster that was up got lost; None where it is there.
+
+    A pod that we do not see may be one that its watch has not told of: it is gone where KubeRay misses it too.
+    """
+    cluster = snapshot.cluster
+    if cluster is None or not was_provisioned(cluster) or is_ready(snapshot):
+        return None
+    heads = [pod for pod in snapshot.pods_of(names.HEAD) if not is_deleting(pod)]
+    if not heads:
+        return None if _holds(cluster["status"], "HeadPodReady") else "its pod is gone"
+    phase = heads[0].get("status", {}).get("phase")
+    if phase in ("Failed", "Succeeded"):
+        return how_it_ended(heads[0]) or f"its pod has {str(phase).lower()}"
+    restarted = [each for each in containers(heads[0]) if each["name"] == names.HEAD_CONTAINER]
+    return "its container was restarted" if any(each.get("restartCount", 0) for each in restarted) else None
+
+
+def waiting_for(snapshot: Snapshot) -> str:
+    """What a cluster that is not ready waits for, for people."""
+    cluster = cluster_status(snapshot)
+    ready = f"{cluster.ready_workers if cluster else 0} of {snapshot.job.spec.cluster.nodes} workers ready"
+    reasons = list(dict.fromkeys(_reasons(snapshot)))
+    return f"{ready}; {'; '.join(reasons[:3])}" if reasons else ready
+
+
+def pods_left(snapshot: Snapshot) -> str:
+    """How many pods have not ended, and what keeps those that no waiting ends."""
+    lost = [f"{pod['metadata']['name']} on node {pod['spec'].get('nodeName')}" for pod in lost_pods(snapshot)]
+    remedy = "lost with its node: bring that back, delete it, or set spec.recovery.forceDeleteLostPods"
+    return f"{len(snapshot.pods)} pods" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
+
+
+def _reasons(snapshot: Snapshot) -> Iterator[str]:
+    yield from troubles(snapshot.ray_pods)
+    for condition in (snapshot.cluster or {}).get("status", {}).get("conditions", ()):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield f"KubeRay: {condition.get('message', condition['reason'])}"
+
+
+def _holds(status: Manifest, kind: str) -> bool:
+    return any(each["type"] == kind and each["status"] == "True" for each in status.get("conditions", ()))

@@ -1,0 +1,107 @@
+"""From a snapshot to a plan: pure, so every case is a row of a test.
+
+The gates are asked in order, and the first that answers decides: what it does not let through does not concern the
+gates behind it.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from rljob_api.conditions import Reason
+from rljob_operator import names
+from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
+from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
+from rljob_operator.decide.serving import served
+from rljob_operator.decide.starting import (
+    attempt,
+    backoff,
+    ray_cluster,
+    replacement,
+    reward_models,
+    running,
+    submission,
+)
+from rljob_operator.decide.status import events, next_status
+from rljob_operator.decide.step import Step
+from rljob_operator.decide.stopping import stopping
+from rljob_operator.kube.errors import Invalid, KubeError
+from rljob_operator.kube.kinds import Ref
+from rljob_operator.plan import Plan
+from rljob_operator.render import lasting_children
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot, lost_pods
+
+__all__ = ["decide", "refused"]
+
+Gate = Callable[[Snapshot, Settings], Step | None]
+
+GATES: Final[tuple[Gate, ...]] = (
+    deletion,
+    retirement,
+    unreadable,
+    leftovers,
+    finished,
+    stopping,
+    unusable,
+    ended,
+    hung,
+    never_up,
+    replacement,
+    backoff,
+    ray_cluster,
+    reward_models,
+    attempt,
+    submission,
+)
+
+
+def decide(snapshot: Snapshot, settings: Settings) -> Plan:
+    """What to do for this job now. Asked again with what it brought about, it asks for nothing."""
+    job = snapshot.job
+    if job.problem is None and job.spec.managed_by not in (None, names.MANAGER_NAME):
+        return Plan()
+    step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
+    step = served(snapshot, settings, step)
+    if step.finalizer is False:
+        return Plan(finalizer=False)
+    status = next_status(snapshot, step)
+    changed = status != job.status
+    return Plan(
+        finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
+        delete=step.delete,
+        force=_forced(snapshot),
+        apply=(*lasting_children(job, settings), *step.apply) if step.deployed else (),
+        create=step.create,
+        submit=step.submit,
+        stop=step.stop,
+        end=step.end,
+        status=status if changed else None,
+        events=events(job.status, status) if changed else (),
+        restart=step.reason if "recovery" in step.status and step.phase == "Recovering" else None,
+        again_in=step.again_in,
+    )
+
+
+def _forced(snapshot: Snapshot) -> tuple[Ref, ...]:
+    job = snapshot.job
+    allowed = job.problem is None and job.spec.recovery.force_delete_lost_pods
+    return tuple(map(Ref.of, lost_pods(snapshot))) if allowed else ()
+
+
+def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
+    """What to say when the API server refuses an object of the job's. What is invalid stays so; a quota may not.
+
+    An end that was decided is one without the object too, and what runs already goes on without it.
+    """
+    job = snapshot.job
+    phase = (plan.status or job.status).phase
+    if phase in ("Succeeded", "Failed"):
+        return Plan(status=plan.status, events=plan.events)
+    foreign = "ownerReferences" in error.message  # those of an earlier job of this name
+    if isinstance(error, Invalid) and not foreign and snapshot.cluster is None:
+        changes = {"completion_time": snapshot.now}
+        step = Step("Failed", Reason.OBJECT_INVALID, f"the API server refuses it: {error.message}", changes)
+    else:
+        step = Step(phase, Reason.OBJECT_FORBIDDEN, f"the API server refuses it: {error.message}")
+    status = next_status(snapshot, step)
+    return Plan(status=status, events=events(job.status, status)) if status != job.status else Plan()

@@ -1,0 +1,104 @@
+"""Gates of jobs that are over, deleted or finished, and of those that this operator cannot read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rljob_api import parse_duration
+from rljob_api.conditions import Reason
+from rljob_operator.cluster_state import pods_left
+from rljob_operator.decide.step import Step
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Manifest, Ref
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot, is_deleting
+
+LEFTOVERS_SECONDS = 5.0
+
+
+def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """The job's finalizer stays until its pods are gone, but not for ever."""
+    job = snapshot.job
+    if job.deleted is None:
+        return None
+    left = settings.deletion_seconds - (snapshot.now - job.deleted).total_seconds()
+    pods = len(snapshot.pods)
+    gone = snapshot.cluster is None and not pods and not list(reward_models(snapshot))
+    if gone or left <= 0:
+        message = f"its {pods} pods did not end within {settings.deletion_seconds:.0f} s" if pods else "nothing is left"
+        return Step("Deleting", Reason.DELETING, message, deployed=False, finalizer=False)
+    step = _over(job) or Step("Deleting", Reason.DELETING, f"waiting for {pods_left(snapshot)} to end")
+    return replace(step, deployed=False, delete=tuple(what_runs(snapshot)), again_in=left)
+
+
+def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume."""
+    job, ended = snapshot.job, snapshot.job.status.completion_time
+    step = _over(job)
+    if step is None or ended is None:
+        return None
+    ttl = parse_duration(job.spec.ttl_after_finished) if job.problem is None else 0.0
+    left = ttl - (snapshot.now - ended).total_seconds()
+    if left > 0:
+        return replace(step, again_in=left)
+    return replace(step, deployed=False, delete=tuple(everything(snapshot)))
+
+
+def _over(job: Job) -> Step | None:
+    """What a job that has succeeded or failed says, for ever."""
+    status = job.status
+    if status.phase not in ("Succeeded", "Failed") or status.completion_time is None:
+        return None
+    done = job.condition(status.phase)
+    reason, message = (done.reason, done.message) if done is not None else (status.phase, "")
+    return Step(status.phase, reason, message)
+
+
+def unreadable(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """A spec of another API version: what runs is left alone, and its progress told."""
+    job = snapshot.job
+    if job.problem is None:
+        return None
+    phase, again_in = job.status.phase, settings.poll_seconds
+    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=again_in)
+
+
+def leftovers(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """Children of a deleted job of the same name go when Kubernetes has got round to it."""
+    others = [child for children in snapshot.children.values() for child in children.values() if _owner(child)]
+    foreign = [child for child in others if _owner(child) != snapshot.job.uid]
+    if not foreign:
+        return None
+    named = f"{foreign[0]['kind']} {foreign[0]['metadata']['name']}"
+    message = f"waiting until Kubernetes has removed what an earlier job of this name left: {named}"
+    phase = snapshot.job.status.phase
+    return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, again_in=LEFTOVERS_SECONDS)
+
+
+def _owner(child: Manifest) -> str | None:
+    owners = child["metadata"].get("ownerReferences", ())
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+
+
+def cluster(snapshot: Snapshot) -> Iterator[Ref]:
+    """The RayCluster, where it is not being deleted already."""
+    if (found := snapshot.cluster) is not None and not is_deleting(found):
+        yield Ref.of(found)
+
+
+def reward_models(snapshot: Snapshot) -> Iterator[Ref]:
+    """Deployments and Services, where they are not being deleted already."""
+    for kind in (DEPLOYMENT, SERVICE):
+        yield from (Ref.of(child) for child in snapshot.children.get(kind, {}).values() if not is_deleting(child))
+
+
+def what_runs(snapshot: Snapshot) -> Iterator[Ref]:
+    """Everything that has pods."""
+    yield from cluster(snapshot)
+    yield from reward_models(snapshot)
+
+
+def everything(snapshot: Snapshot) -> Iterator[Ref]:
+    """All children but the volume's claim. The Secret, which the operator may not read, goes with the job."""
+    for kind, children in snapshot.children.items():
+        if kind != VOLUME_CLAIM:
+            yield from (Ref.of(child) for child in children.values() if not is_deleting(child))

@@ -1,0 +1,195 @@
+"""Gates of attempts that have ended: well, by a failure that the recovery policy judges, or with their cluster.
+
+Failure ──decide_recovery──> restart_driver    the next attempt starts once the cluster is ready
+                             replace_pods      the worker pods are deleted first; KubeRay makes others
+                             rebuild_cluster   the RayCluster is deleted first
+                             give_up           the job has failed
+"""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from rljob_api import parse_duration
+from rljob_api.conditions import Reason
+from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
+from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
+from rljob_api.v1alpha1.base import REASON_PATTERN
+from rljob_operator.cluster_state import lost_head
+from rljob_operator.decide.step import Step
+from rljob_operator.head import RayJobState
+from rljob_operator.pod_state import unusable_image
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import HeadReport, Snapshot
+
+HEARTBEAT_SECONDS = 5.0
+"""How often a driver gives a sign of life."""
+
+LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
+"""Without a queue there is nothing to go back to."""
+
+
+def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    if (message := unusable_image(snapshot.ray_pods)) is not None:
+        remedy = "Set spec.cluster.image to an image that can be pulled"
+        return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
+    driver = snapshot.job.status.driver
+    if driver is not None and driver.state != "Ended":
+        return None  # it goes on without a server that is replaced, as long as it can
+    for index, model in enumerate(snapshot.job.spec.rewards.models):
+        if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
+            remedy = f"Set spec.rewards.models[{index}].image, or spec.cluster.image, to an image that can be pulled"
+            return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
+    return None
+
+
+def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """The driver has done all its steps, perhaps while it was being stopped."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    if (
+        driver is None
+        or driver.state == "Ended"
+        or head is None
+        or head.driver is None
+        or not head.driver.state.is_final
+    ):
+        return None
+    record = head.exit or _record_without(head)
+    return _succeeded(snapshot, driver, record) if record.code == ExitCode.DONE else None
+
+
+def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """The last attempt has ended, by itself or because its cluster is gone."""
+    driver = snapshot.job.status.driver
+    if driver is None or driver.state == "Ended":
+        return None
+    if (why := _lost_cluster(snapshot, driver)) is not None:
+        if driver.stop_requested is not None:
+            return _stopped(driver, "the driver had been asked to stop when its cluster went")
+        return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+    head = snapshot.head
+    if head is None or head.driver is None or not head.driver.state.is_final:
+        return None
+    record = head.exit or _record_without(head)
+    if record.code == ExitCode.STOPPED:
+        return _stopped(driver, "the driver saved a checkpoint and stopped because it was asked to")
+    reason = record.reason if re.fullmatch(REASON_PATTERN, record.reason) else Reason.DRIVER_LOST  # no word of ours
+    failure = Failure(Component.DRIVER, reason, record.message, record.code, durable_step=_durable(snapshot))
+    return _judge(snapshot, driver, failure, record)
+
+
+def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """A driver that is there and gives no sign of life, as one that is frozen."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    allowed = parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
+    if driver is None or driver.state == "Ended" or head is None or head.silent <= allowed:
+        return None
+    message = f"the driver gave no sign of life for {head.silent:.0f} s and is ended"
+    failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
+    return replace(_judge(snapshot, driver, failure), end=driver.submission_id)
+
+
+def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """A cluster that was up and has lost its head while no driver was there to be lost with it."""
+    driver = snapshot.job.status.driver
+    recovery = snapshot.job.status.recovery
+    rebuilt = recovery.action == "rebuild_cluster" and recovery.cluster_uid == snapshot.cluster_uid
+    if rebuilt or (driver is not None and driver.state != "Ended"):
+        return None
+    why = lost_head(snapshot)
+    if why is None:
+        return None
+    failure = Failure(Component.RAY, Reason.RAY_LOST, f"Ray's head: {why}", durable_step=_durable(snapshot))
+    return _judge(snapshot, driver, failure)
+
+
+def _lost_cluster(snapshot: Snapshot, driver: DriverStatus) -> str | None:
+    if snapshot.cluster is None:
+        return "the RayCluster is gone"
+    if snapshot.cluster_uid != driver.cluster_uid:
+        return "the RayCluster is another one"
+    if (how := lost_head(snapshot)) is not None:
+        return f"Ray's head: {how}"
+    if driver.state == "Submitted" and snapshot.head is not None and snapshot.head.driver is None:
+        return "Ray does not know the driver: its head was restarted"
+    return None
+
+
+def _record_without(head: HeadReport) -> ExitRecord:
+    """What Ray knows of a driver that left no record. One that Ray itself could not start is no driver's failure."""
+    driver = head.driver
+    assert driver is not None
+    if driver.state is RayJobState.SUCCEEDED:
+        return ExitRecord(code=ExitCode.DONE, reason=Reason.COMPLETED, message="the driver ended with 0")
+    code = driver.driver_exit_code
+    return ExitRecord(
+        code=ExitCode.INFRASTRUCTURE if code is None else code,
+        reason=Reason.DRIVER_LOST,
+        message=f"the driver left no record: {driver.message or driver.state}"[:32_768],
+    )
+
+
+def _succeeded(snapshot: Snapshot, driver: DriverStatus, record: ExitRecord) -> Step:
+    changes = {"driver": driver.model_copy(update={"state": "Ended"}), "completion_time": snapshot.now}
+    return Step("Succeeded", Reason.COMPLETED, record.message or "the run is finished", changes)
+
+
+def _stopped(driver: DriverStatus, message: str) -> Step:
+    """An eviction asked it, or spec.suspend, which is false again: the next attempt is free of charge."""
+    changes = {"driver": driver.model_copy(update={"state": "Ended"})}
+    return Step("Recovering", Reason.STOPPED_ON_REQUEST, message, changes, again_in=0.0)
+
+
+def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, record: ExitRecord | None = None) -> Step:
+    status = snapshot.job.status
+    history = _history(status.recovery)
+    decision = decide_recovery(failure, history, snapshot.job.spec.recovery, LEVELS)
+    over = {} if driver is None else {"driver": driver.model_copy(update={"state": "Ended"})}
+    if decision.action not in _ACTIONS:
+        message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"
+        return failed(snapshot, decision.reason, message, over)
+    where = snapshot.cluster_uid if driver is None else driver.cluster_uid
+    recovery = _remembered(history.after(failure, decision), decision, snapshot, where)
+    changes = over | {"recovery": recovery, "restarts": status.restarts + decision.charged}
+    return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)
+
+
+_ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
+
+
+def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
+    return Step("Failed", reason, message[:32_768], changes | {"completion_time": snapshot.now})
+
+
+def _durable(snapshot: Snapshot) -> int:
+    known = [each.step for each in (snapshot.head and snapshot.head.checkpoint, snapshot.job.status.checkpoint) if each]
+    return max(known, default=0)
+
+
+def _history(recovery: RecoveryStatus) -> History:
+    cures = {Level[name.upper()]: times for name, times in recovery.cures.items()}
+    return History(recovery.durable_step, recovery.charged, recovery.bugs, cures)
+
+
+def _remembered(
+    history: History, decision: Decision, snapshot: Snapshot, cluster_uid: str | None
+) -> RecoveryStatus:  # fmt: skip
+    return RecoveryStatus.model_validate(
+        {
+            "durable_step": history.durable_step,
+            "charged": history.charged,
+            "bugs": history.bugs,
+            "cures": {level.name.lower(): times for level, times in history.cures.items()},
+            "action": str(decision.action),
+            "decided": snapshot.now,
+            "not_before": snapshot.now + timedelta(seconds=decision.delay),
+            "cluster_uid": cluster_uid,
+        }
+    )
+
+
+def settled(recovery: RecoveryStatus) -> RecoveryStatus:
+    """With the count of restarts, and nothing under way."""
+    return recovery.model_copy(update={"action": None, "decided": None, "not_before": None, "cluster_uid": None})

@@ -1,0 +1,147 @@
+"""Gates on the way to a running driver: what the last failure asks for, cluster, reward models, attempt, submission."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from rljob_api.conditions import Reason
+from rljob_api.v1alpha1 import DriverStatus
+from rljob_api.v1alpha1.status import Phase
+from rljob_operator import names
+from rljob_operator import reward_models as servers
+from rljob_operator.cluster_state import is_ready, pods_left, waiting_for
+from rljob_operator.decide.ending import cluster
+from rljob_operator.decide.failing import failed, settled
+from rljob_operator.decide.step import Step
+from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.plan import Submission
+from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot, is_deleting
+
+WAIT_SECONDS = 30.0
+"""News of a cluster comes by watches; a look this often finds what a watch has missed."""
+
+
+def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """Delete what the recovery policy wants replaced. What is there now and was not then is the replacement."""
+    recovery = snapshot.job.status.recovery
+    if recovery.action == "rebuild_cluster" and snapshot.cluster_uid == recovery.cluster_uid is not None:
+        message = "waiting for the RayCluster to be deleted"
+        going = tuple(cluster(snapshot))
+        return Step("Recovering", Reason.REBUILDING_CLUSTER, message, delete=going, again_in=WAIT_SECONDS)
+    if recovery.action == "replace_pods" and (old := _old_workers(snapshot)):
+        message = f"waiting for {len(old)} worker pods to be replaced"
+        going = tuple(Ref.of(pod) for pod in old if not is_deleting(pod))
+        return Step("Recovering", Reason.REPLACING_PODS, message, delete=going, again_in=WAIT_SECONDS)
+    return None
+
+
+def backoff(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    not_before = snapshot.job.status.recovery.not_before
+    if not_before is None or (left := (not_before - snapshot.now).total_seconds()) <= 0:
+        return None
+    condition = snapshot.job.condition("Ready")
+    message = condition.message if condition is not None else "waiting before the next attempt"
+    return Step("Recovering", condition.reason if condition else Reason.BACKOFF, message, again_in=left)
+
+
+def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """One RayCluster, all of whose pods are ready. KubeRay takes whatever pods have its name's label for its own, so
+    those of an older one have to be gone.
+    """
+    found, job = snapshot.cluster, snapshot.job
+    image = job.spec.cluster.image or settings.trainer_image
+    if found is None and image is None:
+        message = "no image: set spec.cluster.image (with spec.suspend: true), or the operator's trainer image"
+        return Step("Pending", Reason.IMAGE_MISSING, message)
+    if found is None and snapshot.ray_pods:
+        older = replace(snapshot, pods=snapshot.ray_pods)
+        message = f"waiting for the older RayCluster's {pods_left(older)} to end"
+        return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
+    if found is None and image is not None:
+        return _made(snapshot, image, settings)
+    if found is not None and is_deleting(found):
+        message = "waiting for an older RayCluster to be deleted"
+        return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
+    if not is_ready(snapshot):
+        return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=WAIT_SECONDS)
+    return None
+
+
+def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
+    job = snapshot.job
+    try:
+        made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
+    except CannotMerge as error:
+        return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
+    message = "making the RayCluster"
+    return Step(_phase(snapshot), Reason.CREATING_CLUSTER, message, create=made, again_in=WAIT_SECONDS)
+
+
+def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """No driver starts before all servers are ready. One that runs does its own waiting."""
+    driver = snapshot.job.status.driver
+    if (driver is not None and driver.state != "Ended") or servers.all_ready(snapshot):
+        return None
+    message = servers.waiting_for(snapshot)
+    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=WAIT_SECONDS)
+
+
+def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """Reserve the next number. The status must hold it before it is submitted, so this changes the status only."""
+    status = snapshot.job.status
+    if status.driver is not None and status.driver.state != "Ended":
+        return None
+    number = status.attempt + 1
+    driver = DriverStatus(
+        submission_id=names.submission(snapshot.job.uid, number),
+        cluster_uid=snapshot.cluster_uid or "",
+        state="Reserved",
+    )
+    changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}
+    return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", changes, again_in=0.0)
+
+
+def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """Submit the reserved attempt. Ray refuses a second one of its id, so this may be repeated."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    if driver is None or driver.state != "Reserved":
+        return None
+    number = snapshot.job.status.attempt
+    if head is None:
+        message = "waiting for Ray's head to answer"
+        return Step(_phase(snapshot), Reason.HEAD_NOT_ANSWERING, message, again_in=settings.poll_seconds)
+    if head.driver is not None:
+        return None
+    order = Submission(driver.submission_id, number)
+    return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", submit=order, again_in=0.0)
+
+
+def running(snapshot: Snapshot, settings: Settings) -> Step:
+    """The driver runs, or at least nobody says otherwise."""
+    status = snapshot.job.status
+    driver = status.driver
+    assert driver is not None
+    changes: dict[str, Any] = {"driver": driver.model_copy(update={"state": "Submitted"})}
+    if status.start_time is None:
+        changes["start_time"] = snapshot.now
+    message = f"attempt {status.attempt} runs"
+    if snapshot.head is None:
+        message += "; Ray's head does not answer at present"
+    return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
+
+
+def _phase(snapshot: Snapshot) -> Phase:
+    """Recovering until it runs again; what was suspended starts."""
+    return "Recovering" if snapshot.job.status.phase in ("Running", "Recovering") else "Starting"
+
+
+def _old_workers(snapshot: Snapshot) -> list[Manifest]:
+    """Worker pods of before the failure: those that were made before the decision."""
+    decided = snapshot.job.status.recovery.decided
+    return [pod for pod in snapshot.pods_of(names.WORKER) if decided and _since(pod) <= decided]
+
+
+def _since(pod: Manifest) -> datetime:
+    return datetime.fromisoformat(pod["metadata"]["creationTimestamp"])

@@ -1,0 +1,128 @@
+"""From what was decided to what the status says. Conditions follow the phase, so they cannot contradict it."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rljob_api.conditions import Aspect, Note, Reason
+from rljob_api.v1alpha1 import Condition, RLJobStatus
+from rljob_operator import reward_models
+from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
+from rljob_operator.decide.step import Step
+from rljob_operator.kube.kinds import DEPLOYMENT
+from rljob_operator.plan import Event
+from rljob_operator.snapshot import Snapshot
+
+_STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING)
+_ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
+
+Said = tuple[str, bool, str, str]
+"""Type, whether it holds, reason, message."""
+
+
+def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
+    """The status after this step: what the snapshot shows, what the step changes, and the conditions of both."""
+    job, head = snapshot.job, snapshot.head
+    facts = {
+        "observed_generation": job.generation,
+        "phase": step.phase,
+        "cluster": cluster_status(snapshot),
+        "reward_models": reward_models.statuses(snapshot) if job.problem is None else job.status.reward_models,
+        "progress": (head and head.progress) or job.status.progress,
+        "checkpoint": (head and head.checkpoint) or job.status.checkpoint,
+    }
+    status = job.status.model_copy(update=facts | step.status)
+    conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
+    return status.model_copy(update={"conditions": conditions})
+
+
+def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
+    """What a person should read about the way from one status to the next: each transition once."""
+    return tuple(_events(old, new))
+
+
+def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator[Said]:
+    phase, why = step.phase, (step.reason, step.message)
+    stalled = phase == "Failed" or step.reason in _STALLED
+    yield ("Ready", phase in ("Running", "Succeeded"), *why)
+    yield ("ClusterReady", *_cluster(snapshot))
+    if status.reward_models:
+        yield ("RewardModelsReady", *_reward_models(snapshot))
+    yield ("Running", *_when(phase == "Running", why, Aspect.NOT_RUNNING))
+    yield ("CheckpointAvailable", *_checkpoint(status))
+    yield ("Suspended", *_when(phase == "Suspended", why, Aspect.NOT_SUSPENDED))
+    yield ("Succeeded", *_when(phase == "Succeeded", why, Aspect.NOT_FINISHED if phase != "Failed" else Aspect.FAILED))
+    yield ("Failed", *_when(phase == "Failed", why, Aspect.NOT_FAILED))
+    yield ("Reconciling", *_when(phase in _ON_THE_WAY and not stalled, why, Aspect.SETTLED))
+    yield ("Stalled", *_when(stalled, why, Aspect.NOT_STALLED))
+
+
+def _cluster(snapshot: Snapshot) -> tuple[bool, str, str]:
+    if snapshot.cluster is None:
+        return False, Aspect.NO_CLUSTER, ""
+    if snapshot.job.problem is not None:
+        return False, Reason.SPEC_NOT_READABLE, ""
+    return (
+        (True, Aspect.ALL_PODS_READY, "head and workers are ready")
+        if is_ready(snapshot)
+        else (False, Aspect.PODS_NOT_READY, waiting_for(snapshot))
+    )
+
+
+def _reward_models(snapshot: Snapshot) -> tuple[bool, str, str]:
+    if snapshot.job.problem is not None:
+        return False, Reason.SPEC_NOT_READABLE, ""
+    if not snapshot.children.get(DEPLOYMENT):
+        return False, Aspect.NO_SERVERS, ""
+    return (
+        (True, Aspect.ALL_SERVERS_READY, "all servers of all reward models are ready")
+        if reward_models.all_ready(snapshot)
+        else (False, Aspect.SERVERS_NOT_READY, reward_models.waiting_for(snapshot))
+    )
+
+
+def _checkpoint(status: RLJobStatus) -> tuple[bool, str, str]:
+    if status.checkpoint is None:
+        return False, Aspect.NONE_YET, ""
+    return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
+
+
+def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:
+    return (True, *why) if holds else (False, otherwise, "")
+
+
+def _condition(snapshot: Snapshot, said: Said) -> Condition:
+    kind, holds, reason, message = said
+    word, before = "True" if holds else "False", snapshot.job.condition(kind)
+    since: datetime = before.last_transition_time if before and before.status == word else snapshot.now
+    return Condition(
+        type=kind, status=word, reason=reason, message=message, last_transition_time=since,
+        observed_generation=snapshot.job.generation,
+    )  # fmt: skip
+
+
+_TOLD = {
+    "Running": False,
+    "Suspended": False,
+    "Succeeded": False,
+    "Failed": True,
+    "Stalled": True,
+    "ClusterReady": False,
+    "RewardModelsReady": False,
+}
+"""Conditions whose becoming true is an event, and whether it is a warning."""
+
+
+def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    before = {each.type: each.status for each in old.conditions}
+    if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
+        ready = next(each for each in new.conditions if each.type == "Ready")
+        yield Event(ready.reason, ready.message, warning=True)
+    if new.attempt != old.attempt:
+        yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
+    for condition in new.conditions:
+        turned = condition.status == "True" != before.get(condition.type)
+        doubled = condition.type == "Stalled" and new.phase == "Failed"
+        if condition.type in _TOLD and turned and not doubled:
+            yield Event(condition.reason, condition.message, _TOLD[condition.type])
+    if new.checkpoint is not None and old.checkpoint is None:
+        yield Event(Note.CHECKPOINT_SAVED, f"the first checkpoint, of step {new.checkpoint.step}")

@@ -1,0 +1,88 @@
+"""The gate of jobs that should not run now: suspended, past their deadline, or on the RayCluster of an older spec.
+
+ask the driver for a checkpoint ──> it ends, or evictionGracePeriod passes ──> delete what has pods ──> wait for them
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from rljob_api import parse_duration
+from rljob_api.conditions import Reason
+from rljob_operator import names
+from rljob_operator.cluster_state import pods_left
+from rljob_operator.decide.ending import reward_models, what_runs
+from rljob_operator.decide.failing import settled
+from rljob_operator.decide.step import Step
+from rljob_operator.render import spec_digest
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot
+
+STOP_POLL_SECONDS = 1.0
+
+
+def stopping(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    spec = snapshot.job.spec
+    if spec.suspend:
+        return _stop(snapshot, Reason.SUSPENDED, "spec.suspend is true")
+    if _is_outdated(snapshot):
+        return _stop(snapshot, Reason.SPEC_CHANGED, "the RayCluster was made for the spec as it was before")
+    since = snapshot.job.status.start_time
+    if spec.active_deadline is None or since is None:
+        return None
+    if snapshot.now - since < timedelta(seconds=parse_duration(spec.active_deadline)):
+        return None
+    return _stop(snapshot, Reason.DEADLINE_EXCEEDED, f"spec.activeDeadline of {spec.active_deadline} has passed")
+
+
+def _is_outdated(snapshot: Snapshot) -> bool:
+    """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone."""
+    made_for = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {}).get(names.SPEC_ANNOTATION)
+    return made_for is not None and made_for != spec_digest(snapshot.job.spec)
+
+
+def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
+    driver = snapshot.job.status.driver
+    if snapshot.cluster is None and not snapshot.pods and not list(reward_models(snapshot)):
+        return _stopped(snapshot, reason, why)
+    live = driver is not None and driver.state != "Ended" and driver.cluster_uid == snapshot.cluster_uid
+    asked = driver.stop_requested if driver is not None else None
+    if driver is not None and live and asked is None and _has_ended(snapshot):
+        # The status says so before the cluster goes: a job that is resumed meanwhile has lost nothing.
+        changes = {"driver": driver.model_copy(update={"state": "Ended"})}
+        return Step("Suspending", reason, f"{why}: the driver has ended", changes, again_in=0.0)
+    if driver is None or not live or _has_ended(snapshot):
+        return _give_back(snapshot, reason, f"{why}: waiting for {pods_left(snapshot)} to end")
+    if asked is None:
+        changes = {"driver": driver.model_copy(update={"stop_requested": snapshot.now})}
+        message = f"{why}: the driver is asked for a checkpoint"
+        return Step("Suspending", reason, message, changes, stop=True, again_in=STOP_POLL_SECONDS)
+    left = _grace_left(snapshot, asked)
+    if left <= 0:
+        return _give_back(snapshot, reason, f"{why}: the driver did not stop within recovery.evictionGracePeriod")
+    message = f"{why}: the driver saves a checkpoint"
+    return Step("Suspending", reason, message, again_in=min(left, STOP_POLL_SECONDS))
+
+
+def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
+    """Nothing runs any more. What failed before is forgotten: the next start is a fresh one."""
+    status = snapshot.job.status
+    changes: dict[str, Any] = {"recovery": settled(status.recovery)}
+    if status.driver is not None:
+        changes["driver"] = status.driver.model_copy(update={"state": "Ended"})
+    if reason == Reason.SUSPENDED:
+        return Step("Suspended", reason, why, changes, deployed=False)
+    return Step("Failed", reason, why, changes | {"completion_time": snapshot.now}, deployed=False)
+
+
+def _give_back(snapshot: Snapshot, reason: str, message: str) -> Step:
+    return Step("Suspending", reason, message, delete=tuple(what_runs(snapshot)), again_in=STOP_POLL_SECONDS)
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    head = snapshot.head
+    return head is not None and (head.driver is None or head.driver.state.is_final)
+
+
+def _grace_left(snapshot: Snapshot, asked: datetime) -> float:
+    grace = parse_duration(snapshot.job.spec.recovery.eviction_grace_period)
+    return grace - (snapshot.now - asked).total_seconds()

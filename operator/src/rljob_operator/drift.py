@@ -1,0 +1,51 @@
+"""Whether an object still is what we made of it. So a reconcile that changes nothing writes nothing."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.names import DIGEST_ANNOTATION
+
+
+def stamped(manifest: Manifest) -> Manifest:
+    """With a digest of itself: what an older operator made differently, or what has left the manifest, shows."""
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest(content: Any) -> str:
+    """content: JSON. The order of keys is no matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:
+    """Whether `found` lacks something that `wanted`, which is stamped, says."""
+    return found is None or not _holds(found, wanted)
+
+
+# Kubernetes leaves fields out whose value is empty: "", 0, false, {} and [] are the same to it as nothing.
+def _holds(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            _holds(found.get(key), value)
+            for key, value in wanted.items()
+            if value not in ({}, []) and (value or found.get(key))
+        )
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_holds, found, wanted))
+    return bool(found == wanted) or _same_quantity(found, wanted)
+
+
+def _same_quantity(found: Any, wanted: Any) -> bool:
+    """The API server writes 1000m as 1."""
+    if not (isinstance(found, str) and isinstance(wanted, str)):
+        return False
+    try:
+        return bool(parse_quantity(found) == parse_quantity(wanted))
+    except ValueError:
+        return False

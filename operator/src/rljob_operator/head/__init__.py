@@ -1,0 +1,31 @@
+"""The head pod of a job's Ray cluster, as the operator calls it.
+
+    RayJobs --> Ray's dashboard, port 8265: starts, watches and stops drivers
+    Agent   --> rljob agent,     port 8900: progress, checkpoints, exit records; it answers while the driver is dead
+
+A call ends within its deadline. It answers, or raises one of two: HeadUnreachable, nobody is there or able to answer,
+so try again; HeadRefused, somebody said no or said nothing sensible, so look into it.
+
+The clients share a session of the caller's, and waiting for a connection of it counts against the deadline: give it
+`TCPConnector(limit=0)`, or heads that hang make others look unreachable.
+"""
+
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT, HeadAddress, head_service
+from rljob_operator.head.agent import Agent, LastExit
+from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
+from rljob_operator.head.ray_jobs import RayJob, RayJobs, RayJobState
+
+__all__ = [
+    "AGENT_PORT",
+    "RAY_PORT",
+    "Agent",
+    "HeadAddress",
+    "HeadError",
+    "HeadRefused",
+    "HeadUnreachable",
+    "LastExit",
+    "RayJob",
+    "RayJobState",
+    "RayJobs",
+    "head_service",
+]

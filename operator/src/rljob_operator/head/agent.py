@@ -1,0 +1,71 @@
+"""`rljob agent`, which serves what the driver writes to the volume."""
+
+from typing import Annotated, NamedTuple
+
+import aiohttp
+from pydantic import BaseModel, Field, TypeAdapter
+
+from rljob_api.contract import ExitRecord
+from rljob_api.v1alpha1 import CheckpointStatus, Progress
+from rljob_operator.head.endpoint import DEADLINE_SECONDS, Endpoint
+from rljob_operator.head.errors import HeadRefused
+
+
+class LastExit(NamedTuple):
+    """attempt: number of the newest that began on this volume; 0 before the first.
+
+    record: how it ended; None where it has not, or ended without a word.
+    heartbeat: another number every few seconds while its driver lives; None before its first sign of life.
+    """
+
+    attempt: int
+    record: ExitRecord | None
+    heartbeat: int | None = None
+
+
+class _Checkpoints(BaseModel):
+    checkpoints: list[CheckpointStatus]
+
+
+class _Exit(BaseModel):
+    attempt: Annotated[int, Field(ge=0)]
+    exit: ExitRecord | None
+    heartbeat: int | None = None  # agents of older images say nothing of it
+
+
+_PROGRESS, _CHECKPOINTS, _EXIT = TypeAdapter(Progress), TypeAdapter(_Checkpoints), TypeAdapter(_Exit)
+
+
+class Agent:
+    """The agent of one run."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, token: str, deadline: float = DEADLINE_SECONDS
+    ) -> None:  # fmt: skip
+        self._agent = Endpoint(session, "the agent", url, token, deadline)
+
+    async def progress(self) -> Progress | None:
+        """What the newest driver reported last; None before the first report."""
+        try:
+            content = await self._agent.call("GET", "/v1/progress")
+        except HeadRefused as error:
+            if error.status == 404:
+                return None
+            raise
+        return self._agent.parse(_PROGRESS, content)
+
+    async def newest_checkpoint(self) -> CheckpointStatus | None:
+        """The one that the next attempt continues from."""
+        found = self._agent.parse(_CHECKPOINTS, await self._agent.call("GET", "/v1/checkpoints"))
+        return found.checkpoints[-1] if found.checkpoints else None
+
+    async def last_exit(self) -> LastExit:
+        ended = self._agent.parse(_EXIT, await self._agent.call("GET", "/v1/exit"))
+        return LastExit(ended.attempt, ended.exit, ended.heartbeat)
+
+    async def request_checkpoint(self, *, stop: bool) -> None:
+        """Ask the driver for a checkpoint after its step, and to end after it with code 76 where `stop`.
+
+        Each call is a request of its own; one that the driver has not begun yet is replaced.
+        """
+        await self._agent.call("POST", "/v1/checkpoint", params={"stop": str(stop).lower()})

@@ -1,0 +1,134 @@
+"""Head pods on behalf of their jobs: asked at most every poll_seconds, and told what a plan says."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+import structlog
+
+from rljob_api import parse_duration
+from rljob_operator import names, tokens
+from rljob_operator.head import Agent, HeadAddress, HeadError, RayJobs
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import Key
+from rljob_operator.plan import Submission
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import HeadReport
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Known:
+    """The last report of one submission. until: when it is too old, by the loop's clock."""
+
+    submission: str
+    until: float
+    report: HeadReport | None
+    pulse: "_Pulse"
+
+
+@dataclass(slots=True)
+class _Pulse:
+    """Signs of life of one driver, by our own clock: that of the volume may be another.
+
+    silent: seconds between looks that found the same heartbeat. looked: when the last one answered.
+    """
+
+    heartbeat: int | None = None
+    silent: float = 0.0
+    looked: float = 0.0
+
+    def look(self, heartbeat: int | None, longest: float) -> float:
+        """Seconds of silence so far. longest: between two looks; what is longer was a pause of ours."""
+        now = _now()
+        same = heartbeat is not None and heartbeat == self.heartbeat
+        self.silent = self.silent + min(now - self.looked, longest) if same else 0.0
+        self.heartbeat, self.looked = heartbeat, now
+        return self.silent
+
+
+class Heads:
+    """session: shared by all calls."""
+
+    def __init__(self, session: aiohttp.ClientSession, address: HeadAddress, settings: Settings) -> None:
+        self._session, self._address, self._settings = session, address, settings
+        self._known: dict[Key, _Known] = {}
+
+    async def report(self, job: Job) -> HeadReport | None:
+        """What is known of the last attempt; None where Ray's head does not answer."""
+        driver, key = job.status.driver, Key(job.namespace, job.name)
+        if driver is None:
+            return None
+        known = self._known.get(key)
+        if known is None or known.submission != driver.submission_id or known.until <= _now():
+            pulse = known.pulse if known is not None and known.submission == driver.submission_id else _Pulse()
+            report = await self._ask(job, driver.submission_id, pulse)
+            known = _Known(driver.submission_id, _now() + self._settings.poll_seconds, report, pulse)
+            self._known[key] = known
+        return known.report
+
+    async def submit(self, job: Job, submission: Submission) -> None:
+        entrypoint = (
+            f"rljob driver --job {names.JOB_FOLDER}/{names.JOB_FILE} --dir {names.VOLUME_FOLDER}"
+            f" --attempt {submission.attempt}"
+        )
+        grace = parse_duration(job.spec.recovery.eviction_grace_period)
+        await self._ray(job).submit(submission.id, entrypoint, stop_wait=round(grace), metadata={"rljob": job.name})
+        self.forget(job)
+
+    async def stop(self, job: Job) -> None:
+        """Ask for a checkpoint and the driver's end. One who does not listen is ended with its cluster."""
+        await self._quietly(job, self._agent(job).request_checkpoint(stop=True))
+        self.forget(job)
+
+    async def end(self, job: Job, submission: str) -> None:
+        """End a driver that does not listen. It may take its time: the next attempt fences it off."""
+        await self._quietly(job, self._ray(job).stop(submission))
+        self.forget(job)
+
+    def forget(self, job: Job) -> None:
+        """What is known is old: something was asked for."""
+        if (known := self._known.get(Key(job.namespace, job.name))) is not None:
+            known.until = 0.0
+
+    async def _ask(self, job: Job, submission: str, pulse: _Pulse) -> HeadReport | None:
+        agent = self._agent(job)
+        try:
+            driver = await self._ray(job).status(submission)
+        except HeadError as error:
+            log.info("head_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
+            return None
+        progress, checkpoint, ended = await asyncio.gather(
+            self._quietly(job, agent.progress()),
+            self._quietly(job, agent.newest_checkpoint()),
+            self._quietly(job, agent.last_exit()),
+        )
+        if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
+            return HeadReport(driver, progress, checkpoint)
+        silent = pulse.look(ended.heartbeat, 2 * self._settings.poll_seconds)
+        return HeadReport(driver, progress, checkpoint, ended.record, silent)
+
+    async def _quietly(self, job: Job, call: Awaitable[T]) -> T | None:
+        """The agent's answers make a status fuller; Ray's alone decide."""
+        try:
+            return await call
+        except HeadError as error:
+            log.info("agent_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
+            return None
+
+    def _ray(self, job: Job) -> RayJobs:
+        url = self._address.ray(job.namespace, names.ray_cluster(job.name))
+        return RayJobs(self._session, url, tokens.derive(self._settings.key, job.uid, names.AUTH_TOKEN))
+
+    def _agent(self, job: Job) -> Agent:
+        url = self._address.agent(job.namespace, names.ray_cluster(job.name))
+        return Agent(self._session, url, tokens.derive(self._settings.key, job.uid, names.AGENT_TOKEN))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,54 @@
+"""What kubelet and Prometheus ask the operator, over plain HTTP.
+
+    GET /healthz    200, or 503 with the names of the checks that fail: restart me
+    GET /readyz     the same: do not count on me yet
+    GET /metrics    Prometheus
+
+All answers come from the loop that does the work: where that hangs, nobody answers.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+Checks = Mapping[str, Callable[[], bool]]
+"""By name. Each says whether all is well, at once."""
+
+
+@asynccontextmanager
+async def serve(
+    address: str, *, healthy: Checks, ready: Checks, metrics: Callable[[], bytes], content_type: str
+) -> AsyncIterator[str]:  # fmt: skip
+    """Serves while the context is open. Yields the URL.
+
+    address: host:port, or :port for every interface; port 0 is any that is free.
+    """
+    app = web.Application()
+    app.router.add_get("/healthz", _answer_to(healthy))
+    app.router.add_get("/readyz", _answer_to(ready))
+
+    async def exposition(_request: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": content_type})
+
+    app.router.add_get("/metrics", exposition)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        host, _, port = address.rpartition(":")
+        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        yield _url(*runner.addresses[0][:2])
+    finally:
+        await runner.cleanup()
+
+
+def _answer_to(checks: Checks) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(_request: web.Request) -> web.Response:
+        failed = [name for name, is_well in checks.items() if not is_well()]
+        return web.json_response({"failed": failed}, status=503 if failed else 200)
+
+    return answer
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

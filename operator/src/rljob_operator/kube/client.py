@@ -1,0 +1,175 @@
+"""The calls of the API server that the operator makes: raw JSON in and out, and no retries.
+
+    apply           server-side apply: the fields that it names are ours
+    create          only if nobody has the name
+    delete          only the object with this uid
+    patch_*         only if the object is still at this resourceVersion
+    get, list       what etcd holds now
+
+So a write is harmless when it is late or repeated. Whoever calls tries again: a queue, with backoff.
+"""
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from rljob_operator.kube.connection import Answer, Connection, Fence
+from rljob_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, Unavailable, error_from
+from rljob_operator.kube.events import Event
+from rljob_operator.kube.kinds import Kind, Manifest, Ref
+
+FIELD_MANAGER = "rljob-operator"
+PAGE = 500
+
+_METHODS = {"apply": "PATCH", "create": "POST", "delete": "DELETE", "patch": "PATCH"}
+_JSON, _APPLY, _MERGE_PATCH = "application/json", "application/apply-patch+yaml", "application/merge-patch+json"
+_NO_QUERY: Mapping[str, str] = {}
+
+Observer = Callable[[str, str, str, float], None]
+"""Told of each call: verb, resource, the answer's status or why there was none, seconds."""
+
+
+class Listing(NamedTuple):
+    items: list[Manifest]
+    resource_version: str
+
+
+def _unfenced() -> None: ...
+
+
+def _unobserved(_verb: str, _resource: str, _code: str, _seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Kube:
+    """Every method raises KubeErrors.
+
+    fence: called right before each write goes out. `dataclasses.replace(kube, fence=...)` shares the connections.
+    namespace: the only one that lists look into, where they name none; None is all.
+    timeout: seconds that one request may take, with its wait for a free connection. A list is one request a page.
+    """
+
+    connection: Connection
+    fence: Fence = field(default=_unfenced, kw_only=True)
+    observe: Observer = field(default=_unobserved, kw_only=True)
+    namespace: str | None = field(default=None, kw_only=True)
+    timeout: float = field(default=10.0, kw_only=True)
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """With a metadata.uid it changes that object only: it raises Conflict where the name is free, and Invalid where
+        another object has it.
+        """
+        ref, query = Ref.of(manifest), {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._write("apply", ref.kind, ref.path(), manifest, _APPLY, query)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        ref = Ref.of(manifest)
+        path, query = ref.kind.path(ref.namespace), {"fieldManager": FIELD_MANAGER}
+        return await self._write("create", ref.kind, path, manifest, _JSON, query)
+
+    async def delete(self, ref: Ref, grace_period: int | None = None) -> None:
+        """Its dependents go with it, later. An object that is gone, or replaced by another, counts as deleted.
+
+        grace_period: seconds, instead of the object's own.
+        """
+        if not ref.uid:
+            raise ValueError(f"deleting {ref} takes its uid")
+        options: Manifest = {"preconditions": {"uid": ref.uid}, "propagationPolicy": "Background"}
+        if grace_period is not None:
+            options["gracePeriodSeconds"] = grace_period
+        try:
+            await self._write("delete", ref.kind, ref.path(), options)
+        except NotFound:
+            return
+        except Conflict:
+            if await self._exists(ref):
+                raise
+
+    async def patch(self, ref: Ref, resource_version: str, patch: Manifest, subresource: str | None = None) -> Manifest:
+        """JSON merge patch: null removes a field, a list replaces the list. Raises Conflict if the object changed."""
+        metadata = {**patch.get("metadata", {}), "resourceVersion": resource_version}
+        path, query = ref.path(subresource), {"fieldManager": FIELD_MANAGER}
+        return await self._write("patch", ref.kind, path, {**patch, "metadata": metadata}, _MERGE_PATCH, query)
+
+    async def patch_status(self, ref: Ref, resource_version: str, patch: Manifest) -> Manifest:
+        """patch: what changes within the status."""
+        return await self.patch(ref, resource_version, {"status": patch}, "status")
+
+    async def patch_metadata(self, ref: Ref, resource_version: str, patch: Manifest) -> Manifest:
+        """patch: what changes within the metadata, such as the whole list of finalizers."""
+        return await self.patch(ref, resource_version, {"metadata": patch})
+
+    async def get(self, ref: Ref) -> Manifest:
+        """Raises NotFound also where the name belongs to another uid."""
+        found = await self._read("get", ref.kind, ref.path())
+        if ref.uid and found["metadata"]["uid"] != ref.uid:
+            raise NotFound(f"{ref} with the uid {ref.uid} is gone", status=404, reason="NotFound")
+        return found
+
+    async def list(self, kind: Kind, namespace: str | None = None, label_selector: str | None = None) -> Listing:
+        """All of them at one moment, which is the resource_version."""
+        # Page by page and consistent. resourceVersion=0 would be neither, and is no cheaper: since Kubernetes 1.34 the
+        # watch cache answers these too.
+        query = {"limit": str(PAGE)} | ({"labelSelector": label_selector} if label_selector else {})
+        path, items = kind.path(namespace or self.namespace), []
+        while True:
+            page = await self._read("list", kind, path, query)
+            # Built-in kinds leave their names out in lists.
+            items += [{**item, "apiVersion": kind.api_version, "kind": kind.name} for item in page["items"]]
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                return Listing(items, metadata["resourceVersion"])
+            query["continue"] = metadata["continue"]
+
+    async def post_event(self, event: Event) -> None:
+        """Once, however often it is called."""
+        with suppress(AlreadyExists):
+            await self.create(event.manifest())
+
+    async def _exists(self, ref: Ref) -> bool:
+        try:
+            await self.get(ref)
+        except NotFound:
+            return False
+        return True
+
+    async def _read(self, verb: str, kind: Kind, path: str, query: Mapping[str, str] = _NO_QUERY) -> Manifest:
+        return await self._call(verb, kind, self.connection.read(_url(path, query), timeout=self.timeout))
+
+    async def _write(
+        self, verb: str, kind: Kind, path: str, body: Manifest, content_type: str = _JSON,
+        query: Mapping[str, str] = _NO_QUERY,
+    ) -> Manifest:  # fmt: skip
+        content, url = json.dumps(body, separators=(",", ":")).encode(), _url(path, query)
+        sent = self.connection.write(_METHODS[verb], url, content, content_type, fence=self.fence, timeout=self.timeout)
+        return await self._call(verb, kind, sent)
+
+    async def _call(self, verb: str, kind: Kind, sent: Awaitable[Answer]) -> Manifest:
+        started, code = time.perf_counter(), "Cancelled"
+        try:
+            answer = await sent
+            code = str(answer.status)
+        except KubeError as error:
+            code = error.reason
+            raise
+        finally:
+            self.observe(verb, kind.plural, code, time.perf_counter() - started)
+        if answer.status >= 300:
+            raise error_from(answer.status, answer.headers, answer.body)
+        return _object(answer.body)
+
+
+def _url(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _object(body: bytes) -> Manifest:
+    try:
+        found: Manifest = json.loads(body)
+    except ValueError as error:
+        raise Unavailable("the answer is no JSON: is this the API server?", reason="NoJSON") from error
+    return found

@@ -1,0 +1,117 @@
+"""Everything that a call of the API server raises.
+
+KubeError
+├── Fenced          nothing was sent: this process leads no longer                     leave
+├── NotFound        404: the object, its namespace, or its kind (a missing CRD)        look again
+├── AlreadyExists   409: the name is taken                                             look at who has it
+├── Conflict        409: the object changed since it was read                          look again, decide again
+├── Forbidden       401, 403: permissions, quota, or a namespace that is going away    tell the user, try again slowly
+├── Invalid         400, 422 and the like: the object is wrong                         tell the user; it stays wrong
+└── Unavailable     5xx, 408, 410, no connection, no answer in time                    try again
+    └── Throttled   429                                                                try again after retry_after
+
+A write that ends in Unavailable may have been carried out.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Cause(NamedTuple):
+    """One of the API server's findings. field: a path such as spec.replicas, where one is to blame."""
+
+    field: str
+    message: str
+
+
+class KubeError(Exception):
+    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        causes: tuple[Cause, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.reason = reason
+        self.causes = causes
+        self.retry_after = retry_after
+
+
+class Fenced(KubeError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="Fenced")
+
+
+class NotFound(KubeError): ...
+
+
+class AlreadyExists(KubeError): ...
+
+
+class Conflict(KubeError): ...
+
+
+class Forbidden(KubeError): ...
+
+
+class Invalid(KubeError): ...
+
+
+class Unavailable(KubeError):
+    """retry_after: the seconds that the API server asked for, None where it asked for none."""
+
+
+class Throttled(Unavailable): ...
+
+
+class NoCluster(KubeError):
+    """There is no way to an API server: no kubeconfig, and this is no pod."""
+
+
+_TYPES: Mapping[int, type[KubeError]] = {
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Unavailable,  # a list's next page: the snapshot that it belongs to is compacted
+    429: Throttled,
+}
+
+
+def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
+    """What an answer other than 2xx means. The body is a Status object, or a proxy's or a filter's plain text."""
+    told = _status_of(body)
+    details = told.get("details") or {}
+    reason = told.get("reason", "")
+    causes = tuple(Cause(c.get("field", ""), c.get("message", "")) for c in details.get("causes") or ())
+    kind = _TYPES.get(status, Unavailable if status >= 500 else Invalid)
+    if reason == "AlreadyExists":
+        kind = AlreadyExists
+    return kind(
+        told.get("message") or f"HTTP {status}",
+        status=status,
+        reason=reason,
+        causes=causes,
+        retry_after=_seconds(headers.get("Retry-After")) or details.get("retryAfterSeconds"),
+    )
+
+
+def _status_of(body: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        told = None
+    return told if isinstance(told, dict) else {"message": body[:500].decode(errors="replace").strip()}
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header is not None and header.isdecimal() else None

@@ -1,0 +1,89 @@
+"""What the operator touches in the API server, and how a single object is named."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+Manifest = dict[str, Any]
+"""An object of the API server as its JSON says it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table below. plural: the resource's name in paths, lower case."""
+
+    api_version: str
+    name: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Of one object, or of a list: of one namespace, or, without a namespace, of all."""
+        root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return root + inside + "/" + "/".join(part for part in (self.plural, name, subresource) if part)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+RLJOB = Kind("rljob.dev/v1alpha1", "RLJob", "rljobs")
+RAY_CLUSTER = Kind("ray.io/v1", "RayCluster", "rayclusters")
+POD = Kind("v1", "Pod", "pods")
+SERVICE = Kind("v1", "Service", "services")
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
+SECRET = Kind("v1", "Secret", "secrets")
+VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+NODE = Kind("v1", "Node", "nodes", namespaced=False)
+DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+EVENT = Kind("events.k8s.io/v1", "Event", "events")
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+
+KINDS = {
+    (kind.api_version, kind.name): kind
+    for kind in (
+        RLJOB, RAY_CLUSTER, POD, SERVICE, CONFIG_MAP, SECRET, VOLUME_CLAIM, NODE, DEPLOYMENT, NETWORK_POLICY,
+        DISRUPTION_BUDGET, EVENT, LEASE,
+    )
+}  # fmt: skip
+
+
+class Key(NamedTuple):
+    """Where an object lives. The namespace of one that has none is empty."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        metadata = manifest["metadata"]
+        return cls(metadata.get("namespace", ""), metadata["name"])
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One object. uid: which of those that had the name one after another; empty means whichever has it now."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str = ""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        kind = KINDS[manifest["apiVersion"], manifest["kind"]]
+        return cls(kind, *Key.of(manifest), manifest["metadata"].get("uid", ""))
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    def path(self, subresource: str | None = None) -> str:
+        return self.kind.path(self.namespace, self.name, subresource)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"

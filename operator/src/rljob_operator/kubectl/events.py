@@ -1,0 +1,79 @@
+"""`kubectl rljob events`: of the job and of what was made for it, in one order."""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Annotated
+
+import typer
+
+from rljob_operator import names
+from rljob_operator.kubectl.calls import Context, Kubectl, Manifest, Namespace
+from rljob_operator.kubectl.jobs import Job, job_named, moment
+
+_TIMES = ("lastTimestamp", "eventTime", "firstTimestamp")
+"""Which of them an event has depends on who wrote it."""
+
+
+def events(
+    name: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """What happened to the job, its pods, its RayCluster and its volume's claim."""
+    kubectl = Kubectl(namespace, context)
+    job = job_named(kubectl, name)
+    found = events_about(job, kubectl.get("events")["items"])
+    for event in chain(found, _later(kubectl, job, found) if follow else ()):
+        kind, reason, about, message = cells(event)
+        typer.echo(f"{time_of(event):%Y-%m-%dT%H:%M:%SZ}  {kind:<7}  {reason:<18}  {about}  {message}")
+
+
+def cells(event: Manifest) -> tuple[str, str, str, str]:
+    """Type, reason, object and message."""
+    about, times = event["involvedObject"], event.get("count") or 1
+    again = f" ({times} times)" if times > 1 else ""
+    return event["type"], event["reason"], f"{about['kind']}/{about['name']}", f"{event.get('message', '')}{again}"
+
+
+def events_about(job: Job, found: Iterable[Manifest]) -> list[Manifest]:
+    """Oldest first. Events outlive what they are about: those of an earlier job of the name are left out."""
+    born = moment(job.manifest["metadata"]["creationTimestamp"])
+    return sorted((event for event in found if _is_about(job, event) and time_of(event) >= born), key=_order)
+
+
+def _is_about(job: Job, event: Manifest) -> bool:
+    """Pods go by KubeRay's names, for those that are gone have no labels any more."""
+    about = event["involvedObject"]
+    kind, name = about["kind"], about["name"]
+    return (
+        (kind == "RLJob" and about.get("uid") == job.manifest["metadata"]["uid"])
+        or (kind == "Pod" and re.fullmatch(rf"{re.escape(job.name)}-(head|\w+-worker)-\w{{5}}", name) is not None)
+        or (kind == "RayCluster" and name == names.ray_cluster(job.name))
+        or (kind == "PersistentVolumeClaim" and name == names.claim(job.name))
+    )
+
+
+def time_of(event: Manifest) -> datetime:
+    told = next((event[each] for each in _TIMES if event.get(each)), event["metadata"]["creationTimestamp"])
+    return moment((event.get("series") or {}).get("lastObservedTime") or told).astimezone(UTC)
+
+
+def _order(event: Manifest) -> tuple[datetime, int]:
+    """Times have whole seconds, versions count."""
+    return time_of(event).replace(microsecond=0), int(event["metadata"]["resourceVersion"])
+
+
+def _later(kubectl: Kubectl, job: Job, known: Iterable[Manifest]) -> Iterator[Manifest]:
+    seen = {_version(event) for event in known}
+    while True:
+        for change, event in kubectl.watch("events"):
+            if change != "DELETED" and _version(event) not in seen and events_about(job, [event]):
+                seen.add(_version(event))
+                yield event
+
+
+def _version(event: Manifest) -> tuple[str, str]:
+    return event["metadata"]["uid"], event["metadata"]["resourceVersion"]

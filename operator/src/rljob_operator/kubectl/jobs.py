@@ -1,0 +1,106 @@
+"""One RLJob, read for people: from JSON, so that an older plugin shows what a newer operator wrote."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+
+from rljob_operator.kubectl.calls import RLJOBS, Kubectl, Manifest, NotFound, Problem
+from rljob_operator.kubectl.show import span
+
+FINISHED = ("Succeeded", "Failed")
+
+_SINCE = {"Running": "Running", "Suspended": "Suspended", "Succeeded": "Succeeded", "Failed": "Failed"}
+"""Conditions that become true with a phase; with any other, Reconciling does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An RLJob at `now`."""
+
+    manifest: Manifest
+    now: datetime
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.manifest["metadata"]["namespace"])
+
+    @property
+    def spec(self) -> Manifest:
+        return self.manifest.get("spec") or {}
+
+    @property
+    def status(self) -> Manifest:
+        return self.manifest.get("status") or {}
+
+    def part(self, name: str) -> Manifest:
+        """An object of the status; empty where there is none."""
+        return self.status.get(name) or {}
+
+    @property
+    def phase(self) -> str:
+        """Empty until an operator has seen it."""
+        return str(self.status.get("phase", ""))
+
+    def condition(self, kind: str) -> Manifest:
+        return next((each for each in self.status.get("conditions", ()) if each["type"] == kind), {})
+
+    @property
+    def reason(self) -> str:
+        return str(self.condition("Ready").get("reason", ""))
+
+    @property
+    def message(self) -> str:
+        return str(self.condition("Ready").get("message", ""))
+
+    @property
+    def phase_began(self) -> str | None:
+        return self.condition(_SINCE.get(self.phase, "Reconciling")).get("lastTransitionTime")
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the status speaks of the spec as it is now."""
+        return int(self.status.get("observedGeneration", 0)) >= int(self.manifest["metadata"]["generation"])
+
+    @property
+    def step(self) -> str:
+        progress = self.part("progress")
+        return f"{progress.get('step', 0)}/{progress['totalSteps']}" if progress.get("totalSteps") else ""
+
+    @property
+    def eta(self) -> str:
+        eta = self.part("progress").get("eta")
+        return self.until(eta) if eta and self.phase == "Running" else ""
+
+    def ago(self, when: str | None) -> str:
+        """Empty where there is no such time."""
+        return span((self.now - moment(when)).total_seconds()) if when else ""
+
+    def until(self, when: str | None) -> str:
+        return span((moment(when) - self.now).total_seconds()) if when else ""
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def read(manifest: Manifest) -> Job:
+    return Job(manifest, datetime.now(UTC))
+
+
+def job_named(kubectl: Kubectl, name: str) -> Job:
+    try:
+        return read(kubectl.get(RLJOBS, name))
+    except NotFound:
+        others = (item["metadata"]["name"] for item in kubectl.get(RLJOBS)["items"])
+        raise Problem(_no_such(name, kubectl.current_namespace(), others)) from None
+
+
+def _no_such(name: str, namespace: str, others: Iterable[str]) -> str:
+    close = get_close_matches(name, list(others), n=1)
+    missing = f"there is no RLJob {name} in namespace {namespace}"
+    return f"{missing}; did you mean {close[0]}?" if close else f"{missing}; see kubectl rljob list --all-namespaces"

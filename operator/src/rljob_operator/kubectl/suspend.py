@@ -1,0 +1,81 @@
+"""`kubectl rljob suspend` and `resume`: spec.suspend, written as the user."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, NotFound, Problem
+from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
+
+Wait = Annotated[bool, typer.Option("--wait", help="Until it is so.")]
+
+
+def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
+    """Save a checkpoint, stop, and give back everything but the volume."""
+    kubectl = Kubectl(namespace, context)
+    job = _set(kubectl, job_named(kubectl, name), suspended=True)
+    if wait:
+        job = _wait(kubectl, job, "Suspended")
+    if job.is_seen and job.phase == "Suspended":
+        typer.echo(f"{name} is suspended; {_goes_on(job)}")
+    else:
+        typer.echo(f"{name} will save a checkpoint and give back its pods; --wait waits for that")
+
+
+def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
+    """Start a suspended job again, from its newest checkpoint."""
+    kubectl = Kubectl(namespace, context)
+    job = _set(kubectl, job_named(kubectl, name), suspended=False)
+    if wait:
+        job = _wait(kubectl, job, "Running")
+    if job.is_seen and job.phase == "Running":
+        typer.echo(f"{name} runs: attempt {job.status['attempt']}")
+    else:
+        typer.echo(f"{name} starts; {_goes_on(job)}; --wait waits until it runs")
+
+
+def _goes_on(job: Job) -> str:
+    saved = job.part("checkpoint")
+    return f"it goes on from step {saved['step']}" if saved else "it begins at step 0"
+
+
+def _set(kubectl: Kubectl, job: Job, *, suspended: bool) -> Job:
+    if job.phase in FINISHED:
+        raise Problem(f"{job.name} has {job.phase.lower()} ({job.reason}), which is final; create another job")
+    if bool(job.spec.get("suspend")) == suspended:
+        return job
+    return read(kubectl.patch(RLJOBS, job.name, {"spec": {"suspend": suspended}}))
+
+
+def _wait(kubectl: Kubectl, job: Job, phase: str) -> Job:
+    """What the operator says meanwhile goes to stderr."""
+    said = ""
+    for now in _versions(kubectl, job):
+        if not now.is_seen:
+            continue
+        if now.phase == phase:
+            return now
+        if now.phase in FINISHED:
+            raise Problem(f"{now.name} has {now.phase.lower()} meanwhile ({now.reason}): {now.message}")
+        if now.message != said:
+            said = now.message
+            typer.echo(f"{now.phase}: {said}", err=True)
+    raise AssertionError("versions have no end")
+
+
+def _versions(kubectl: Kubectl, job: Job) -> Iterator[Job]:
+    """The job as it is and as it becomes, for ever."""
+    uid = job.manifest["metadata"]["uid"]
+    try:
+        while True:
+            yield job
+            for change, manifest in kubectl.watch_rljob(job.manifest):
+                if change == "DELETED":
+                    raise NotFound
+                yield read(manifest)
+            job = read(kubectl.get(RLJOBS, job.name))
+            if job.manifest["metadata"]["uid"] != uid:
+                raise NotFound
+    except NotFound:
+        raise Problem(f"{job.name} was deleted meanwhile") from None

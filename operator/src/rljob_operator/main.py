@@ -1,0 +1,193 @@
+"""`rljob-operator run`: the process.
+
+kopf ── watches ──> store ──changed keys──> queue ── workers ──> reconcile      (the leader's queue alone is started)
+lists, every RESYNC_SECONDS ──^                    └── the API server, fenced by the lease ── Ray's heads
+
+Followers keep their store warm and decide nothing. A leader that loses its lease ends at once, in the middle of
+whatever it does: each write is harmless when it is the last one, and a new process starts clean.
+"""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import aiohttp
+import kopf
+import structlog
+
+from rljob_operator.head import HeadAddress
+from rljob_operator.heads import Heads
+from rljob_operator.health import serve
+from rljob_operator.key import operator_key
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import Conflict, KubeError
+from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.lease import LeaderLease
+from rljob_operator.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.perform import Performer
+from rljob_operator.queue import WorkQueue
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.settings import Settings
+from rljob_operator.store import Store
+from rljob_operator.watches import list_all, login, register
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+LEASE_NAME = "rljob-operator"
+
+RESYNC_SECONDS = 300.0
+RETRY_SECONDS = 2.0
+HUNG_SECONDS = 300.0
+STOP_SECONDS = 20.0
+"""How long reconciles that have begun may take when the operator is told to end."""
+
+LOST_LEASE = 1
+"""Exit code of a leader that is none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """namespaces: empty for all. listen: address of /healthz, /readyz and /metrics."""
+
+    settings: Settings
+    namespaces: tuple[str, ...]
+    listen: str
+    workers: int = 32
+
+
+class Operator:
+    """The parts, wired. Each knows nothing of its owner."""
+
+    def __init__(self, options: Options, connection: Connection, session: aiohttp.ClientSession) -> None:
+        self._options, self._connection, self._session = options, connection, session
+        self.store, self.listed = Store(), False
+        self.metrics = Metrics()
+        self._reads = Kube(connection, observe=self.metrics.api_call)
+        self.lease = LeaderLease(self._reads, options.settings.operator_namespace, LEASE_NAME)
+        self._kube = replace(self._reads, fence=self.lease.fence)
+        self.queue: WorkQueue[Key] = WorkQueue(
+            self._work, workers=options.workers, waited=self.metrics.queue_waited, failed=self._failed
+        )
+        self._reconciler: Reconciler | None = None
+        self.metrics.read(jobs=self._phases, queue_depth=self.queue.__len__, leader=self.lease.held)
+
+    async def lead(self) -> None:
+        """Become the leader, learn everything, then work until the lease is lost."""
+        await _patiently(self._list)
+        self.listed = True
+        await self.lease.acquire()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.lease.keep(lost=lambda: os._exit(LOST_LEASE)))
+            group.create_task(self._begin())
+
+    async def _begin(self) -> None:
+        key = await _patiently(lambda: operator_key(self._kube, self._options.settings.operator_namespace))
+        settings = self._options.settings.model_copy(update={"key": key})
+        heads = Heads(self._session, HeadAddress(settings.head_url), settings)
+        performer = Performer(self._kube, heads, self.store)
+        self._reconciler = Reconciler(self.store, heads, performer, settings, self.metrics.restarted)
+        await _patiently(self._list)  # what happened since the first lists, and no watch told
+        self.changed(set(self.store.all(RLJOB)))
+        self.queue.start()
+
+    def changed(self, keys: set[Key]) -> None:
+        for key in keys:
+            self.queue.add(key)
+
+    async def resync(self) -> None:
+        """Find what the watches have missed."""
+        while True:
+            await asyncio.sleep(RESYNC_SECONDS)
+            with suppress(KubeError):  # the next one may work; the watches go on meanwhile
+                self.changed(await self._list())
+
+    async def _list(self) -> set[Key]:
+        return await list_all(self._reads, self.store, self._options.namespaces)
+
+    async def _work(self, key: Key) -> None:
+        assert self._reconciler is not None
+        with self.metrics.reconcile():
+            again = await self._reconciler.reconcile(key)
+        if again is not None:
+            self.queue.add_after(key, again)
+
+    def served(self) -> AbstractAsyncContextManager[str]:
+        """What kubelet and Prometheus ask. A reconcile far longer than any deadline calls for a new process."""
+        return serve(
+            self._options.listen,
+            healthy={"no reconcile hangs": lambda: self.queue.longest_run() < HUNG_SECONDS},
+            ready={"everything is listed": lambda: self.listed},
+            metrics=self.metrics.exposition,
+            content_type=CONTENT_TYPE,
+        )
+
+    def _phases(self) -> Mapping[str, int]:
+        return Counter(job.get("status", {}).get("phase", "Pending") for job in self.store.all(RLJOB).values())
+
+    def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
+        level = log.info if isinstance(error, Conflict) else log.warning
+        level("reconcile_failed", job=str(key), error=f"{type(error).__name__}: {error}", again_in=round(seconds, 1))
+
+
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """However long the API server takes to answer."""
+    while True:
+        try:
+            return await work()
+        except KubeError as error:
+            log.warning("start_delayed", error=str(error), again_in=RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def run(options: Options) -> None:
+    """Until SIGTERM or SIGINT."""
+    watching, over = asyncio.Event(), asyncio.Event()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with await Connection.open() as connection, aiohttp.ClientSession(connector=connector) as session:
+        operator = Operator(options, connection, session)
+        async with operator.served() as url:
+            log.info("operator_started", url=url, namespaces=options.namespaces or "all")
+            watch = asyncio.create_task(_watch(operator, connection, options, watching, over))
+            tasks = [watch, *map(asyncio.create_task, (operator.lead(), operator.resync(), _asked_to_end(watching)))]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await operator.queue.stop(STOP_SECONDS)
+            await operator.lease.release()
+            over.set()  # kopf goes last, for it cancels every task that began after it did
+            await asyncio.wait([watch], timeout=STOP_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for task in done:
+                task.result()
+
+
+async def _asked_to_end(watching: asyncio.Event) -> None:
+    """kopf would end at once, in the midst of our work: so its handlers of signals are replaced by ours."""
+    await watching.wait()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    await asked.wait()
+
+
+async def _watch(
+    operator: Operator, connection: Connection, options: Options, watching: asyncio.Event, over: asyncio.Event
+) -> None:
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    login(registry, connection)
+    register(registry, settings, operator.store, operator.changed)
+    await kopf.operator(
+        registry=registry, settings=settings, standalone=True, ready_flag=watching, stop_flag=over,
+        identity=cast(Any, operator.lease.identity),  # else it asks for the user's name, and a pod's user may have none
+        clusterwide=not options.namespaces, namespaces=options.namespaces,
+    )  # fmt: skip

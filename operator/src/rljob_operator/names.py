@@ -1,0 +1,64 @@
+"""Names of everything that belongs to an RLJob, each derived from the job's, so that creating twice makes one."""
+
+from collections.abc import Mapping
+
+GROUP = "rljob.dev"
+MANAGER = "rljob-operator"
+MANAGER_NAME = f"{GROUP}/operator"
+"""What spec.managedBy says of jobs that are ours; so does its absence."""
+
+FINALIZER = f"{GROUP}/cleanup"
+
+JOB_LABEL = f"{GROUP}/job"
+"""On every child: the name of its RLJob, which lives in the same namespace."""
+
+ROLE_LABEL = f"{GROUP}/role"
+REWARD_MODEL_LABEL = f"{GROUP}/reward-model"
+"""On the pods of a reward model: its name in the spec."""
+
+DIGEST_ANNOTATION = f"{GROUP}/digest"
+RENDERER_ANNOTATION = f"{GROUP}/renderer"
+SPEC_ANNOTATION = f"{GROUP}/spec"
+"""On a RayCluster: a digest of what of the spec may not change while it lives."""
+
+HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
+HEAD_CONTAINER, WORKER_CONTAINER, AGENT_CONTAINER, SERVER_CONTAINER = "ray-head", "ray-worker", "agent", "vllm"
+
+VOLUME_FOLDER = "/checkpoints"
+JOB_FOLDER = "/etc/rljob/job"
+TOKEN_FOLDER = "/etc/rljob/auth"
+JOB_FILE = "job.json"
+AUTH_TOKEN, AGENT_TOKEN = "auth_token", "agent_token"
+
+
+def labels(job: str) -> Mapping[str, str]:
+    """Of every child."""
+    return {JOB_LABEL: job, "app.kubernetes.io/managed-by": MANAGER}
+
+
+def ray_cluster(job: str) -> str:
+    """The API server allows one object of a name, and so one cluster for a job."""
+    return job
+
+
+def job_config(job: str) -> str:
+    return f"{job}-job"
+
+
+def auth_secret(job: str, uid: str) -> str:
+    """Another job of the name never meets it: the operator may not read Secrets, so it could not tell whose it is."""
+    return f"{job}-auth-{uid[:8]}"
+
+
+def claim(job: str) -> str:
+    return f"{job}-checkpoints"
+
+
+def reward_model(job: str, model: str) -> str:
+    """Of its Deployment and Service. No other child has `-rm-` after the job's name."""
+    return f"{job}-rm-{model}"
+
+
+def submission(uid: str, attempt: int) -> str:
+    """Ray refuses a second submission of the same id, and so an attempt has one driver."""
+    return f"{uid}-a{attempt}"

@@ -1,0 +1,54 @@
+"""From what the watches have told, and what the head says, to a snapshot."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from rljob_operator import names
+from rljob_operator.heads import Heads
+from rljob_operator.job import Job, read_job
+from rljob_operator.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    POD,
+    RAY_CLUSTER,
+    RLJOB,
+    SERVICE,
+    VOLUME_CLAIM,
+    Key,
+)
+from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.store import Store
+
+CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
+
+
+def utc_now() -> datetime:
+    """Whole seconds, as Kubernetes writes times."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], datetime] = utc_now) -> Snapshot | None:
+    """None where there is no such job."""
+    manifest = store.get(RLJOB, key)
+    if manifest is None:
+        return None
+    job = read_job(manifest)
+    children = {kind: {child["metadata"]["name"]: child for child in store.children(kind, key)} for kind in CHILD_KINDS}
+    snapshot = Snapshot(job, clock(), children, store.children(POD, key))
+    head = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else None
+    return Snapshot(job, clock(), children, snapshot.pods, head)
+
+
+def _has_driver(job: Job) -> bool:
+    return job.status.driver is not None and job.status.driver.state != "Ended"
+
+
+def _head_runs(snapshot: Snapshot) -> bool:
+    """Whether it is worth asking: a head of the cluster that the attempt is meant for."""
+    driver = snapshot.job.status.driver
+    heads = [pod for pod in snapshot.pods_of(names.HEAD) if pod.get("status", {}).get("phase") == "Running"]
+    return (
+        driver is not None and snapshot.cluster_uid == driver.cluster_uid and any(not is_deleting(pod) for pod in heads)
+    )

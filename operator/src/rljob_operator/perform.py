@@ -1,0 +1,118 @@
+"""Carry out a plan. Each write is harmless when it is repeated or late, so a death between any two loses nothing.
+
+finalizer, deletions, applied and created children ──> the driver's start or stop ──> one status patch ──> events
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rljob_api.v1alpha1 import RLJobStatus
+from rljob_operator import names
+from rljob_operator.drift import has_drifted, stamped
+from rljob_operator.heads import Heads
+from rljob_operator.job import Job
+from rljob_operator.kube import client, events
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
+from rljob_operator.kube.kinds import RLJOB, SECRET, Manifest, Ref
+from rljob_operator.plan import Event, Plan
+from rljob_operator.snapshot import Snapshot
+from rljob_operator.store import Store
+
+
+class Refused(Exception):
+    """The API server does not take one of the job's objects."""
+
+    def __init__(self, error: KubeError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Performer:
+    """What it writes it also tells the store: the next decision must not rest on what was before."""
+
+    def __init__(self, kube: client.Kube, heads: Heads, store: Store) -> None:
+        self._kube, self._heads, self._store = kube, heads, store
+
+    async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Raises KubeErrors, HeadErrors and Refused; the same plan may be tried again."""
+        job = snapshot.job
+        version = await self._finalize(job, present=plan.finalizer)
+        for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
+            await self._kube.delete(ref, grace_period)
+        try:
+            for manifest in plan.apply:
+                await self._apply(snapshot, stamped(manifest))
+            for manifest in plan.create:
+                await self._create(manifest)
+        except (Invalid, Forbidden, AlreadyExists) as error:
+            raise Refused(error) from error
+        if plan.submit is not None:
+            await self._heads.submit(job, plan.submit)
+        if plan.stop:
+            await self._heads.stop(job)
+        if plan.end is not None:
+            await self._heads.end(job, plan.end)
+        if plan.status is not None:
+            await self._report(job, version, plan.status)
+        for event in plan.events:
+            await self._kube.post_event(_posted(job, event, snapshot))
+
+    async def _finalize(self, job: Job, *, present: bool | None) -> str:
+        """The job's resourceVersion afterwards."""
+        has = names.FINALIZER in job.finalizers
+        if present is None or present == has:
+            return job.resource_version
+        others = [each for each in job.finalizers if each != names.FINALIZER]
+        finalizers = [*others, names.FINALIZER] if present else others
+        try:
+            patched = await self._kube.patch_metadata(job.ref, job.resource_version, {"finalizers": finalizers})
+        except NotFound:  # the last finalizer of a deleted job was taken away before
+            return job.resource_version
+        self._told(RLJOB, patched)
+        return str(patched["metadata"]["resourceVersion"])
+
+    async def _apply(self, snapshot: Snapshot, manifest: Manifest) -> None:
+        ref = Ref.of(manifest)
+        if has_drifted(snapshot.child(ref.kind, ref.name), manifest):
+            self._told(ref.kind, await self._kube.apply(manifest))
+
+    async def _create(self, manifest: Manifest) -> None:
+        """What has the name already is ours, or is no business of ours."""
+        ref = Ref.of(manifest)
+        try:
+            made = await self._kube.create(manifest)
+        except AlreadyExists:
+            if ref.kind == SECRET:
+                return  # its name has the job's uid, and its content follows from that
+            raise
+        if ref.kind != SECRET:
+            self._told(ref.kind, made)
+
+    async def _report(self, job: Job, version: str, status: RLJobStatus) -> None:
+        patch = _difference(_written(job.status), _written(status))
+        self._told(RLJOB, await self._kube.patch_status(job.ref, version, patch))
+
+    def _told(self, kind: Any, manifest: Manifest) -> None:
+        if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
+            self._store.put(kind, manifest)
+
+
+def _written(status: RLJobStatus) -> Manifest:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Manifest:
+    """A JSON merge patch from `old` to `new`."""
+    patch: Manifest = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            if inner := _difference(before, value):
+                patch[key] = inner
+        elif before != value:
+            patch[key] = value
+    return patch
+
+
+def _posted(job: Job, event: Event, snapshot: Snapshot) -> events.Event:
+    return events.Event(job.ref, event.reason, event.message, "Reconcile", snapshot.now, event.warning)

@@ -1,0 +1,49 @@
+"""What to do about a job: pure data. `perform` does it in the order of the fields."""
+
+from dataclasses import dataclass
+
+from rljob_api.v1alpha1 import RLJobStatus
+from rljob_operator.kube.kinds import Manifest, Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A driver to start."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the job, for people. warning: or normal."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """finalizer: put it there (True), take it away (False), leave it (None).
+
+    force: pods to delete without waiting for their nodes' word.
+    create: objects that are made once and then left alone. apply: objects whose fields we own.
+    stop: ask the driver for a checkpoint and to stop. end: a submission whose driver does not listen.
+    status: what it should say; None to leave it.
+    restart: why another attempt was decided on.
+    again_in: seconds after which to look again, whatever happens; None to wait for news.
+    """
+
+    finalizer: bool | None = None
+    delete: tuple[Ref, ...] = ()
+    force: tuple[Ref, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+    create: tuple[Manifest, ...] = ()
+    submit: Submission | None = None
+    stop: bool = False
+    end: str | None = None
+    status: RLJobStatus | None = None
+    events: tuple[Event, ...] = ()
+    restart: str | None = None
+    again_in: float | None = None

@@ -1,0 +1,65 @@
+"""What pods say: why they do not run, and what no waiting mends. Pure functions of manifests."""
+
+from collections.abc import Iterable, Iterator
+
+from rljob_operator.kube.kinds import Manifest
+
+_NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
+_PULLING = ("ErrImagePull", "ImagePullBackOff")
+_REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference")
+_NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
+
+
+def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
+    """What keeps each pod from running, in the words of its conditions and containers."""
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        for condition in pod.get("status", {}).get("conditions", ()):
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                yield f"{name} is not scheduled: {condition.get('message', condition.get('reason'))}"
+        for container in containers(pod):
+            waiting = container.get("state", {}).get("waiting", {})
+            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+                said = [waiting.get("message", ""), *last_words(container)]
+                yield ": ".join(word for word in (name, waiting["reason"], *said) if word)
+
+
+def last_words(container: Manifest) -> Iterator[str]:
+    """How it ended the last time, with the end of its output where the kubelet kept that."""
+    ended = container.get("lastState", {}).get("terminated")
+    if ended:
+        words = (ended.get("message") or "").strip().splitlines()
+        yield f"{ended.get('reason', 'ended')} with code {ended['exitCode']}"
+        yield from words[-1:]
+
+
+def unusable_image(pods: Iterable[Manifest]) -> str | None:
+    """What no waiting mends: an image that is not there, may not be pulled, or does not start."""
+    for pod in pods:
+        for container in containers(pod):
+            if (found := _unusable(pod["metadata"]["name"], container)) is not None:
+                return found
+    return None
+
+
+def how_it_ended(pod: Manifest) -> str:
+    status = pod.get("status", {})
+    ended = [each.get("state", {}).get("terminated") for each in containers(pod)]
+    codes = [f"{each.get('reason', 'ended')} with code {each['exitCode']}" for each in ended if each]
+    return status.get("message") or ", ".join(codes)
+
+
+def containers(pod: Manifest) -> Iterable[Manifest]:
+    """Their statuses."""
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+
+
+def _unusable(pod: str, container: Manifest) -> str | None:
+    state = container.get("state", {})
+    now = state.get("waiting") or state.get("terminated") or {}
+    reason, message = now.get("reason"), now.get("message", "")
+    refused = reason in _PULLING and any(word in message.lower() for word in _REFUSED)
+    if not (refused or reason in _NEVER_PULLED or reason in _NOT_STARTED):
+        return None
+    return f"{pod}: {reason} of image {container.get('image')}{': ' if message else ''}{message}"

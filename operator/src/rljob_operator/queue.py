@@ -1,0 +1,147 @@
+"""A keyed, level-triggered work queue.
+
+    add ──► waiting ──► running ──► done
+              ▲  ▲         │ │
+              │  │         │ └────► failed ──┐
+              │  └── added meanwhile         │ backoff
+              │                              ▼
+              └─────────────────────────── timer ◄── add_after
+
+Waiting keys run in the order in which they came, each once however often it was added, `workers` of them at a time and
+never one key twice at a time. A key that is added while it runs, runs once more. So nobody who adds a key is missed: a
+run of it begins after the add. Everything happens in the loop's thread.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Seconds to wait after the n-th failure in a row: first · 2ⁿ⁻¹, at most cap, less up to half of it by chance."""
+
+    first: float = 0.5
+    cap: float = 300.0
+
+    def delay(self, failures: int) -> float:
+        return min(self.cap, self.first * 2.0 ** min(failures - 1, 60)) * random.uniform(0.5, 1.0)
+
+
+class WorkQueue(Generic[K]):
+    """What is added before the start waits for it.
+
+    work: one run of a key. It has its own deadline. Where it raises, the key runs again after the backoff, or sooner if
+        somebody adds it; but never before the error's `retry_after` has passed, where it has one.
+    waited: told the seconds between an add and the start of its run.
+    failed: told of each failure: the key, the error, and the seconds until the next run.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[K], Awaitable[None]],
+        *,
+        workers: int = 16,
+        backoff: Backoff | None = None,
+        waited: Callable[[float], None] = lambda _seconds: None,
+        failed: Callable[[K, BaseException, float], None] = lambda _key, _error, _seconds: None,
+    ) -> None:
+        self._work, self._workers, self._backoff = work, workers, backoff or Backoff()
+        self._waited, self._failed = waited, failed
+        self._open = False
+        self._waiting: OrderedDict[K, float] = OrderedDict()  # since when
+        self._running: dict[K, tuple[float, asyncio.Task[None]]] = {}  # since when
+        self._again: dict[K, float] = {}  # added while they run, and when
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._failures: dict[K, int] = {}  # in a row
+        self._not_before: dict[K, float] = {}
+
+    def __len__(self) -> int:
+        """How many runs are due and have not begun."""
+        return len(self._waiting) + len(self._again)
+
+    def longest_run(self) -> float:
+        """Seconds since the oldest of the present runs began; 0 where nothing runs."""
+        return next((_now() - since for since, _ in self._running.values()), 0.0)
+
+    def add(self, key: K) -> None:
+        if key in self._running:
+            self._again.setdefault(key, _now())
+        else:
+            self._enqueue(key, _now())
+            self._start_runs()
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Of several of one key the earliest counts: a run looks at the whole state, and asks for the next time."""
+        loop = asyncio.get_running_loop()
+        when, timer = loop.time() + seconds, self._timers.get(key)
+        if timer is None or when < timer.when():
+            self._timers[key] = loop.call_at(when, self._due, key)
+            if timer is not None:
+                timer.cancel()
+
+    def start(self) -> None:
+        self._open = True
+        self._start_runs()
+
+    async def stop(self, grace: float) -> None:
+        """Begins no more runs, and waits for those that have begun. Cancels what still runs after `grace` seconds."""
+        self._open = False
+        runs = [run for _, run in self._running.values()]
+        if runs:
+            _, late = await asyncio.wait(runs, timeout=grace)
+            for run in late:
+                run.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _enqueue(self, key: K, since: float) -> None:
+        wait = self._not_before.get(key, since) - _now()
+        if wait > 0:
+            self.add_after(key, wait)
+        else:
+            self._waiting.setdefault(key, since)
+
+    def _due(self, key: K) -> None:
+        del self._timers[key]
+        self.add(key)
+
+    def _start_runs(self) -> None:
+        while self._open and self._waiting and len(self._running) < self._workers:
+            key, since = self._waiting.popitem(last=False)
+            self._waited(_now() - since)
+            self._running[key] = _now(), asyncio.create_task(self._run(key))
+
+    async def _run(self, key: K) -> None:
+        self._not_before.pop(key, None)
+        try:
+            await self._work(key)
+        except asyncio.CancelledError as error:
+            if self._running[key][1].cancelling():
+                raise
+            self._retry(key, error)  # something that the work waited for was cancelled, and not the work
+        except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
+            self._retry(key, error)
+        else:
+            self._failures.pop(key, None)
+        finally:
+            del self._running[key]
+            if key in self._again:
+                self._enqueue(key, self._again.pop(key))
+            self._start_runs()
+
+    def _retry(self, key: K, error: BaseException) -> None:
+        self._failures[key] = self._failures.get(key, 0) + 1
+        asked: float = getattr(error, "retry_after", None) or 0.0
+        self._not_before[key] = _now() + asked
+        delay = max(self._backoff.delay(self._failures[key]), asked)
+        self.add_after(key, delay)
+        self._failed(key, error, delay)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

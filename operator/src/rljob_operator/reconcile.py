@@ -1,0 +1,49 @@
+"""One look at one job: observe, decide, perform."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from rljob_operator.decide import decide, refused
+from rljob_operator.heads import Heads
+from rljob_operator.kube.kinds import Key
+from rljob_operator.observe import observe, utc_now
+from rljob_operator.perform import Performer, Refused
+from rljob_operator.settings import Settings
+from rljob_operator.store import Store
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """restarted: told why, each time that another attempt is decided on."""
+
+    store: Store
+    heads: Heads
+    performer: Performer
+    settings: Settings
+    restarted: Callable[[str], None]
+    clock: Callable[[], datetime] = utc_now
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds after which to look again whatever happens, None to wait for news.
+
+        Raises KubeErrors and HeadErrors: then look again after a while.
+        """
+        snapshot = await observe(self.store, self.heads, key, self.clock)
+        if snapshot is None:
+            return None
+        plan = decide(snapshot, self.settings)
+        try:
+            await self.performer.perform(snapshot, plan)
+        except Refused as refusal:
+            error = refusal.error
+            log.warning("object_refused", job=str(key), reason=error.reason, message=error.message)
+            await self.performer.perform(snapshot, refused(snapshot, plan, error))
+            raise error from None
+        if plan.restart is not None:
+            self.restarted(plan.restart)
+        return plan.again_in if plan.status is None else 0.0  # no watch tells us again what we have written ourselves

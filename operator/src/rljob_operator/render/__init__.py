@@ -1,0 +1,58 @@
+"""What should exist for a job, as manifests. Pure: equal jobs and settings give equal manifests.
+
+config.py        ConfigMap, Secret, PersistentVolumeClaim
+protection.py    NetworkPolicy, PodDisruptionBudget
+ray_cluster.py   RayCluster, of pods.py's templates
+reward_models.py Deployment and Service of each reward model
+"""
+
+from rljob_operator import names
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.render.config import auth_secret, checkpoint_claim, job_config
+from rljob_operator.render.merge import CannotMerge
+from rljob_operator.render.placement import Placement
+from rljob_operator.render.protection import disruption_budget, network_policy
+from rljob_operator.render.ray_cluster import ray_cluster, spec_digest
+from rljob_operator.render.reward_models import deployment, service
+from rljob_operator.settings import Settings
+
+__all__ = ["CannotMerge", "Placement", "cluster_of", "lasting_children", "reward_models_of", "secret_of", "spec_digest"]
+
+
+def lasting_children(job: Job, settings: Settings) -> list[Manifest]:
+    """What exists from the job's acceptance on and follows its spec."""
+    spec = job.spec
+    children = [
+        _child(job, job_config(job.name, job.uid, job.generation, spec)),
+        _child(job, network_policy(job.name, settings.operator_namespace, settings.monitoring_namespace)),
+        _child(job, disruption_budget(job.name, spec)),
+    ]
+    if (claim := checkpoint_claim(job.name, spec)) is not None:
+        children.append(_child(job, claim, owned=not spec.checkpoint.volume.retain))
+    return children
+
+
+def secret_of(job: Job, key: bytes) -> Manifest:
+    return _child(job, auth_secret(job.name, job.uid, key))
+
+
+def cluster_of(job: Job, image: str, settings: Settings, placement: Placement) -> Manifest:
+    return _child(job, ray_cluster(job, image, settings, placement))
+
+
+def reward_models_of(job: Job, image: str, placement: Placement) -> list[Manifest]:
+    """What exists while the job runs and follows its spec. image: of the job's other pods. Raises CannotMerge."""
+    return [
+        _child(job, manifest)
+        for model in job.spec.rewards.models
+        for manifest in (service(job, model), deployment(job, model, image, placement))
+    ]
+
+
+def _child(job: Job, manifest: Manifest, *, owned: bool = True) -> Manifest:
+    """With the job's namespace, labels and, where Kubernetes removes it with the job, its owner."""
+    metadata = {"namespace": job.namespace, "labels": dict(names.labels(job.name)), **manifest["metadata"]}
+    if owned:
+        metadata["ownerReferences"] = [job.owner_reference]
+    return manifest | {"metadata": metadata}

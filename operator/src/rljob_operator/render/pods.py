@@ -1,0 +1,176 @@
+"""Pod templates of head and workers, and what they share with those of reward models.
+
+All run without root, without capabilities and without a Kubernetes token: they run users' reward code.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljob_api import RLJobSpec, parse_duration
+from rljob_operator import names
+from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.job import Job
+from rljob_operator.render.merge import merged
+from rljob_operator.render.placement import Placement
+from rljob_operator.settings import Settings
+
+Template = dict[str, Any]
+
+USER = 1000
+"""Of the trainer image; the volume's files belong to its group."""
+
+STOP_MARGIN_SECONDS = 30
+"""How much longer than recovery.evictionGracePeriod a pod may take to end: for Ray, and for the last files."""
+
+_AGENT_RESOURCES = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}}
+LOST_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def head_template(job: Job, image: str, settings: Settings, placement: Placement) -> Template:
+    spec = job.spec
+    head = spec.cluster.head
+    driver = container(names.HEAD_CONTAINER, spec, image, head.cpu, head.memory, _mounts(spec)) | {
+        "ports": [
+            {"name": "gcs", "containerPort": 6379},
+            {"name": "dashboard", "containerPort": RAY_PORT},
+            {"name": "client", "containerPort": 10001},
+        ],
+        "lifecycle": _stop_before_end(spec),
+    }
+    agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
+    template = _template(job, names.HEAD, [driver, agent])
+    return tolerant(placement.on(merged(template, head.template, "spec.cluster.head.template")), spec)
+
+
+def worker_template(job: Job, image: str, placement: Placement) -> Template:
+    spec = job.spec
+    worker = spec.cluster.worker
+    mounts = [*_mounts(spec), SHARED_MEMORY_MOUNT]
+    ranks = container(
+        names.WORKER_CONTAINER, spec, image, worker.cpu, worker.memory, mounts, gpus=spec.cluster.gpus_per_node
+    )
+    template = _template(job, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
+    template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
+    return tolerant(placement.on(merged(template, worker.template, "spec.cluster.worker.template")), spec)
+
+
+def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) -> Template:
+    """What every pod of the job has; labels come on top of its own. `pod` wins, but its volumes are added."""
+    spec = job.spec
+    common: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
+    }
+    if spec.image_pull_secrets:
+        common["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
+    if spec.cluster.priority_class_name:
+        common["priorityClassName"] = spec.cluster.priority_class_name
+    volumes = [*pod.get("volumes", ()), *spec.volumes]
+    return {"metadata": {"labels": {**names.labels(job.name), **labels}}, "spec": {**common, **pod, "volumes": volumes}}
+
+
+def tolerant(template: Template, spec: RLJobSpec) -> Template:
+    """Kubernetes evicts the pod when its node has been lost for long enough, unless the template says otherwise."""
+    given = template["spec"].get("tolerations", ())
+    seconds = math.ceil(parse_duration(spec.recovery.node_lost_after))
+    own = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in LOST_NODE_TAINTS
+        if all(each.get("key") != key for each in given)
+    ]
+    return {**template, "spec": {**template["spec"], "tolerations": [*given, *own]}}
+
+
+def container(
+    name: str, spec: RLJobSpec, image: str, cpu: str, memory: str, mounts: Sequence[Mapping[str, Any]], gpus: int = 0
+) -> dict[str, Any]:
+    """A container that runs with the job's variables. mounts: its own; the job's come after them."""
+    devices = {spec.cluster.gpu_resource: str(gpus)} if gpus else {}
+    return {
+        "name": name,
+        "image": image,
+        "env": [variable.model_dump(mode="json", by_alias=True, exclude_none=True) for variable in spec.env],
+        "envFrom": list(spec.env_from),
+        "resources": {"requests": {"cpu": cpu, "memory": memory, **devices}, "limits": {"memory": memory, **devices}},
+        "securityContext": RESTRICTED,
+        "volumeMounts": [*mounts, *spec.volume_mounts],
+    }
+
+
+SHARED_MEMORY_MOUNT = {"name": "shared-memory", "mountPath": "/dev/shm"}
+
+
+def shared_memory(size: str | None = None) -> dict[str, Any]:
+    """The volume behind SHARED_MEMORY_MOUNT. It counts as the pod's memory; size: its own limit below that."""
+    return {"name": "shared-memory", "emptyDir": {"medium": "Memory", **({"sizeLimit": size} if size else {})}}
+
+
+def _template(job: Job, role: str, containers: Sequence[Mapping[str, Any]]) -> Template:
+    pod = {
+        "terminationGracePeriodSeconds": _grace_seconds(job.spec) + STOP_MARGIN_SECONDS,
+        "containers": list(containers),
+        "volumes": _own_volumes(job),
+    }
+    return pod_template(job, {names.ROLE_LABEL: role}, pod)
+
+
+def _agent(spec: RLJobSpec, image: str, *, open_metrics: bool) -> dict[str, Any]:
+    """It answers while the driver is dead, so it is a container of its own."""
+    # Not an argument: an older image would refuse it.
+    variables = [{"name": "RLJOB_AGENT_OPEN_METRICS", "value": "true"}] if open_metrics else []
+    probe = {"httpGet": {"path": "/healthz", "port": AGENT_PORT}}
+    return {
+        "name": names.AGENT_CONTAINER,
+        "image": image,
+        "command": ["rljob", "agent", "--dir", names.VOLUME_FOLDER, "--host", "0.0.0.0", "--port", f"{AGENT_PORT}"],
+        "args": ["--token-file", f"{names.TOKEN_FOLDER}/{names.AGENT_TOKEN}"],
+        "env": variables,
+        "ports": [{"name": "agent", "containerPort": AGENT_PORT}],
+        "resources": _AGENT_RESOURCES,
+        "securityContext": RESTRICTED,
+        "startupProbe": probe | {"periodSeconds": 2, "failureThreshold": 60},
+        "livenessProbe": probe | {"periodSeconds": 20, "failureThreshold": 3},
+        "volumeMounts": [_volume_mount(spec), {"name": "auth", "mountPath": names.TOKEN_FOLDER, "readOnly": True}],
+    }
+
+
+def _stop_before_end(spec: RLJobSpec) -> dict[str, Any]:
+    """A pod that is evicted lets the driver save a checkpoint first: Ray itself would end it at once."""
+    command = ["rljob", "stop", names.VOLUME_FOLDER, "--wait", f"{_grace_seconds(spec)}s"]
+    return {"preStop": {"exec": {"command": command}}}
+
+
+def _grace_seconds(spec: RLJobSpec) -> int:
+    return math.ceil(parse_duration(spec.recovery.eviction_grace_period))
+
+
+def _own_volumes(job: Job) -> list[dict[str, Any]]:
+    claim = job.spec.checkpoint.volume.existing_claim or names.claim(job.name)
+    return [
+        {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}},
+        {"name": "job", "configMap": {"name": names.job_config(job.name)}},
+        {
+            "name": "auth",
+            "secret": {
+                "secretName": names.auth_secret(job.name, job.uid),
+                "items": [{"key": names.AGENT_TOKEN, "path": names.AGENT_TOKEN}],
+            },
+        },
+    ]
+
+
+def _volume_mount(spec: RLJobSpec) -> dict[str, Any]:
+    mount = {"name": "checkpoints", "mountPath": names.VOLUME_FOLDER}
+    return mount | ({"subPath": path} if (path := spec.checkpoint.volume.sub_path) else {})
+
+
+def _mounts(spec: RLJobSpec) -> list[dict[str, Any]]:
+    return [_volume_mount(spec), {"name": "job", "mountPath": names.JOB_FOLDER, "readOnly": True}]

@@ -1,0 +1,45 @@
+"""Who may reach a job's pods, and how many of them may be evicted at once."""
+
+from typing import Any
+
+from rljob_api import RLJobSpec
+from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
+
+
+def network_policy(job: str, operator_namespace: str, monitoring_namespace: str | None) -> dict[str, Any]:
+    """The job's pods reach each other, the operator the head's ports, and Prometheus the agent; nobody else gets in."""
+    pods = {"podSelector": {"matchLabels": {JOB_LABEL: job}}}
+    ingress: list[dict[str, Any]] = [{"from": [pods]}, _from(operator_namespace, RAY_PORT, AGENT_PORT)]
+    if monitoring_namespace is not None:
+        ingress.append(_from(monitoring_namespace, AGENT_PORT))
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": job},
+        "spec": {
+            "podSelector": pods["podSelector"],
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    }
+
+
+def _from(namespace: str, *ports: int) -> dict[str, Any]:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    return {"from": [peer], "ports": [{"protocol": "TCP", "port": port} for port in ports]}
+
+
+_OF_RAY = {"matchExpressions": [{"key": ROLE_LABEL, "operator": "In", "values": [HEAD, WORKER]}]}
+"""Without a reward model's pod the trainer waits."""
+
+
+def disruption_budget(job: str, spec: RLJobSpec) -> dict[str, Any]:
+    """One pod at a time may be evicted: the first one stops the job with a checkpoint, the others follow."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": job},
+        # maxUnavailable asks for an owner with a scale subresource, which a RayCluster has not.
+        "spec": {"minAvailable": spec.cluster.nodes, "selector": {"matchLabels": {JOB_LABEL: job}, **_OF_RAY}},
+    }

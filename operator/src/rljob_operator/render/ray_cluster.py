@@ -1,0 +1,58 @@
+"""The RayCluster. It is rendered once for its life: a newer operator leaves a living one as it is."""
+
+from typing import Any
+
+from rljob_api import RLJobSpec
+from rljob_api.v1alpha1.transitions import fixed_while_running
+from rljob_operator import names
+from rljob_operator.drift import digest
+from rljob_operator.job import Job
+from rljob_operator.render.placement import Placement
+from rljob_operator.render.pods import head_template, worker_template
+from rljob_operator.settings import Settings
+
+RENDERER_VERSION = "1"
+
+WORKER_GROUP = "workers"
+
+
+def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
+    """KubeRay's ray.io/v1 RayCluster, without metadata but its name and annotations."""
+    nodes = job.spec.cluster.nodes
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {
+            "name": names.ray_cluster(job.name),
+            "annotations": {
+                names.RENDERER_ANNOTATION: RENDERER_VERSION,
+                names.SPEC_ANNOTATION: spec_digest(job.spec),
+                # Another head would know nothing of the job: what a lost head means is ours to decide.
+                "ray.io/disable-provisioned-head-restart": "true",
+            },
+        },
+        "spec": {
+            "rayVersion": settings.ray_version,
+            "upgradeStrategy": {"type": "None"},
+            "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid)},
+            "headGroupSpec": {
+                "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # nothing but the driver runs there
+                "template": head_template(job, image, settings, placement),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": WORKER_GROUP,
+                    "replicas": nodes,
+                    "minReplicas": nodes,
+                    "maxReplicas": nodes,
+                    "rayStartParams": {},
+                    "template": worker_template(job, image, placement),
+                }
+            ],
+        },
+    }
+
+
+def spec_digest(spec: RLJobSpec) -> str:
+    """Of what a living cluster was made for. Defaults are no part of it: a newer API may bring others."""
+    return digest(fixed_while_running(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)))

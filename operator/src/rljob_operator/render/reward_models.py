@@ -1,0 +1,80 @@
+"""A Deployment and a Service for each reward model: vLLM servers, which the trainer asks by the Service's name."""
+
+from typing import Any
+
+from rljob_api import reward_server
+from rljob_api.v1alpha1 import RewardModel
+from rljob_operator import names
+from rljob_operator.job import Job
+from rljob_operator.render.merge import merged
+from rljob_operator.render.placement import Placement
+from rljob_operator.render.pods import (
+    SHARED_MEMORY_MOUNT,
+    Template,
+    container,
+    pod_template,
+    shared_memory,
+    tolerant,
+)
+
+PORT = 8000
+
+START_SECONDS = 3600
+"""How long a server may take until it is ready: it may have to fetch its model."""
+
+_PROBE = {"httpGet": {"path": reward_server.HEALTH, "port": PORT}, "timeoutSeconds": 5}
+
+
+def url(job: str, model: str) -> str:
+    """For pods of the job's namespace."""
+    return f"http://{names.reward_model(job, model)}:{PORT}"
+
+
+def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": names.reward_model(job.name, model.name)},
+        "spec": {
+            "replicas": model.replicas,
+            "selector": {"matchLabels": _selector(job, model)},
+            # GPUs are scarce: a new server takes the place of an old one.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": server_template(job, model, image, placement),
+        },
+    }
+
+
+def service(job: Job, model: RewardModel) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": names.reward_model(job.name, model.name)},
+        "spec": {"selector": _selector(job, model), "ports": [{"name": "http", "port": PORT, "protocol": "TCP"}]},
+    }
+
+
+def server_template(job: Job, model: RewardModel, image: str, placement: Placement) -> Template:
+    """The pod of one server. image: of the job's other pods."""
+    spec, gpus = job.spec, model.gpus_per_replica
+    server = container(
+        names.SERVER_CONTAINER, spec, model.image or image, model.cpu, model.memory, [SHARED_MEMORY_MOUNT], gpus
+    )
+    given = {variable["name"] for variable in server["env"]}
+    ours = [{"name": name, "value": value} for name, value in reward_server.environment(gpus).items()]
+    server |= {
+        "command": reward_server.command("python3", model, model.path, "0.0.0.0", PORT, gpus),
+        "env": [*(variable for variable in ours if variable["name"] not in given), *server["env"]],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "startupProbe": _PROBE | {"periodSeconds": 5, "failureThreshold": START_SECONDS // 5},
+        "readinessProbe": _PROBE | {"periodSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": _PROBE | {"periodSeconds": 20, "failureThreshold": 6},
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # a condition then says why it crashed
+    }
+    labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
+    template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
+    return tolerant(placement.on(merged(template, model.template, f"spec.rewards.models[{model.name}].template")), spec)
+
+
+def _selector(job: Job, model: RewardModel) -> dict[str, str]:
+    return {names.JOB_LABEL: job.name, names.REWARD_MODEL_LABEL: model.name}

@@ -1,0 +1,92 @@
+"""Everything that a decision rests on, as it was at one moment."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rljob_api.contract import ExitRecord
+from rljob_api.v1alpha1 import CheckpointStatus, Progress
+from rljob_operator import names
+from rljob_operator.head import RayJob
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import RAY_CLUSTER, Kind, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReport:
+    """What the head pod said of the last attempt.
+
+    driver: Ray's word on its submission; None where Ray does not know it.
+    exit: its exit record; None where it left none. The others are None where the agent does not know.
+    silent: seconds in which it gave no sign of life.
+    """
+
+    driver: RayJob | None = None
+    progress: Progress | None = None
+    checkpoint: CheckpointStatus | None = None
+    exit: ExitRecord | None = None
+    silent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One job at `now`.
+
+    children: by kind and name. pods: of head, workers and reward models.
+    head: None where there is no head pod that answers.
+    """
+
+    job: Job
+    now: datetime
+    children: Mapping[Kind, Mapping[str, Manifest]] = field(default_factory=dict)
+    pods: Sequence[Manifest] = ()
+    head: HeadReport | None = None
+
+    def child(self, kind: Kind, name: str) -> Manifest | None:
+        return self.children.get(kind, {}).get(name)
+
+    @property
+    def cluster(self) -> Manifest | None:
+        return self.child(RAY_CLUSTER, names.ray_cluster(self.job.name))
+
+    @property
+    def cluster_uid(self) -> str | None:
+        return None if self.cluster is None else self.cluster["metadata"]["uid"]
+
+    @property
+    def ray_pods(self) -> list[Manifest]:
+        """Of head and workers."""
+        return [pod for pod in self.pods if _label(pod, names.ROLE_LABEL) != names.REWARD_MODEL]
+
+    def pods_of(self, role: str) -> list[Manifest]:
+        return [pod for pod in self.pods if _label(pod, names.ROLE_LABEL) == role]
+
+    def servers_of(self, model: str) -> list[Manifest]:
+        """The pods of a reward model."""
+        return [pod for pod in self.pods if _label(pod, names.REWARD_MODEL_LABEL) == model]
+
+
+def _label(manifest: Manifest, label: str) -> str | None:
+    value: str | None = manifest["metadata"].get("labels", {}).get(label)
+    return value
+
+
+def lost_pods(snapshot: Snapshot) -> list[Manifest]:
+    """Those that Kubernetes has given up with their nodes: evicted, and their time to end has passed unheard."""
+    return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _is_overdue(pod, snapshot.now)]
+
+
+def _was_evicted(pod: Manifest) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "DisruptionTarget" and each.get("reason") == _BY_TAINT for each in conditions)
+
+
+def _is_overdue(pod: Manifest, now: datetime) -> bool:
+    return now > datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])  # by then it should have ended
+
+
+_BY_TAINT = "DeletionByTaintManager"
+
+
+def is_deleting(manifest: Manifest) -> bool:
+    return manifest["metadata"].get("deletionTimestamp") is not None

@@ -1,0 +1,120 @@
+"""What the watches, the lists and our own writes have told: the newest known version of every object.
+
+Three sources tell of one object in any order:
+
+    watch   put(7)         put(9)   remove(12)
+    write           put(9)                         put(9)   the answer was slow: the object must not come back
+    list                                     replace_all(at 11)
+
+resourceVersions of one resource count upwards, so the newest wins. What is known to be gone stays gone: a deletion is
+remembered until a list is newer than it, and from then on nothing older than that list appears for the first time.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
+from rljob_operator.names import JOB_LABEL
+
+
+class Store:
+    """Holds the objects themselves: nobody may change what it returns. It keeps no managedFields.
+
+    What changes it returns the keys of the RLJobs to look at again: none where nothing is new.
+    """
+
+    def __init__(self) -> None:
+        self._shelves: dict[Kind, _Shelf] = {}
+
+    def get(self, kind: Kind, key: Key) -> Manifest | None:
+        return self._shelf(kind).objects.get(key)
+
+    def all(self, kind: Kind) -> Mapping[Key, Manifest]:
+        return self._shelf(kind).objects
+
+    def children(self, kind: Kind, job: Key) -> list[Manifest]:
+        return list(self._shelf(kind).children.get(job, {}).values())
+
+    def put(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        shelf, key = self._shelf(kind), Key.of(manifest)
+        if _version(manifest) <= shelf.known_until(key):
+            return set()
+        return shelf.drop(key) | shelf.hold(key, _without_managed_fields(manifest))
+
+    def remove(self, kind: Kind, manifest: Manifest) -> set[Key]:
+        """manifest: as the deletion left it, with the deletion's version. What came after it by that name stays."""
+        shelf, key, version = self._shelf(kind), Key.of(manifest), _version(manifest)
+        held = shelf.objects.get(key)
+        if held is not None and _version(held) > version:
+            return set()
+        shelf.deleted[key] = max(version, shelf.known_until(key))
+        return shelf.drop(key)
+
+    def replace_all(self, kind: Kind, manifests: Iterable[Manifest], resource_version: str) -> set[Key]:
+        """Takes a whole list, and drops what it lacks: deletions that no watch has told."""
+        shelf, listed_at = self._shelf(kind), int(resource_version)
+        listed = {Key.of(manifest): manifest for manifest in manifests}
+        gone = [key for key, held in shelf.objects.items() if key not in listed and _version(held) <= listed_at]
+        changed = [shelf.drop(key) for key in gone] + [self.put(kind, manifest) for manifest in listed.values()]
+        shelf.forget_deletions(listed_at)
+        return set[Key]().union(*changed)
+
+    def _shelf(self, kind: Kind) -> "_Shelf":
+        if kind not in self._shelves:
+            self._shelves[kind] = _Shelf(kind)
+        return self._shelves[kind]
+
+
+class _Shelf:
+    """The objects of one kind."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.objects: dict[Key, Manifest] = {}
+        self.children: dict[Key, dict[Key, Manifest]] = {}  # by job
+        self.deleted: dict[Key, int] = {}  # the deletions' versions
+        self._kind = kind
+        self._listed_at = 0
+
+    def known_until(self, key: Key) -> int:
+        """The version up to which there is nothing new to hear about the key."""
+        held = self.objects.get(key)
+        return _version(held) if held is not None else self.deleted.get(key, self._listed_at)
+
+    def hold(self, key: Key, manifest: Manifest) -> set[Key]:
+        self.objects[key] = manifest
+        self.deleted.pop(key, None)
+        if (job := job_of(self._kind, manifest)) is None:
+            return set()
+        self.children.setdefault(job, {})[key] = manifest
+        return {job}
+
+    def drop(self, key: Key) -> set[Key]:
+        held = self.objects.pop(key, None)
+        if held is None or (job := job_of(self._kind, held)) is None:
+            return set()
+        siblings = self.children[job]
+        del siblings[key]
+        if not siblings:
+            del self.children[job]
+        return {job}
+
+    def forget_deletions(self, listed_at: int) -> None:
+        self._listed_at = max(listed_at, self._listed_at)
+        self.deleted = {key: version for key, version in self.deleted.items() if version > self._listed_at}
+
+
+def job_of(kind: Kind, manifest: Manifest) -> Key | None:
+    """The RLJob that an object is or belongs to."""
+    key = Key.of(manifest)
+    if kind == RLJOB:
+        return key
+    name = manifest["metadata"].get("labels", {}).get(JOB_LABEL)
+    return Key(key.namespace, name) if name else None
+
+
+def _version(manifest: Manifest) -> int:
+    return int(manifest["metadata"]["resourceVersion"])
+
+
+def _without_managed_fields(manifest: Manifest) -> Manifest:
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
+    return {**manifest, "metadata": metadata}

@@ -1,0 +1,68 @@
+"""What kopf watches, told to the store; each change names the jobs to look at again.
+
+kopf does not report objects that vanished while a watch was down, so lists correct the store from time to time. And a
+decision needs all kinds: the first lists come before the first decision.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kopf
+
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.observe import CHILD_KINDS
+from rljob_operator.store import Store
+
+WATCHED = (RLJOB, *CHILD_KINDS, POD)
+
+Changed = Callable[[set[Key]], None]
+
+
+def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, store: Store, changed: Changed) -> None:
+    """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label."""
+    for kind in WATCHED:
+        group, _, version = kind.api_version.rpartition("/")
+        if kind != RLJOB:
+            settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
+        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, store, changed))
+
+
+def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
+    """kopf connects as we do."""
+
+    async def connect(**_: Any) -> kopf.ConnectionInfo:
+        found = connection.configuration
+        token = await found.get_api_key_with_prefix("BearerToken")
+        return kopf.ConnectionInfo(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+            scheme=token.partition(" ")[0] if token else None,
+            token=token.partition(" ")[2] if token else None,
+        )
+
+    kopf.on.login(registry=registry)(connect)
+
+
+async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> set[Key]:
+    """Correct the store from lists. Returns the jobs for which something was new. namespaces: empty for all."""
+    new: set[Key] = set()
+    for kind in WATCHED:
+        selector = None if kind == RLJOB else JOB_LABEL
+        found = [await kube.list(kind, namespace, selector) for namespace in namespaces or (None,)]
+        items = [item for listing in found for item in listing.items]
+        new |= store.replace_all(kind, items, min((each.resource_version for each in found), key=int))
+    return new
+
+
+def _handler(kind: Kind, store: Store, changed: Changed) -> Callable[..., Any]:
+    async def handle(event: kopf.RawEvent, **_: Any) -> None:
+        manifest = {"apiVersion": kind.api_version, "kind": kind.name, **event["object"]}
+        changed(store.remove(kind, manifest) if event["type"] == "DELETED" else store.put(kind, manifest))
+
+    return handle

@@ -1,0 +1,294 @@
+"""Ray itself and the played Ray pass the same tests, so a test with played heads says something about real ones.
+
+One real head serves the module, started as KubeRay starts it.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from rljob_operator.head import HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJob, RayJobState
+from rljob_trainer.local.machine import end_child, last_line, start_child
+from rljob_trainer.local.ray_cluster import ray_environment
+from tests.rljob_operator.head_support import asynchronous, finished, poll, ray_jobs
+from tests.rljob_operator.played_driver import Driver, until
+from tests.rljob_operator.played_head import PlayedHeads
+
+METHOD_NOT_ALLOWED = 405
+
+FIRST = "first-a1"
+SUCCEEDS = "true"
+FAILS = "echo last words; exit 65"
+KILLED = "kill -KILL $$"
+SLEEPS = "exec sleep 600"
+FINISHES = 'cd "$FOLDER"; trap "sleep 4; touch finished; exit 76" TERM; touch ready; sleep 600 & wait'
+"""After SIGTERM it needs longer than Ray's own 3 s."""
+
+
+@dataclass(frozen=True)
+class Server:
+    url: str
+    token: str
+
+
+async def shell(driver: Driver) -> None:
+    """What a shell does with these commands. No attempt begins: there is no volume."""
+    driver.state = "RUNNING"
+    match driver.entrypoint:
+        case entrypoint if entrypoint == SUCCEEDS:
+            driver.end(0)
+        case entrypoint if entrypoint == FAILS:
+            driver.end(65)
+        case entrypoint if entrypoint == KILLED:
+            driver.crash(-signal.SIGKILL)
+        case entrypoint if entrypoint == SLEEPS:
+            await until(lambda: driver.stopping)
+            driver.crash(-signal.SIGTERM)
+        case entrypoint if entrypoint == FINISHES:
+            _touch(driver, "ready")
+            await until(lambda: driver.stopping)
+            if driver.stop_wait >= 4:
+                _touch(driver, "finished")
+                driver.end(76)
+
+
+def _touch(driver: Driver, name: str) -> None:
+    assert driver.runtime_env is not None
+    (Path(driver.runtime_env["env_vars"]["FOLDER"]) / name).touch()
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Server]:
+    with PlayedHeads() as heads:
+        heads.add("team", "job", script=shell, ray_token="r")
+        server = Server(HeadAddress(heads.template).ray("team", "job"), "r")
+        submit_first(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Server]:
+    with ray_head() as server:
+        yield server
+
+
+@pytest.fixture(params=["real", "played"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@contextmanager
+def ray_head() -> Iterator[Server]:
+    """Nothing is left of it at the end, neither processes nor files."""
+    folder = Path(tempfile.mkdtemp(prefix="rh-", dir="/tmp"))  # short: Ray's sockets are in it
+    shared = ray_environment()
+    port, token = _free_port(), shared["RAY_AUTH_TOKEN"]
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=1", "--port=0"),
+        *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        *("--include-dashboard=true", "--dashboard-agent-listen-port=0", "--include-log-monitor=false"),
+        *("--object-store-memory=80000000", f"--temp-dir={folder}", "--disable-usage-stats"),
+    ]
+    environment = {**os.environ, **shared, "TMPDIR": str(folder)}
+    head = start_child(command, folder / "ray.log", environment, orphaned=signal.SIGTERM)
+    try:
+        server = Server(f"http://127.0.0.1:{port}", token)
+        submit_first(server)
+        yield server
+    except TimeoutError as error:
+        error.add_note(f"Ray said last: {last_line(folder / 'ray.log')}")
+        raise
+    finally:
+        _kill_all(head.pid, token)
+        end_child(head)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynchronous
+async def submit_first(server: Server) -> None:
+    """Ray's dashboard answers before it knows of jobs (405), and knows of them before it can start a driver."""
+
+    async def submits() -> bool:
+        try:
+            await jobs.submit(FIRST, SUCCEEDS, stop_wait=1)
+        except HeadError as error:
+            if error.status != METHOD_NOT_ALLOWED and not isinstance(error, HeadUnreachable):
+                raise
+            return False
+        return True
+
+    async with ray_jobs(server.url, server.token) as jobs:
+        await poll(submits, bool)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _kill_all(session: int, token: str) -> None:
+    """Drivers lead sessions of their own, but have the token in their environment; Ray's processes overwrite theirs."""
+    while left := [process for process in psutil.process_iter() if _belongs(process, session, token)]:
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _belongs(process: psutil.Process, session: int, token: str) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return os.getsid(process.pid) == session or process.environ().get("RAY_AUTH_TOKEN") == token
+    except (psutil.Error, ProcessLookupError):
+        return False
+
+
+# --- what both do
+
+
+@asynchronous
+async def test_an_unknown_submission(server: Server) -> None:
+    async with ray_jobs(server.url, server.token) as jobs:
+        assert await jobs.status("nobody-a1") is None
+        assert await jobs.stop("nobody-a1") is False
+
+
+@asynchronous
+async def test_a_wrong_token_is_refused(server: Server) -> None:
+    async with ray_jobs(server.url, "wrong") as jobs:
+        for call in (jobs.status(FIRST), jobs.stop(FIRST), jobs.submit("mine", SUCCEEDS, stop_wait=1)):
+            with pytest.raises(HeadRefused, match="answered 403: Forbidden: Invalid authentication token"):
+                await call
+    async with ray_jobs(server.url, server.token) as jobs:
+        assert await jobs.status("mine") is None
+
+
+@asynchronous
+async def test_success(server: Server) -> None:
+    async with ray_jobs(server.url, server.token) as jobs:
+        job = await finished(jobs, FIRST)
+        assert (job.state, job.driver_exit_code, job.error_type) == (RayJobState.SUCCEEDED, 0, None)
+        assert job.start_time is not None
+        assert job.end_time is not None
+        assert job.start_time <= job.end_time
+        await poll(lambda: jobs.stop(FIRST), lambda stopped: not stopped)  # Ray looks after it a moment longer
+
+
+@pytest.mark.parametrize(("entrypoint", "code"), [(FAILS, 65), (KILLED, -9)], ids=["code", "signal"])
+@asynchronous
+async def test_failure(server: Server, entrypoint: str, code: int) -> None:
+    async with ray_jobs(server.url, server.token) as jobs:
+        await jobs.submit(f"failure-a{abs(code)}", entrypoint, stop_wait=1)
+        job = await finished(jobs, f"failure-a{abs(code)}")
+    assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, code)
+    assert job.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR"
+    assert f"failed with exit code {code}" in job.message
+
+
+@asynchronous
+async def test_a_submission_that_runs_is_started_once_and_stopped(server: Server) -> None:
+    async with ray_jobs(server.url, server.token) as jobs:
+        for _ in range(3):
+            await jobs.submit("running-a1", SLEEPS, stop_wait=600)
+        await poll(lambda: jobs.status("running-a1"), lambda job: job and job.state is RayJobState.RUNNING)
+        await jobs.submit("running-a1", FAILS, stop_wait=600)
+        assert await jobs.stop("running-a1") is True
+        job = await finished(jobs, "running-a1")
+        assert (job.state, job.driver_exit_code, job.error_type) == (RayJobState.STOPPED, None, None)
+        await poll(lambda: jobs.stop("running-a1"), lambda stopped: stopped is False)  # Ray ends its supervisor later
+        await jobs.submit("running-a1", SLEEPS, stop_wait=600)
+        assert await finished(jobs, "running-a1") == job
+
+
+@asynchronous
+async def test_a_driver_has_its_time_to_stop(server: Server, tmp_path: Path) -> None:
+    waits = {tmp_path / "enough": 600, tmp_path / "too little": 1}
+    async with ray_jobs(server.url, server.token) as jobs:
+
+        async def submit_and_stop(folder: Path, stop_wait: int) -> RayJob:
+            submission_id = f"finishing-a{stop_wait}"
+            await jobs.submit(submission_id, FINISHES, stop_wait=stop_wait, env_vars={"FOLDER": str(folder)})
+            await poll(lambda: asyncio.to_thread((folder / "ready").exists), bool)
+            await jobs.stop(submission_id)
+            return await finished(jobs, submission_id)
+
+        for folder in waits:
+            folder.mkdir()
+        ended = await asyncio.gather(*(submit_and_stop(folder, wait) for folder, wait in waits.items()))
+    assert [(job.state, job.driver_exit_code) for job in ended] == [(RayJobState.STOPPED, None)] * 2
+    assert [(folder / "finished").exists() for folder in waits] == [True, False]
+
+
+# --- what both answer
+
+
+REQUESTS: dict[str, tuple[str, str, Any]] = {
+    "no such submission": ("GET", "/api/jobs/nobody", None),
+    "stop of no such submission": ("POST", "/api/jobs/nobody/stop", None),
+    "a second one of that id": ("POST", "/api/jobs/", {"submission_id": FIRST, "entrypoint": SUCCEEDS}),
+    "unknown field": ("POST", "/api/jobs/", {"entrypoint": SUCCEEDS, "colour": "red"}),
+    "no entrypoint": ("POST", "/api/jobs/", {"submission_id": "none"}),
+    "metadata that is no text": ("POST", "/api/jobs/", {"entrypoint": SUCCEEDS, "metadata": {"attempt": 1}}),
+    "no JSON": ("POST", "/api/jobs/", "{"),
+    "stop of one that has ended": ("POST", f"/api/jobs/{FIRST}/stop", None),
+    "all": ("GET", "/api/jobs/", None),
+    "one that has ended": ("GET", f"/api/jobs/{FIRST}", None),
+}
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("token", ["right", "wrong", "none"])
+@asynchronous
+async def test_both_answer_alike(real: Server, played: Server, request_name: str, token: str) -> None:
+    for server in (real, played):
+        async with ray_jobs(server.url, server.token) as jobs:
+            await finished(jobs, FIRST)
+    assert await answer(played, request_name, token) == await answer(real, request_name, token)
+
+
+async def answer(server: Server, request_name: str, token: str) -> tuple[int, str, Any]:
+    """Status, type, and the body without what differs from head to head."""
+    method, path, body = REQUESTS[request_name]
+    sent = {"right": f"Bearer {server.token}", "wrong": "Bearer wrong"}.get(token)
+    async with aiohttp.ClientSession(headers={"Authorization": sent} if sent else {}) as session:
+        data = body if isinstance(body, str) else json.dumps(body) if body else None
+        async with session.request(method, server.url + path, data=data) as response:
+            text = await response.text()
+            return response.status, response.content_type, _comparable(text)
+
+
+_DIFFERENT = {"start_time", "end_time", "driver_agent_http_address", "driver_node_id"}
+
+
+def _comparable(text: str) -> Any:
+    if text.startswith("Traceback"):  # of which the error's own lines are what counts
+        return [re.sub(r"\S+\(\)", "", line) for line in text.splitlines() if "Error: " in line]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(value, list):
+        return [_without_place(job) for job in value if job["submission_id"] == FIRST]
+    return _without_place(value)
+
+
+def _without_place(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: type(item).__name__ if key in _DIFFERENT else item for key, item in value.items()}

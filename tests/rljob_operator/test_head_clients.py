@@ -1,0 +1,536 @@
+"""The clients of a head pod, whatever is at the other end."""
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rljob_api.contract import ExitCode
+from rljob_operator.head import Agent, HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJobs, RayJobState
+from rljob_operator.head.endpoint import ANSWER_BYTES
+from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
+from tests.rljob_operator.played_driver import Driver, Head, train
+from tests.rljob_operator.played_head import Fault, PlayedHeads, answer_lost, answers, slow, unreachable
+
+ID = "0f3c-a1"
+SOON = 0.2
+"""A deadline that passes."""
+
+
+@pytest.fixture(scope="module")
+def heads() -> Iterator[PlayedHeads]:
+    with PlayedHeads() as heads:
+        yield heads
+
+
+@pytest.fixture
+def head(heads: PlayedHeads) -> Iterator[Head]:
+    head = heads.add("team", "job", ray_token="r", agent_token="a")
+    yield head
+    heads.heal(head)
+
+
+@pytest.fixture
+def ray_url(heads: PlayedHeads, head: Head) -> str:
+    return HeadAddress(heads.template).ray("team", "job")
+
+
+@pytest.fixture
+def agent_url(heads: PlayedHeads, head: Head) -> str:
+    return HeadAddress(heads.template).agent("team", "job")
+
+
+# --- addresses
+
+
+def test_a_head_is_found_by_the_service_that_kuberay_makes() -> None:
+    assert HeadAddress().ray("team", "job") == "http://job-head-svc.team.svc:8265"
+    assert HeadAddress().agent("team", "job") == "http://job-head-svc.team.svc:8900"
+
+
+def test_the_address_can_be_set() -> None:
+    address = HeadAddress("https://proxy/{namespace}/{service}/{port}/")
+    assert address.agent("team", "job") == "https://proxy/team/job-head-svc/8900"
+
+
+@pytest.mark.parametrize("template", ["http://{cluster}", "http://{", "http://{0}", "http://{port.x}", "{service}:1"])
+def test_a_wrong_address_is_refused_at_once(template: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(template))):
+        HeadAddress(template)
+
+
+# --- submissions
+
+
+@asynchronous
+async def test_a_submission_carries_what_its_driver_needs(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=120, env_vars={"A": "b"}, metadata={"attempt": "1"})
+
+    (driver,) = head.drivers
+    assert (driver.submission_id, driver.entrypoint, driver.attempt) == (ID, "rljob driver", 1)
+    assert driver.metadata == {"attempt": "1"}
+    assert driver.runtime_env == {"env_vars": {"A": "b", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
+
+
+def play_pending(driver: Driver) -> None:
+    pass
+
+
+def play_running(driver: Driver) -> None:
+    driver.start()
+
+
+def play_success(driver: Driver) -> None:
+    driver.start()
+    driver.end(0)
+
+
+def play_failure(driver: Driver) -> None:
+    driver.start()
+    driver.end(65, "Data", "no such file")
+
+
+def play_signal(driver: Driver) -> None:
+    driver.start()
+    driver.crash(-9)
+
+
+def play_lost_supervisor(driver: Driver) -> None:
+    driver.start()
+    driver.lose_supervisor()
+
+
+@pytest.mark.parametrize(
+    ("play", "state", "exit_code", "error_type", "words"),
+    [
+        (play_pending, RayJobState.PENDING, None, None, "not started"),
+        (play_running, RayJobState.RUNNING, None, None, "running"),
+        (play_success, RayJobState.SUCCEEDED, 0, None, "successfully"),
+        (play_failure, RayJobState.FAILED, 65, "JOB_ENTRYPOINT_COMMAND_ERROR", "exit code 65"),
+        (play_signal, RayJobState.FAILED, -9, "JOB_ENTRYPOINT_COMMAND_ERROR", "exit code -9"),
+        (play_lost_supervisor, RayJobState.FAILED, None, "JOB_SUPERVISOR_ACTOR_DIED", "died"),
+    ],
+)
+@asynchronous
+async def test_a_submission_is_seen_as_ray_tells_it(
+    head: Head, ray_url: str, play: Any, state: RayJobState, exit_code: int | None, error_type: str | None, words: str
+) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        play(head.driver())
+        job = await jobs.status(ID)
+
+    assert job is not None
+    assert (job.state, job.driver_exit_code, job.error_type) == (state, exit_code, error_type)
+    assert words in job.message
+    assert job.start_time is not None
+    assert before <= job.start_time <= datetime.now(UTC)
+    assert (job.end_time is not None) == state.is_final == job.state.is_final
+
+
+@asynchronous
+async def test_a_head_that_restarted_knows_no_submission(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        head.driver().start()
+        head.restart()
+        assert await jobs.status(ID) is None
+        assert await jobs.stop(ID) is False
+
+
+@asynchronous
+async def test_submitting_twice_starts_one_driver(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        head.driver().start()
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+
+    assert [driver.submission_id for driver in head.drivers] == [ID]
+    assert head.duplicates == [ID]
+
+
+@asynchronous
+async def test_a_driver_that_ended_is_not_started_again(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        play_failure(head.driver())
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+
+    assert len(head.drivers) == 1
+
+
+@asynchronous
+async def test_a_submission_whose_answer_is_lost_can_be_repeated(heads: PlayedHeads, head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        heads.disturb(head, answer_lost, "ray")
+        with pytest.raises(HeadUnreachable) as lost:
+            await jobs.submit(ID, "rljob driver", stop_wait=1)
+        heads.heal(head)
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+
+    assert lost.value.status is None
+    assert len(head.drivers) == 1
+
+
+@asynchronous
+async def test_a_submission_that_ray_cannot_start_is_no_success(heads: PlayedHeads, head: Head, ray_url: str) -> None:
+    async def no_agent(request: aiohttp.web.Request, handler: Any) -> Any:
+        if request.method == "GET":
+            return await handler(request)
+        return aiohttp.web.Response(status=500, text="No available agent to submit job, please try again later.")
+
+    heads.disturb(head, no_agent, "ray")
+    async with ray_jobs(ray_url) as jobs:
+        with pytest.raises(HeadUnreachable, match="answered 500: No available agent"):
+            await jobs.submit(ID, "rljob driver", stop_wait=1)
+
+
+@asynchronous
+async def test_a_request_that_ray_rejects_is_refused_in_its_words(head: Head, ray_url: str) -> None:
+    wrong: Any = {"attempt": 1}
+    async with ray_jobs(ray_url) as jobs:
+        with pytest.raises(HeadRefused, match=r"answered 400: .*metadata values must be strings"):
+            await jobs.submit(ID, "rljob driver", stop_wait=1, metadata=wrong)
+    assert not head.drivers
+
+
+@asynchronous
+async def test_stopping_lets_the_driver_finish(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=600)
+        driver = head.driver()
+        driver.start()
+        assert await jobs.stop(ID) is True
+        assert driver.stopping
+        job = await jobs.status(ID)
+        assert job is not None
+        assert job.state is RayJobState.RUNNING
+        driver.checkpoint(7)
+        driver.end(ExitCode.STOPPED, "StoppedOnRequest")
+        assert (await finished(jobs, ID)).state is RayJobState.STOPPED
+        assert await jobs.stop(ID) is False
+
+
+@asynchronous
+async def test_a_driver_that_hangs_is_killed_after_its_time(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=0)
+        head.driver().start()
+        await jobs.stop(ID)
+        job = await finished(jobs, ID)
+    assert (job.state, job.driver_exit_code) == (RayJobState.STOPPED, None)
+    assert not head.volume.exits
+
+
+# --- the agent
+
+
+@asynchronous
+async def test_an_agent_of_an_empty_volume_has_nothing_to_say(head: Head, agent_url: str) -> None:
+    async with agent(agent_url) as client:
+        assert await client.progress() is None
+        assert await client.newest_checkpoint() is None
+        assert await client.last_exit() == (0, None, None)
+
+
+@asynchronous
+async def test_the_agent_tells_how_the_run_goes(head: Head, agent_url: str, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+    driver = head.driver()
+    driver.start()
+    for step in (1, 2):
+        driver.step(step, 50, reward=step / 4)
+        driver.checkpoint(step)
+
+    async with agent(agent_url) as client:
+        progress, newest = await client.progress(), await client.newest_checkpoint()
+        assert (await client.last_exit())[:2] == (1, None)
+        driver.end(66, "Reward", "compute_score raised", "rewards.functions[0]")
+        attempt, record, _ = await client.last_exit()
+
+    assert progress is not None
+    assert (progress.step, progress.total_steps, progress.percent, progress.reward) == (2, 50, 4.0, 0.5)
+    assert newest is not None
+    assert (newest.step, newest.path) == (2, "/checkpoints/step-2-a1")
+    assert newest.time <= datetime.now(UTC)
+    assert attempt == 1
+    assert record is not None
+    assert (record.code, record.reason, record.field) == (66, "Reward", "rewards.functions[0]")
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@asynchronous
+async def test_a_checkpoint_is_asked_for(head: Head, agent_url: str, stop: bool) -> None:
+    async with agent(agent_url) as client:
+        await client.request_checkpoint(stop=stop)
+    assert [(asked["checkpoint"], asked["stop"]) for asked in head.requests] == [(True, stop)]
+
+
+# --- trouble, alike for every call
+
+
+CALLS: dict[str, Any] = {
+    "status": lambda ray, agent: ray.status(ID),
+    "submit": lambda ray, agent: ray.submit(ID, "rljob driver", stop_wait=1),
+    "stop": lambda ray, agent: ray.stop(ID),
+    "progress": lambda ray, agent: agent.progress(),
+    "newest_checkpoint": lambda ray, agent: agent.newest_checkpoint(),
+    "last_exit": lambda ray, agent: agent.last_exit(),
+    "request_checkpoint": lambda ray, agent: agent.request_checkpoint(stop=True),
+}
+ANSWERED = [name for name in CALLS if name not in ("submit", "request_checkpoint")]
+"""Those whose answer is read."""
+
+NONSENSE = [
+    "", "{", "[]", "null", "7", '"RUNNING"', "<html>login</html>", "[" * 100_000,
+    '{"status": "NEWER", "stopped": "perhaps", "step": -1, "checkpoints": [{}], "attempt": 1, "exit": {"code": 1}}',
+    '{"status": 7, "stopped": 7, "step": NaN, "checkpoints": 7, "attempt": "x", "exit": null}',
+    '{"status": [], "stopped": [], "reward": 1e999, "checkpoints": {}, "attempt": -1, "exit": null}',
+]  # fmt: skip
+
+
+async def failure_of(
+    call: str, template: str, *, ray_token: str = "r", agent_token: str = "a", deadline: float = 60.0
+) -> HeadError:
+    address = HeadAddress(template)
+    async with aiohttp.ClientSession() as session:
+        jobs = RayJobs(session, address.ray("team", "job"), ray_token, deadline)
+        client = Agent(session, address.agent("team", "job"), agent_token, deadline)
+        with pytest.raises(HeadError) as failed:
+            await CALLS[call](jobs, client)
+    return failed.value
+
+
+@pytest.mark.parametrize("call", CALLS)
+@asynchronous
+async def test_a_head_that_is_not_there_is_unreachable(call: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    failure = await failure_of(call, f"http://127.0.0.1:{port}/{{service}}")
+    assert isinstance(failure, HeadUnreachable)
+    assert "cannot be reached" in str(failure)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@asynchronous
+async def test_a_name_that_does_not_resolve_is_unreachable(call: str) -> None:
+    assert isinstance(await failure_of(call, "http://{service}.invalid:{port}"), HeadUnreachable)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (unreachable, HeadUnreachable, "cannot be reached: .*disconnected"),
+        (answers(503, "no endpoints available"), HeadUnreachable, "answered 503: no endpoints available"),
+        (answers(401, '{"error": "no token"}', "application/json"), HeadRefused, "answered 401: no token$"),
+        (answers(403, "Forbidden"), HeadRefused, "answered 403: Forbidden$"),
+        (answers(307, "elsewhere"), HeadRefused, "answered 307: elsewhere"),
+    ],
+    ids=["hangs up", "503", "401", "403", "redirects"],
+)
+@asynchronous
+async def test_a_head_that_fails(
+    heads: PlayedHeads, head: Head, call: str, fault: Fault, kind: type[HeadError], words: str
+) -> None:
+    heads.disturb(head, fault)
+    failure = await failure_of(call, heads.template)
+    assert type(failure) is kind
+    assert re.search(words, str(failure))
+
+
+@pytest.mark.parametrize("call", CALLS)
+@asynchronous
+async def test_a_head_that_does_not_answer_in_time_is_unreachable(heads: PlayedHeads, head: Head, call: str) -> None:
+    heads.disturb(head, slow(3600))
+    failure = await failure_of(call, heads.template, deadline=SOON)
+    assert isinstance(failure, HeadUnreachable)
+    assert "gave no answer within 0.2 s" in str(failure)
+
+
+@asynchronous
+async def test_an_answer_that_trickles_is_given_up(heads: PlayedHeads, head: Head) -> None:
+    async def trickle(request: aiohttp.web.Request, handler: Any) -> Any:
+        response = aiohttp.web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.01)
+
+    heads.disturb(head, trickle)
+    assert isinstance(await failure_of("progress", heads.template, deadline=SOON), HeadUnreachable)
+
+
+@pytest.mark.parametrize("body", NONSENSE)
+@pytest.mark.parametrize("call", ANSWERED)
+@asynchronous
+async def test_an_answer_that_makes_no_sense_is_refused(heads: PlayedHeads, head: Head, call: str, body: str) -> None:
+    heads.disturb(head, answers(200, body, "application/json"))
+    failure = await failure_of(call, heads.template)
+    assert isinstance(failure, HeadRefused)
+    assert re.search("an answer that is not (understood|JSON): ", str(failure))
+
+
+@asynchronous
+async def test_an_answer_without_end_is_not_read(heads: PlayedHeads, head: Head) -> None:
+    heads.disturb(head, answers(200, " " * (ANSWER_BYTES + 1)))
+    failure = await failure_of("progress", heads.template)
+    assert isinstance(failure, HeadRefused)
+    assert f"more than {ANSWER_BYTES} bytes" in str(failure)
+
+
+@asynchronous
+async def test_fields_of_a_newer_version_are_ignored(
+    heads: PlayedHeads, head: Head, ray_url: str, agent_url: str
+) -> None:
+    checkpoint = {"step": 4, "path": "/c", "time": "2026-11-21T12:00:00Z", "new": 1}
+    newer = {
+        "status": "RUNNING", "stopped": True, "step": 3, "checkpoints": [checkpoint], "attempt": 2, "new": {"new": []},
+        "exit": {"code": 75, "reason": "Infrastructure", "message": "lost", "new": 1},
+    }  # fmt: skip
+    heads.disturb(head, answers(200, json.dumps(newer), "application/json"))
+    async with ray_jobs(ray_url) as jobs, agent(agent_url) as client:
+        job, progress, newest = await jobs.status(ID), await client.progress(), await client.newest_checkpoint()
+        assert await jobs.stop(ID) is True
+        _, record, _ = await client.last_exit()
+    assert job is not None
+    assert job.state is RayJobState.RUNNING
+    assert progress is not None
+    assert newest is not None
+    assert record is not None
+    assert (progress.step, newest.step, record.code) == (3, 4, 75)
+
+
+@pytest.mark.parametrize("call", ["status", "stop"])
+@asynchronous
+async def test_a_proxy_that_knows_no_such_head_does_not_speak_for_ray(
+    heads: PlayedHeads, head: Head, call: str
+) -> None:
+    """Else a driver that runs would count as lost."""
+    said = '{"kind": "Status", "message": "services \\"job-head-svc\\" not found", "code": 404}'
+    heads.disturb(head, answers(404, said, "application/json"))
+    failure = await failure_of(call, heads.template)
+    assert isinstance(failure, HeadRefused)
+    assert str(failure).endswith('answered 404: services "job-head-svc" not found')
+
+
+@pytest.mark.parametrize("call", CALLS)
+@asynchronous
+async def test_a_wrong_token_is_refused_and_shown_to_nobody(heads: PlayedHeads, head: Head, call: str) -> None:
+    failure = await failure_of(call, heads.template, ray_token="wrong-secret", agent_token="wrong-secret")
+    assert isinstance(failure, HeadRefused)
+    assert failure.status in (401, 403)
+    assert "token" in str(failure)
+    assert "wrong-secret" not in str(failure)
+    assert not head.drivers
+    assert not head.requests
+
+
+@asynchronous
+async def test_a_long_answer_is_quoted_from_its_end(heads: PlayedHeads, head: Head) -> None:
+    heads.disturb(head, answers(500, "Traceback\n" + "  File ...\n" * 1000 + "RuntimeError: the cause"))
+    failure = await failure_of("stop", heads.template)
+    assert str(failure).endswith("RuntimeError: the cause")
+    assert len(str(failure)) < 500
+
+
+# --- the played heads themselves
+
+
+@asynchronous
+async def test_a_played_training_runs_to_its_end(heads: PlayedHeads) -> None:
+    head = heads.add("team", "long", script=train(12, seconds=0, every=5))
+    address = HeadAddress(heads.template)
+    async with ray_jobs(address.ray("team", "long")) as jobs, agent(address.agent("team", "long")) as client:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        assert (await finished(jobs, ID)).state is RayJobState.SUCCEEDED
+        assert (await client.last_exit()).record is not None
+    assert [checkpoint["step"] for checkpoint in head.volume.checkpoints] == [5, 10, 12]
+
+
+@asynchronous
+async def test_a_played_training_stops_where_it_is_asked_and_goes_on_from_there(heads: PlayedHeads) -> None:
+    head = heads.add("team", "stopped", script=train(1_000_000, seconds=0.001, every=1_000_000))
+    address = HeadAddress(heads.template)
+    async with ray_jobs(address.ray("team", "stopped")) as jobs, agent(address.agent("team", "stopped")) as client:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        await poll(client.progress, lambda progress: progress is not None and progress.step > 0)
+        await client.request_checkpoint(stop=True)
+        job = await finished(jobs, ID)
+        first = await client.newest_checkpoint()
+        await jobs.submit("0f3c-a2", "rljob driver", stop_wait=1)
+        await poll(
+            client.progress, lambda progress: progress is not None and first is not None and progress.step > first.step
+        )
+        await jobs.stop("0f3c-a2")
+        assert (await finished(jobs, "0f3c-a2")).state is RayJobState.STOPPED
+    assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, ExitCode.STOPPED)
+    assert [driver.beside for driver in head.drivers] == [(), ()]
+
+
+@asynchronous
+async def test_a_second_driver_beside_a_living_one_is_noticed(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit("0f3c-a1", "rljob driver", stop_wait=1)
+        await jobs.submit("0f3c-a2", "rljob driver", stop_wait=1)
+    assert head.driver().beside == ("0f3c-a1",)
+
+
+@asynchronous
+async def test_an_attempt_that_is_submitted_again_after_a_restart_is_fenced(head: Head, ray_url: str) -> None:
+    async with ray_jobs(ray_url) as jobs:
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        head.driver().start()
+        head.restart()
+        await jobs.submit(ID, "rljob driver", stop_wait=1)
+        head.driver().start()
+        job = await finished(jobs, ID)
+    assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, ExitCode.FENCED)
+    assert [driver.submission_id for driver in head.drivers] == [ID, ID]
+
+
+def test_a_script_that_fails_fails_its_test() -> None:
+    async def wrong(driver: Driver) -> None:
+        driver.start()
+        driver.end(0)
+        driver.step(1)
+
+    @asynchronous
+    async def submit(url: str) -> None:
+        async with ray_jobs(url) as jobs:
+            await jobs.submit(ID, "rljob driver", stop_wait=1)
+            await finished(jobs, ID)
+
+    with pytest.raises(AssertionError, match="it has ended: SUCCEEDED"), PlayedHeads() as heads:  # noqa: PT012
+        heads.add("team", "job", script=wrong)
+        submit(HeadAddress(heads.template).ray("team", "job"))
+
+
+def test_played_heads_can_be_a_process() -> None:
+    command = [sys.executable, "-m", "tests.rljob_operator.played_head", "--steps", "3", "--seconds", "0"]
+
+    @asynchronous
+    async def submit(template: str) -> None:
+        async with ray_jobs(HeadAddress(template).ray("any", "cluster"), "any token") as jobs:
+            await jobs.submit(ID, "rljob driver", stop_wait=1)
+            assert (await finished(jobs, ID)).state is RayJobState.SUCCEEDED
+
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
+        try:
+            assert process.stdout is not None
+            submit(process.stdout.readline().strip())
+        finally:
+            process.kill()

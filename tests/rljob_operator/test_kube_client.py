@@ -1,0 +1,328 @@
+"""The client against an API server in memory: what goes out, and what its answers mean."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rljob_operator.kube import (
+    AlreadyExists,
+    Conflict,
+    Event,
+    Fenced,
+    Forbidden,
+    Invalid,
+    Kube,
+    KubeError,
+    Manifest,
+    NotFound,
+    Ref,
+    Throttled,
+    Unavailable,
+)
+from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, NODE, POD, RLJOB
+from tests.rljob_operator.kube_server import KubeServer, response, status
+from tests.rljob_operator.loops import in_loop
+
+PODS = "/api/v1/namespaces/ns/pods"
+
+
+@asynccontextmanager
+async def kube_and_server(limit: int = 64, **options: Any) -> AsyncIterator[tuple[Kube, KubeServer]]:
+    async with KubeServer() as server, server.connect(limit) as connection:
+        yield Kube(connection, **options), server
+
+
+def pod(name: str = "a", **metadata: Any) -> Manifest:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": name, **metadata}}
+
+
+@in_loop
+async def test_apply_is_a_forced_server_side_apply_of_one_field_manager() -> None:
+    async with kube_and_server() as (kube, server):
+        created = await kube.apply(pod(labels={"a": "1"}))
+        applied = await kube.apply(pod(labels={"a": "2"}))
+        sent = server.requests[-1]
+    assert (sent.method, sent.path) == ("PATCH", f"{PODS}/a")
+    assert sent.query == {"fieldManager": "rljob-operator", "force": "true"}
+    assert sent.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert applied["metadata"]["labels"] == {"a": "2"}
+    assert applied["metadata"]["uid"] == created["metadata"]["uid"]
+
+
+@in_loop
+async def test_create_refuses_a_name_that_is_taken() -> None:
+    async with kube_and_server() as (kube, _):
+        created = await kube.create(pod())
+        assert created["metadata"]["uid"]
+        with pytest.raises(AlreadyExists, match="already exists"):
+            await kube.create(pod())
+
+
+@in_loop
+async def test_delete_names_the_uid_the_policy_and_the_grace_period() -> None:
+    async with kube_and_server() as (kube, server):
+        ref = Ref.of(server.put(f"{PODS}/a", pod()))
+        await kube.delete(ref, grace_period=0)
+        assert server.requests[-1].body == {
+            "preconditions": {"uid": ref.uid},
+            "propagationPolicy": "Background",
+            "gracePeriodSeconds": 0,
+        }
+        assert not server.objects
+
+
+@in_loop
+async def test_deleting_what_is_gone_or_replaced_succeeds_and_leaves_the_replacement() -> None:
+    async with kube_and_server() as (kube, server):
+        old = Ref.of(server.put(f"{PODS}/a", pod()))
+        await kube.delete(old)
+        await kube.delete(old)
+        server.put(f"{PODS}/a", pod())
+        await kube.delete(old)
+        assert f"{PODS}/a" in server.objects
+
+
+@in_loop
+async def test_a_conflict_about_the_very_object_is_no_success() -> None:
+    async with kube_and_server() as (kube, server):
+        ref = Ref.of(server.put(f"{PODS}/a", pod()))
+        server.answers.append(response(status(409, "the operation cannot be fulfilled")))
+        with pytest.raises(Conflict):
+            await kube.delete(ref)
+
+
+@in_loop
+async def test_deleting_takes_a_uid() -> None:
+    async with kube_and_server() as (kube, server):
+        with pytest.raises(ValueError, match="uid"):
+            await kube.delete(Ref(POD, "ns", "a"))
+        assert not server.requests
+
+
+@in_loop
+async def test_a_status_patch_counts_only_against_the_version_that_was_read() -> None:
+    path = "/apis/rljob.dev/v1alpha1/namespaces/ns/rljobs/j"
+    async with kube_and_server() as (kube, server):
+        job = pod("j") | {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob"}
+        read = server.put(path, job | {"status": {"attempt": 1, "gone": 1}})
+        ref, version = Ref.of(read), read["metadata"]["resourceVersion"]
+        written = await kube.patch_status(ref, version, {"attempt": 2, "gone": None})
+        assert server.requests[-1].path == path + "/status"
+        assert written["status"] == {"attempt": 2}
+        with pytest.raises(Conflict):
+            await kube.patch_status(ref, version, {"attempt": 3})
+        assert server.objects[path]["status"] == {"attempt": 2}
+
+
+@in_loop
+async def test_finalizers_are_replaced_as_a_whole_and_only_at_the_version_read() -> None:
+    async with kube_and_server() as (kube, server):
+        read = server.put(f"{PODS}/a", pod(finalizers=["x", "rljob.dev/cleanup"], labels={"keep": "me"}))
+        ref, version = Ref.of(read), read["metadata"]["resourceVersion"]
+        written = await kube.patch_metadata(ref, version, {"finalizers": ["x"]})
+        assert written["metadata"]["finalizers"] == ["x"]
+        assert written["metadata"]["labels"] == {"keep": "me"}
+        with pytest.raises(Conflict):
+            await kube.patch_metadata(ref, version, {"finalizers": []})
+
+
+@in_loop
+async def test_get_finds_the_object_of_the_uid_or_nothing() -> None:
+    async with kube_and_server() as (kube, server):
+        ref = Ref.of(server.put(f"{PODS}/a", pod()))
+        assert (await kube.get(ref))["metadata"]["uid"] == ref.uid
+        assert await kube.get(Ref(POD, "ns", "a"))
+        server.put(f"{PODS}/a", pod())
+        with pytest.raises(NotFound):
+            await kube.get(ref)
+        with pytest.raises(NotFound):
+            await kube.get(Ref(POD, "ns", "b"))
+
+
+@in_loop
+async def test_a_list_is_all_pages_with_the_names_of_its_kind() -> None:
+    names = [f"p{i:04}" for i in range(1201)]
+    async with kube_and_server() as (kube, server):
+        for name in names:
+            server.put(f"{PODS}/{name}", pod(name))
+        listed = await kube.list(POD)
+        assert [r.query["limit"] for r in server.requests] == ["500"] * 3
+    assert [item["metadata"]["name"] for item in listed.items] == names
+    assert {(item["apiVersion"], item["kind"]) for item in listed.items} == {("v1", "Pod")}
+    assert listed.resource_version == "5000"
+
+
+@in_loop
+async def test_a_list_looks_into_the_namespace_named_else_into_the_scope_else_everywhere() -> None:
+    async with kube_and_server() as (kube, server):
+        scoped = replace(kube, namespace="mine")
+        await kube.list(POD)
+        await kube.list(POD, "ns", label_selector="a=b")
+        await scoped.list(POD)
+        await scoped.list(POD, "ns")
+        await scoped.list(NODE)
+        paths = [r.path for r in server.requests]
+        assert server.requests[1].query["labelSelector"] == "a=b"
+    mine = "/api/v1/namespaces/mine/pods"
+    assert paths == ["/api/v1/pods", PODS, mine, PODS, "/api/v1/nodes"]
+
+
+@in_loop
+async def test_an_event_is_posted_once_for_one_transition() -> None:
+    about = Ref(RLJOB, "ns", "j" * 250, "the-uid")
+    at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    event = Event(about, "DriverRestarted", "ü" * 1000, "Restart", at, warning=True)
+    async with kube_and_server() as (kube, server):
+        await kube.post_event(event)
+        await kube.post_event(event)
+        await kube.post_event(Event(about, "DriverRestarted", "ü" * 1000, "Restart", at.replace(second=6)))
+        first, second = [o for p, o in server.objects.items() if "/events/" in p]
+    assert first["eventTime"] == "2026-01-02T03:04:05.000678Z"
+    assert (first["type"], second["type"]) == ("Warning", "Normal")
+    assert len(first["note"].encode()) <= 1024
+    assert len(first["metadata"]["name"]) <= 253
+    assert first["regarding"]["uid"] == "the-uid"
+    assert first["apiVersion"] == EVENT.api_version
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(400, Invalid), (401, Forbidden), (403, Forbidden), (404, NotFound), (409, Conflict), (410, Unavailable),
+     (415, Invalid), (422, Invalid), (429, Throttled), (500, Unavailable), (503, Unavailable), (504, Unavailable)],
+)  # fmt: skip
+@in_loop
+async def test_every_refusal_has_one_type_and_the_servers_words(code: int, error: type[KubeError]) -> None:
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response(status(code, "its words", reason="ItsReason")))
+        with pytest.raises(error, match="its words") as caught:
+            await kube.get(Ref(POD, "ns", "a"))
+    assert type(caught.value) is error
+    assert (caught.value.status, caught.value.reason) == (code, "ItsReason")
+
+
+@in_loop
+async def test_an_invalid_object_names_its_fields() -> None:
+    causes = [{"field": "spec.replicas", "message": "must not be negative", "reason": "FieldValueInvalid"}]
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response(status(422, "is invalid", causes=causes)))
+        with pytest.raises(Invalid) as caught:
+            await kube.apply(pod())
+    assert caught.value.causes == (("spec.replicas", "must not be negative"),)
+
+
+@in_loop
+async def test_throttling_says_for_how_long() -> None:
+    async with kube_and_server() as (kube, server):
+        server.answers.append(web.Response(status=429, text="too many requests", headers={"Retry-After": "7"}))
+        server.answers.append(response(status(500, "again", retryAfterSeconds=3)))
+        server.answers.append(response(status(429, "again")))
+        asked = []
+        for _ in range(3):
+            with pytest.raises(Unavailable) as caught:
+                await kube.get(Ref(POD, "ns", "a"))
+            asked.append(caught.value.retry_after)
+    assert asked == [7, 3, None]
+
+
+@in_loop
+async def test_a_server_that_is_silent_gone_or_something_else_is_unavailable() -> None:
+    async with kube_and_server() as (kube, server):
+        server.answers.append(web.Response(text="<html>"))
+        with pytest.raises(Unavailable, match="JSON"):
+            await kube.get(Ref(POD, "ns", "a"))
+        server.gate.clear()
+        with pytest.raises(Unavailable, match=r"no answer in 0\.2 s: GET"):
+            await replace(kube, timeout=0.2).get(Ref(POD, "ns", "a"))
+    async with KubeServer() as server:
+        connection = server.connect()
+    async with connection:
+        with pytest.raises(Unavailable):
+            await Kube(connection).get(Ref(POD, "ns", "a"))
+
+
+@in_loop
+async def test_a_refused_token_is_read_again_and_the_write_happens_once() -> None:
+    async with kube_and_server() as (kube, server):
+        server.token = "second"
+        await asyncio.gather(*(kube.create(pod(f"p{i}")) for i in range(5)))
+        assert len(server.objects) == 5
+        server.token = "third"
+        server.answers += [response(status(401, "Unauthorized")) for _ in range(2)]
+        with pytest.raises(Forbidden):
+            await kube.get(Ref(POD, "ns", "p0"))
+
+
+@in_loop
+async def test_nothing_of_a_fenced_write_reaches_the_server_and_reads_go_on() -> None:
+    def closed() -> None:
+        raise Fenced("leads no longer")
+
+    async with kube_and_server(fence=closed) as (kube, server):
+        ref = Ref.of(server.put(f"{PODS}/a", pod()))
+        for write in (
+            kube.apply(pod()),
+            kube.create(pod("b")),
+            kube.delete(ref),
+            kube.patch_status(ref, "1", {}),
+            kube.patch_metadata(ref, "1", {}),
+        ):
+            with pytest.raises(Fenced):
+                await write
+        await kube.get(ref)
+        assert [r.method for r in server.requests] == ["GET"]
+
+
+@in_loop
+async def test_the_fence_is_asked_when_the_request_leaves_not_when_it_is_queued() -> None:
+    leads = True
+
+    def fence() -> None:
+        if not leads:
+            raise Fenced("leads no longer")
+
+    async with kube_and_server(limit=1, fence=fence) as (kube, server):
+        server.gate.clear()
+        first = asyncio.create_task(kube.create(pod("first")))
+        await server.arrived.wait()
+        second = asyncio.create_task(kube.create(pod("second")))
+        await asyncio.sleep(0)
+        leads = False
+        server.gate.set()
+        await first
+        with pytest.raises(Fenced):
+            await second
+        assert [r.body["metadata"]["name"] for r in server.requests] == ["first"]
+
+
+@in_loop
+async def test_every_call_is_observed_with_its_outcome() -> None:
+    calls: list[tuple[str, str, str, float]] = []
+
+    def closed() -> None:
+        raise Fenced("leads no longer")
+
+    async with kube_and_server(observe=lambda *call: calls.append(call)) as (kube, server):
+        await kube.create(pod())
+        with pytest.raises(AlreadyExists):
+            await kube.create(pod())
+        await kube.list(CONFIG_MAP)
+        server.gate.clear()
+        with pytest.raises(Unavailable):
+            await replace(kube, timeout=0.2).get(Ref(POD, "ns", "a"))
+        server.gate.set()
+        with pytest.raises(Fenced):
+            await replace(kube, fence=closed).apply(pod())
+    assert [call[:3] for call in calls] == [
+        ("create", "pods", "201"),
+        ("create", "pods", "409"),
+        ("list", "configmaps", "200"),
+        ("get", "pods", "Timeout"),
+        ("apply", "pods", "Fenced"),
+    ]
+    assert all(seconds >= 0 for *_, seconds in calls)

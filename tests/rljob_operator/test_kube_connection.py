@@ -1,0 +1,60 @@
+"""Which API server, and with which token: from kubeconfigs as people have them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rljob_operator.kube import Connection, Kube, NoCluster
+from rljob_operator.kube.kinds import POD
+from tests.rljob_operator.kube_server import KubeServer
+from tests.rljob_operator.loops import in_loop
+
+
+def kubeconfig(folder: Path, server: KubeServer) -> Path:
+    """Two contexts: `here` with a token in a file, and `nowhere`, which is the current one."""
+    (folder / "token").write_text("first")
+    config = {
+        "current-context": "nowhere",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "here", "user": "me"}},
+            {"name": "nowhere", "context": {"cluster": "nowhere", "user": "me"}},
+        ],
+        "clusters": [
+            {"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.port}"}},
+            {"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}},
+        ],
+        "users": [{"name": "me", "user": {"tokenFile": str(folder / "token")}}],
+    }
+    path = folder / "config"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@in_loop
+async def test_a_context_is_chosen_by_name_and_its_token_file_read_again_when_refused(tmp_path: Path) -> None:
+    async with KubeServer() as server, await Connection.open(str(kubeconfig(tmp_path, server)), "here") as connection:
+        await Kube(connection).list(POD)
+        server.token = "rotated"
+        (tmp_path / "token").write_text("rotated")
+        await Kube(connection).list(POD)
+        sent = [request.headers["Authorization"] for request in server.requests]
+    assert sent == ["Bearer first", "Bearer first", "Bearer rotated"]
+
+
+@in_loop
+async def test_the_environment_names_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with KubeServer() as server:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, server)))
+        async with await Connection.open(context="here") as connection:
+            await Kube(connection).list(POD)
+        assert len(server.requests) == 1
+
+
+@in_loop
+async def test_a_missing_kubeconfig_or_context_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(NoCluster, match="set KUBECONFIG"):
+        await Connection.open(str(tmp_path / "none"))
+    async with KubeServer() as server:
+        with pytest.raises(NoCluster, match="other"):
+            await Connection.open(str(kubeconfig(tmp_path, server)), "other")

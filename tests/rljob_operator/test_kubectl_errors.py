@@ -1,0 +1,78 @@
+"""What stops `kubectl rljob` is one line that names the remedy."""
+
+import os
+import socket
+import subprocess
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from rljob_operator.kubectl.calls import Kubectl, Problem
+
+COMMANDS = [["describe"], ["logs"], ["events"], ["checkpoints"], ["suspend"], ["resume"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_job_that_is_not_there(shell, command):
+    missing = f"there is no RLJob gsm8k in namespace {shell.namespace}; see kubectl rljob list --all-namespaces"
+    assert shell.error(*command, "gsm8k") == missing
+
+
+def test_a_misspelt_job(shell, jobs):
+    jobs.create("gsm8k-grpo")
+    assert shell.error("describe", "gsm8k-gpro").endswith("; did you mean gsm8k-grpo?")
+
+
+def test_no_permission(shell, cluster, tmp_path):
+    cluster.kubectl("create", "serviceaccount", "nobody", f"--namespace={shell.namespace}")
+    nobody = replace(shell, access=cluster.as_service_account(shell.namespace, "nobody", tmp_path / "kubeconfig"))
+    words = nobody.error("list")
+    assert 'cannot list resource "rljobs" in API group "rljob.dev"' in words
+    assert words.endswith("; ask for the role view in this namespace, or edit to change and to run commands")
+
+
+def test_no_cluster_and_no_such_context(shell, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody_listens = taken.getsockname()[1]
+    config = tmp_path / "kubeconfig"
+    config.write_text(yaml.safe_dump(kubeconfig(f"https://127.0.0.1:{nobody_listens}")))
+    elsewhere = replace(shell, access=replace(shell.access, kubeconfig=config, context=None))
+    for arguments in (["list"], ["list", "--context=nope"]):
+        assert elsewhere.error(*arguments).endswith("; choose a cluster that answers with KUBECONFIG or --context")
+
+
+def kubeconfig(server):
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }
+
+
+def test_a_cluster_without_the_kind(shell, monkeypatch):
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Problem) as raised:
+        Kubectl(context=shell.access.context).get("others.rljob.dev")
+    assert str(raised.value) == (
+        "this cluster has no RLJobs; install the operator's chart, or choose another --context"
+    )
+
+
+def test_no_kubectl(shell, tmp_path):
+    alone = tmp_path / "kubectl-rljob"
+    alone.symlink_to(shell.folder / "kubectl-rljob")
+    failed = subprocess.run(
+        [alone, "list"], env={**shell.environment, "PATH": os.devnull}, capture_output=True, text=True, check=False
+    )
+    assert (failed.returncode, failed.stderr) == (1, "error: there is no kubectl on the PATH; install it\n")
+
+
+def test_who_asks_for_two_containers_is_told_to_name_one(shell):
+    assert (
+        shell.error("logs", "job", "--head", "--agent") == "--worker, --head and --agent exclude each other; name one"
+    )

@@ -1,0 +1,319 @@
+"""Leader election on a clock that jumps, by candidates with clocks of their own."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_operator.kube import Fenced, Kube, Manifest
+from rljob_operator.lease import LeaderLease, Terms
+from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
+from tests.rljob_operator.loops import in_jumping_loop
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/operator"
+TERMS = Terms(duration=15, renew_deadline=10, retry=2)
+
+
+@dataclass
+class Candidate:
+    """A process that wants to lead. ahead: how far its clock is before the loop's."""
+
+    objects: KubeObjects
+    latency: float = 0.0
+    ahead: float = 0.0
+    lost_at: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.connection = MemoryConnection(self.objects, self.latency)
+        self.kube = Kube(self.connection)
+        self.lease = LeaderLease(self.kube, "ns", "operator", terms=TERMS, clock=lambda: now() + self.ahead)
+        self.guarded = replace(self.kube, fence=self.lease.fence)
+
+    async def lead(self) -> None:
+        """Until it is lost or released."""
+        await self.lease.acquire()
+        await self.lease.keep(lambda: self.lost_at.append(now()))
+
+    @property
+    def record(self) -> Manifest:
+        return self.objects.objects[PATH]["spec"]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def a_record(holder: str, **spec: Any) -> Manifest:
+    return {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 3, **spec}}
+
+
+def a_pod() -> Manifest:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": "a"}}
+
+
+@in_jumping_loop
+async def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
+    objects = KubeObjects()
+    first, second = Candidate(objects), Candidate(objects, ahead=1e6)
+    tasks = [asyncio.create_task(first.lead()), asyncio.create_task(second.lead())]
+    for _ in range(600):
+        await asyncio.sleep(1)
+        assert (first.lease.held(), second.lease.held()) == (True, False)
+    assert first.record["holderIdentity"] == first.lease.identity != second.lease.identity
+    assert first.record["leaseTransitions"] == 0
+    assert first.record["leaseDurationSeconds"] == 15
+    assert datetime.fromisoformat(first.record["renewTime"]) > datetime.fromisoformat(first.record["acquireTime"])
+    assert not any(task.done() for task in tasks)
+
+
+@in_jumping_loop
+async def test_a_release_hands_over_at_the_next_look() -> None:
+    objects = KubeObjects()
+    first, second = Candidate(objects, latency=0.5), Candidate(objects)
+    leading = asyncio.create_task(first.lead())
+    await asyncio.sleep(30)
+    waiting = asyncio.create_task(second.lead())
+    await asyncio.sleep(30)
+    await first.lease.release()
+    with pytest.raises(Fenced):
+        await first.guarded.create(a_pod())
+    await asyncio.sleep(1.3 * TERMS.retry)
+    assert second.lease.held()
+    await asyncio.sleep(100)
+    assert leading.done()
+    assert not waiting.done()
+    assert not first.lost_at
+    assert second.record["leaseTransitions"] == 1
+
+
+@in_jumping_loop
+async def test_a_release_fences_at_once_and_asks_for_nothing_more_when_it_is_done() -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects)
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(21)
+    releasing = asyncio.create_task(leader.lease.release())
+    await asyncio.sleep(0)
+    assert not leader.lease.held()
+    await releasing
+    sent = len(objects.requests)
+    await leading
+    assert len(objects.requests) == sent
+
+
+@pytest.mark.parametrize("tenths", range(21, 29))
+@pytest.mark.parametrize("quicker", [0.01, 0.1, 0.25])
+@in_jumping_loop
+async def test_a_release_that_crosses_a_renewal_is_final(tenths: int, quicker: float) -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects)
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(1)
+    leader.connection.latency = 0.25  # the renewal asks from 2.0 to 2.5 and writes from 2.5 to 3.0
+    await asyncio.sleep(tenths / 10 - now())
+    leader.connection.latency = quicker
+    await leader.lease.release()
+    await asyncio.sleep(20)
+    assert "holderIdentity" not in leader.record
+    assert leading.done()
+    assert not leader.lost_at
+
+
+@in_jumping_loop
+async def test_who_was_frozen_while_it_acquired_asks_again() -> None:
+    objects = KubeObjects()
+    candidate = Candidate(objects, latency=0.5)
+    acquiring = asyncio.create_task(candidate.lease.acquire())
+    await asyncio.sleep(1.2)
+    candidate.ahead += 60
+    await acquiring
+    assert candidate.lease.held()
+    assert now() < 10
+
+
+@pytest.mark.parametrize("moment", [30.0, 30.3, 30.6, 30.9, 31.2])
+@in_jumping_loop
+async def test_a_frozen_leader_writes_nothing_when_it_thaws(moment: float) -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects, latency=0.2)
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(20)
+    await leader.guarded.create(a_pod())
+    await asyncio.sleep(moment - now())
+    under_way = leader.connection.writing
+
+    leader.ahead += 60  # its clock went on while it was stopped
+    before = len(objects.writes)
+    assert not leader.lease.held()
+    with pytest.raises(Fenced, match="operator"):
+        await leader.guarded.apply(a_pod())
+    await leading
+    assert leader.lost_at
+    assert len(objects.writes) == before + under_way
+
+
+@in_jumping_loop
+async def test_a_renewal_counts_from_its_start_and_loss_comes_at_the_deadline() -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects, latency=0.5)
+    leading = asyncio.create_task(leader.lead())  # acquired from 0 to 2, renewed from 4 to 6
+    await asyncio.sleep(7)
+    leader.connection.reachable = False
+    await leading
+    assert leader.lost_at == [4 + TERMS.renew_deadline]
+    assert not leader.lease.held()
+
+
+@in_jumping_loop
+async def test_a_short_outage_is_survived_and_a_long_one_is_not() -> None:
+    leader = Candidate(KubeObjects())
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(20)
+    leader.connection.reachable = False
+    await asyncio.sleep(3)
+    leader.connection.reachable = True
+    await asyncio.sleep(20)
+    assert leader.lease.held()
+    leader.connection.reachable = False
+    await asyncio.sleep(TERMS.renew_deadline + 0.1)
+    leader.connection.reachable = True
+    await asyncio.sleep(20)
+    assert leading.done()
+    assert len(leader.lost_at) == 1
+    assert not leader.lease.held()
+
+
+@in_jumping_loop
+async def test_who_finds_anothers_name_in_the_record_has_lost() -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects)
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(20)
+    objects.put(PATH, a_record("another"))
+    taken = now()
+    await leading
+    assert leader.lost_at[0] - taken <= TERMS.retry
+    assert leader.record["holderIdentity"] == "another"
+
+
+@in_jumping_loop
+async def test_a_deleted_record_is_made_anew() -> None:
+    objects = KubeObjects()
+    leader = Candidate(objects)
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(20)
+    del objects.objects[PATH]
+    await asyncio.sleep(20)
+    assert leader.record["holderIdentity"] == leader.lease.identity
+    assert not leading.done()
+
+
+@pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
+@pytest.mark.parametrize("duration", [15, 60])
+@in_jumping_loop
+async def test_anothers_record_counts_from_when_it_was_seen_and_for_as_long_as_it_says(
+    renewed: str, duration: int
+) -> None:
+    objects = KubeObjects()
+    objects.put(PATH, a_record("dead", renewTime=renewed, leaseDurationSeconds=duration))
+    candidate = Candidate(objects)
+    await candidate.lease.acquire()
+    assert duration <= now() <= duration + 2 * TERMS.retry
+    assert candidate.record["leaseTransitions"] == 4
+
+
+@pytest.mark.parametrize("holder", [{}, {"holderIdentity": ""}, {"holderIdentity": None}])
+@in_jumping_loop
+async def test_a_record_of_nobody_is_taken_at_once(holder: Manifest) -> None:
+    objects = KubeObjects()
+    objects.put(PATH, {"spec": holder} if holder else {})
+    candidate = Candidate(objects)
+    await candidate.lease.acquire()
+    assert now() == 0
+    assert candidate.record["leaseTransitions"] == 0
+
+
+@in_jumping_loop
+async def test_of_many_that_see_it_free_at_the_same_time_one_takes_it() -> None:
+    objects = KubeObjects()
+    candidates = [Candidate(objects, latency=0.2) for _ in range(5)]
+    tasks = [asyncio.create_task(candidate.lead()) for candidate in candidates]
+    await asyncio.sleep(100)
+    assert sum(candidate.lease.held() for candidate in candidates) == 1
+    assert not any(task.done() for task in tasks)
+
+
+def test_terms_that_would_let_two_lead_are_refused() -> None:
+    with pytest.raises(ValueError, match="duration > renew deadline > retry"):
+        Terms(duration=10, renew_deadline=10)
+    with pytest.raises(ValueError, match="retry"):
+        Terms(retry=12)
+
+
+@dataclass
+class Processes:
+    """Candidates that come back as new processes when they have lost or released."""
+
+    candidates: list[Candidate]
+
+    @property
+    def leaders(self) -> list[Candidate]:
+        return [candidate for candidate in self.candidates if candidate.lease.held()]
+
+    async def live(self, place: int) -> None:
+        while True:
+            old = self.candidates[place]
+            await old.lead()
+            self.candidates[place] = Candidate(old.objects, old.latency, old.ahead)
+            self.candidates[place].connection.reachable = old.connection.reachable
+
+    async def watch(self) -> None:
+        while True:
+            assert len(self.leaders) <= 1
+            await asyncio.sleep(0.25)
+
+    async def strike(self, place: int, trouble: str) -> None:
+        candidate = self.candidates[place]
+        match trouble:
+            case "release" if candidate in self.leaders:
+                await candidate.lease.release()
+            case "freeze" if candidate in self.leaders:  # a candidate's clock does not pass the others'
+                candidate.ahead += 60
+            case "cut" | "mend":
+                candidate.connection.reachable = trouble == "mend"
+
+
+TROUBLES = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from(["cut", "mend", "freeze", "release"]),
+    st.integers(0, 200).map(lambda tenths: tenths / 10),  # seconds until the next
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    latencies=st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
+    clocks=st.lists(st.integers(-1_000_000, 1_000_000), min_size=3, max_size=3),
+    troubles=st.lists(TROUBLES, max_size=25),
+)
+def test_never_do_two_lead_at_a_time_and_in_the_end_one_does(
+    latencies: list[float], clocks: list[float], troubles: list[tuple[int, str, float]]
+) -> None:
+    @in_jumping_loop
+    async def history() -> None:
+        objects = KubeObjects()
+        processes = Processes([Candidate(objects, *each) for each in zip(latencies, clocks, strict=True)])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in (*map(processes.live, range(3)), processes.watch())]
+            for place, trouble, seconds in [*troubles, (0, "mend", 0), (1, "mend", 0), (2, "mend", 60)]:
+                await processes.strike(place, trouble)
+                await asyncio.sleep(seconds)
+            assert processes.leaders
+            for task in tasks:
+                task.cancel()
+
+    history()

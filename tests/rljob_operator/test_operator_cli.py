@@ -1,0 +1,28 @@
+"""The options of `rljob-operator run`, as arguments and as variables."""
+
+from typing import Any
+
+import typer
+
+from rljob_operator.cli import app
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    program: Any = typer.main.get_command(app)
+    params: dict[str, Any] = program.commands["run"].make_context("run", list(arguments)).params
+    return params
+
+
+def test_each_option_may_be_a_variable(monkeypatch):
+    monkeypatch.setenv("RLJOB_OPERATOR_TRAINER_IMAGE", "trainer:1")
+    monkeypatch.setenv("RLJOB_OPERATOR_NAMESPACE", "team-a team-b")
+
+    found = told("--poll-seconds=2")
+    assert (found["trainer_image"], list(found["namespace"])) == ("trainer:1", ["team-a", "team-b"])
+    assert found["poll_seconds"] == 2.0
+
+
+def test_an_argument_wins_over_a_variable(monkeypatch):
+    monkeypatch.setenv("RLJOB_OPERATOR_LISTEN", "127.0.0.1:1")
+
+    assert told("--listen=0.0.0.0:8080")["listen"] == "0.0.0.0:8080"

@@ -1,0 +1,268 @@
+"""The work queue, on a clock that jumps: no test waits, and every time is exact."""
+
+import asyncio
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_operator.queue import Backoff, WorkQueue
+from tests.rljob_operator.loops import in_jumping_loop
+
+
+class Refused(Exception):
+    def __init__(self, retry_after: float | None = None) -> None:
+        super().__init__("refused")
+        self.retry_after = retry_after
+
+
+@dataclass
+class Work:
+    """Runs that take `seconds` and note when they begin. errors: what the next runs of a key raise at their end."""
+
+    seconds: float = 1.0
+    begun: list[tuple[str, float]] = field(default_factory=list)
+    running: Counter[str] = field(default_factory=Counter)
+    at_a_time: int = 0  # the most runs of one key
+    errors: defaultdict[str, list[BaseException]] = field(default_factory=lambda: defaultdict(list))
+
+    async def __call__(self, key: str) -> None:
+        self.begun.append((key, now()))
+        self.running[key] += 1
+        self.at_a_time = max(self.at_a_time, self.running[key])
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.running[key] -= 1
+        if self.errors[key]:
+            raise self.errors[key].pop(0)
+
+    def times(self, key: str) -> list[float]:
+        return [begun for name, begun in self.begun if name == key]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_jumping_loop
+async def test_a_key_waits_once_however_often_it_is_added() -> None:
+    work = Work()
+    queue = WorkQueue(work)
+    for _ in range(3):
+        queue.add("a")
+    assert len(queue) == 1
+    queue.start()
+    await asyncio.sleep(100)
+    assert work.begun == [("a", 0)]
+
+
+@in_jumping_loop
+async def test_a_key_added_while_it_runs_runs_once_more_afterwards() -> None:
+    work = Work(seconds=10)
+    queue = WorkQueue(work)
+    queue.start()
+    queue.add("a")
+    for _ in range(3):
+        await asyncio.sleep(2)
+        queue.add("a")
+    assert len(queue) == 1
+    await asyncio.sleep(100)
+    assert work.times("a") == [0, 10]
+
+
+@in_jumping_loop
+async def test_keys_run_in_their_order_and_no_more_at_a_time_than_there_are_workers() -> None:
+    work = Work(seconds=10)
+    queue = WorkQueue(work, workers=2)
+    queue.start()
+    for key in "abcde":
+        queue.add(key)
+    await asyncio.sleep(5)
+    queue.add("a")
+    await asyncio.sleep(100)
+    assert work.begun == [("a", 0), ("b", 0), ("c", 10), ("d", 10), ("e", 20), ("a", 20)]
+
+
+@in_jumping_loop
+async def test_the_earliest_of_several_later_times_counts_and_an_add_does_not_wait_for_it() -> None:
+    work = Work()
+    queue = WorkQueue(work)
+    queue.start()
+    queue.add_after("a", 60)
+    queue.add_after("a", 30)
+    queue.add_after("a", 90)
+    queue.add("a")
+    queue.add_after("b", 5)
+    await asyncio.sleep(1000)
+    assert work.times("a") == [0, 30]
+    assert work.times("b") == [5]
+
+
+@in_jumping_loop
+async def test_failures_wait_longer_each_time_until_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
+    work, failures = Work(seconds=0), []
+    work.errors["a"] = [Refused() for _ in range(5)]
+    queue = WorkQueue(work, backoff=Backoff(first=1, cap=5), failed=lambda *failure: failures.append(failure))
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(100)
+    assert work.times("a") == [0, 1, 3, 7, 12, 17]
+    assert [(key, delay) for key, _, delay in failures] == [("a", 1), ("a", 2), ("a", 4), ("a", 5), ("a", 5)]
+    work.errors["a"] = [Refused()]
+    queue.add("a")
+    await asyncio.sleep(100)
+    assert work.times("a")[6:] == [100, 101]
+
+
+@settings(deadline=None)
+@given(failures=st.integers(1, 5000))
+def test_a_delay_is_at_least_half_of_what_doubling_gives_and_never_above_the_cap(failures: int) -> None:
+    full = min(300, 0.5 * 2 ** min(failures - 1, 1000))
+    assert full / 2 <= Backoff(first=0.5, cap=300).delay(failures) <= full
+
+
+@in_jumping_loop
+async def test_an_add_ends_a_backoff_early_but_not_what_the_server_asked_for() -> None:
+    work = Work(seconds=0)
+    work.errors["failed"] = [Refused()]
+    work.errors["throttled"] = [Refused(retry_after=20)]
+    queue = WorkQueue(work, backoff=Backoff(first=50, cap=50))
+    queue.start()
+    queue.add("failed")
+    queue.add("throttled")
+    await asyncio.sleep(10)
+    queue.add("failed")
+    queue.add("throttled")
+    await asyncio.sleep(10)
+    assert work.times("failed") == [0, 10]
+    assert work.times("throttled") == [0, 20]
+
+
+@in_jumping_loop
+async def test_an_add_during_a_run_that_is_throttled_waits_too() -> None:
+    work = Work(seconds=2)
+    work.errors["a"] = [Refused(retry_after=20)]
+    delays: list[float] = []
+    queue = WorkQueue(work, backoff=Backoff(first=1, cap=1), failed=lambda _key, _error, delay: delays.append(delay))
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(1)
+    queue.add("a")
+    await asyncio.sleep(100)
+    assert work.times("a") == [0, 22]
+    assert delays == [20]
+
+
+@in_jumping_loop
+async def test_a_key_that_always_fails_delays_no_other() -> None:
+    work = Work(seconds=1)
+    work.errors["bad"] = [Refused() for _ in range(1000)]
+    queue = WorkQueue(work, workers=1, backoff=Backoff(first=0.1, cap=0.1))
+    queue.start()
+    queue.add("bad")
+    for _ in range(50):
+        added = now()
+        queue.add("good")
+        await asyncio.sleep(3)
+        assert work.times("good")[-1] - added <= 2
+    assert len(work.times("bad")) > 50
+
+
+@in_jumping_loop
+async def test_work_that_waited_for_something_cancelled_is_tried_again() -> None:
+    work = Work()
+    work.errors["a"] = [asyncio.CancelledError()]
+    queue = WorkQueue(work)
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(10)
+    assert len(work.times("a")) == 2
+
+
+@in_jumping_loop
+async def test_stopping_lets_the_running_end_and_begins_no_other() -> None:
+    work = Work(seconds=10)
+    queue = WorkQueue(work, workers=1)
+    queue.start()
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    queue.add_after("c", 1)
+    await asyncio.sleep(5)
+    assert queue.longest_run() == 5
+    await queue.stop(grace=60)
+    assert now() == 10
+    await asyncio.sleep(100)
+    assert work.begun == [("a", 0)]
+    assert queue.longest_run() == 0
+
+
+@in_jumping_loop
+async def test_stopping_ends_what_takes_longer_than_the_grace_period() -> None:
+    work = Work(seconds=1000)
+    queue = WorkQueue(work)
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(1)
+    await queue.stop(grace=30)
+    assert now() == 31
+    assert not work.running["a"]
+
+
+@in_jumping_loop
+async def test_the_wait_is_told_from_the_first_add_to_the_start() -> None:
+    waits: list[float] = []
+    queue = WorkQueue(Work(seconds=10), workers=1, waited=waits.append)
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(2)
+    queue.add("a")
+    await asyncio.sleep(2)
+    queue.add("a")
+    queue.add("b")
+    await asyncio.sleep(100)
+    assert waits == [0, 6, 18]  # b came while a ran: it is first
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0, 5),  # seconds before it
+        st.sampled_from("abc"),
+        st.one_of(st.none(), st.floats(0, 20)),  # add, or add_after
+    ),
+    max_size=25,
+)
+
+
+@settings(deadline=None)
+@given(
+    steps=STEPS,
+    workers=st.integers(1, 3),
+    seconds=st.sampled_from([0, 0.5, 7]),
+    errors=st.lists(st.sampled_from([None, 0.5, 30.0]), max_size=6),
+)
+def test_no_key_runs_twice_at_a_time_and_no_add_is_lost(
+    steps: list[tuple[float, str, float | None]], workers: int, seconds: float, errors: list[float | None]
+) -> None:
+    @in_jumping_loop
+    async def schedule() -> None:
+        work = Work(seconds)
+        work.errors["a"] = [Refused(retry_after) for retry_after in errors]
+        queue = WorkQueue(work, workers=workers)
+        queue.start()
+        adds: list[tuple[str, int]] = []  # the key, and how many runs had begun
+        for pause, key, later in steps:
+            await asyncio.sleep(pause)
+            adds.append((key, len(work.begun)))
+            queue.add(key) if later is None else queue.add_after(key, later)
+        await asyncio.sleep(10_000)
+        assert len(queue) == 0
+        assert work.at_a_time <= 1
+        for key, begun in adds:
+            assert key in [name for name, _ in work.begun[begun:]]
+
+    schedule()

@@ -1,0 +1,193 @@
+"""The store against every order in which watches, lists and own writes may tell of the same history."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_operator.kube import Key, Manifest
+from rljob_operator.kube.kinds import NODE, POD, RLJOB
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.store import Store
+
+A, B = Key("ns", "job-a"), Key("ns", "job-b")
+
+
+def pod(version: int, name: str = "p", job: str | None = "job-a", **metadata: Any) -> Manifest:
+    labels = {JOB_LABEL: job} if job else {}
+    return {"metadata": {"namespace": "ns", "name": name, "resourceVersion": str(version), "labels": labels} | metadata}
+
+
+def names(store: Store, job: Key = A) -> list[str]:
+    return sorted(child["metadata"]["name"] for child in store.children(POD, job))
+
+
+def test_children_are_those_of_the_job_in_its_namespace() -> None:
+    store = Store()
+    assert store.put(POD, pod(1, "mine")) == {A}
+    assert store.put(POD, pod(2, "others", "job-b")) == {B}
+    assert store.put(POD, pod(3, "nobodys", None)) == set()
+    assert store.put(POD, pod(4, "elsewhere", namespace="other")) == {Key("other", "job-a")}
+    assert (names(store), names(store, B)) == (["mine"], ["others"])
+    assert len(store.all(POD)) == 4
+
+
+def test_a_job_is_its_own_key_and_a_cluster_wide_object_is_nobodys() -> None:
+    store = Store()
+    assert store.put(RLJOB, pod(1, "job-a", None)) == {A}
+    assert store.put(NODE, {"metadata": {"name": "n", "resourceVersion": "7"}}) == set()
+    assert store.get(RLJOB, A)
+    assert store.get(NODE, Key("", "n"))
+    assert store.get(RLJOB, B) is None
+
+
+def test_only_what_is_newer_changes_anything() -> None:
+    store = Store()
+    assert store.put(POD, pod(99)) == {A}
+    assert store.put(POD, pod(99)) == set()
+    assert store.put(POD, pod(98, uid="older")) == set()
+    assert store.put(POD, pod(100, uid="newer")) == {A}
+    assert store.children(POD, A)[0]["metadata"]["uid"] == "newer"
+
+
+def test_a_child_that_changes_its_job_concerns_both() -> None:
+    store = Store()
+    store.put(POD, pod(1))
+    assert store.put(POD, pod(2, job="job-b")) == {A, B}
+    assert (names(store), names(store, B)) == ([], ["p"])
+
+
+def test_a_late_deletion_leaves_the_successor_of_the_same_name() -> None:
+    store = Store()
+    store.put(POD, pod(20, uid="second"))
+    assert store.remove(POD, pod(10, uid="first")) == set()
+    assert names(store) == ["p"]
+
+
+def test_a_deletion_of_the_successor_also_ends_the_predecessor_whose_deletion_was_lost() -> None:
+    store = Store()
+    store.put(POD, pod(10, uid="first"))
+    assert store.remove(POD, pod(30, uid="second")) == {A}
+    assert names(store) == []
+
+
+def test_a_slow_answer_to_a_write_does_not_bring_back_what_was_deleted_since() -> None:
+    store = Store()
+    store.remove(POD, pod(12))
+    assert store.put(POD, pod(9)) == set()
+    store.replace_all(POD, [], "20")
+    assert store.put(POD, pod(9)) == set()
+    assert store.put(POD, pod(21)) == {A}
+
+
+def test_a_list_finds_what_vanished_unseen_and_keeps_what_is_younger_than_it() -> None:
+    store = Store()
+    store.put(POD, pod(1, "vanished"))
+    store.put(POD, pod(2, "stays"))
+    store.put(POD, pod(30, "younger", "job-b"))
+    assert store.replace_all(POD, [pod(2, "stays")], "20") == {A}
+    assert (names(store), names(store, B)) == (["stays"], ["younger"])
+    assert store.replace_all(POD, [pod(2, "stays"), pod(30, "younger", "job-b")], "40") == set()
+
+
+def test_a_list_older_than_a_deletion_does_not_bring_the_object_back() -> None:
+    store = Store()
+    store.put(POD, pod(5))
+    store.remove(POD, pod(12))
+    assert store.replace_all(POD, [pod(5)], "10") == set()
+    assert names(store) == []
+
+
+def test_neither_a_late_deletion_nor_a_late_list_makes_room_for_what_a_later_one_ended() -> None:
+    store = Store()
+    store.remove(POD, pod(18))
+    store.remove(POD, pod(12))
+    assert store.put(POD, pod(15)) == set()
+    store.replace_all(POD, [], "30")
+    store.remove(POD, pod(20))
+    store.replace_all(POD, [], "10")
+    assert store.put(POD, pod(25)) == store.put(POD, pod(25, "another")) == set()
+
+
+def test_managed_fields_are_left_out_of_the_store_and_left_in_the_callers_object() -> None:
+    store, told = Store(), pod(1, managedFields=[{"manager": "kubectl"}])
+    store.put(POD, told)
+    assert "managedFields" not in store.children(POD, A)[0]["metadata"]
+    assert "managedFields" in told["metadata"]
+
+
+Told = tuple[str, tuple[Any, ...]]
+"""A method of the store and its arguments after the kind."""
+
+
+@dataclass
+class History:
+    """One kind in an API server: what a watch says of each write, and what a list would say after it."""
+
+    events: list[Told] = field(default_factory=list)
+    lists: list[Told] = field(default_factory=list)
+    now: dict[str, Manifest] = field(default_factory=dict)
+
+    def write(self, name: str, job: str | None, delete: bool) -> None:
+        version = 95 + len(self.events)  # so that versions pass from two to three digits
+        left = pod(version, name, job, uid=f"{name}-{version}")
+        if delete and self.now.pop(name, None) is None:
+            return
+        if not delete:
+            self.now[name] = left
+        self.events.append(("remove" if delete else "put", (left,)))
+        self.lists.append(("replace_all", (list(self.now.values()), str(version))))
+
+
+def tell(store: Store, told: Told) -> set[Key]:
+    method, arguments = told
+    changed: set[Key] = getattr(store, method)(POD, *arguments)
+    return changed
+
+
+def uids(manifests: Iterable[Manifest]) -> set[str]:
+    return {manifest["metadata"]["uid"] for manifest in manifests}
+
+
+def some_of(told: list[Told]) -> st.SearchStrategy[list[Told]]:
+    return st.lists(st.sampled_from(told), max_size=6) if told else st.just([])
+
+
+WRITES = st.lists(
+    st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["job-a", "job-b", None]), st.booleans()), max_size=12
+)
+
+
+@settings(deadline=None)
+@given(writes=WRITES, data=st.data())
+def test_whatever_the_order_the_store_ends_where_the_server_is(writes: list[Any], data: st.DataObject) -> None:
+    history, store = History(), Store()
+    for write in writes:
+        history.write(*write)
+    again, lists = data.draw(some_of(history.events)), data.draw(some_of(history.lists))
+
+    for told in data.draw(st.permutations([*history.events, *again, *lists])):
+        tell(store, told)
+
+    assert uids(store.all(POD).values()) == uids(history.now.values())
+    for job in (A, B):
+        here = [held for held in history.now.values() if held["metadata"]["labels"].get(JOB_LABEL) == job.name]
+        assert uids(store.children(POD, job)) == uids(here)
+
+
+@settings(deadline=None)
+@given(writes=WRITES, data=st.data())
+def test_a_list_repairs_what_the_watch_lost_and_names_every_job_it_changes(writes: list[Any], data: Any) -> None:
+    history, store = History(), Store()
+    for write in writes:
+        history.write(*write)
+        if history.events and data.draw(st.booleans()):
+            tell(store, history.events[-1])
+    before = {job: uids(store.children(POD, job)) for job in (A, B)}
+
+    changed = tell(store, history.lists[-1]) if history.lists else set()
+
+    assert uids(store.all(POD).values()) == uids(history.now.values())
+    assert changed == {job for job in (A, B) if before[job] != uids(store.children(POD, job))}

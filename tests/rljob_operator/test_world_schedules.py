@@ -1,0 +1,71 @@
+"""Whatever happens, in whatever order: the invariants hold, and once nothing goes wrong any more all ends well.
+
+Hypothesis writes the schedules and shrinks those that break something. What it prints as the falsifying example is a
+list of words: `@example(...)` with it plays it again.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.rljob_operator.loops import in_jumping_loop
+from tests.rljob_operator.world.ending import check_end
+from tests.rljob_operator.world.schedule import HAPPENINGS, STEPS, Disturbance, Step, Turns, disturb, play
+from tests.rljob_operator.world.stories import STORIES
+from tests.rljob_operator.world.wire import Fate
+from tests.rljob_operator.world.world import World
+
+EXAMPLES = int(os.environ.get("RLJOB_SCHEDULES", "60"))
+"""Of each test. More of them are other ones."""
+
+drawn = settings(
+    derandomize=True, max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)  # fmt: skip
+
+OFTEN = ("all goes well", "KubeRay reconciles", "nodes act", "drivers work", "the watches tell all", "look again")
+
+happenings = st.just("nothing") | st.sampled_from(list(HAPPENINGS))
+turns = st.tuples(st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings)
+steps = st.sampled_from(OFTEN) | st.sampled_from(list(STEPS)) | st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
+births = st.sampled_from([{}, {}, {"suspend": True}, {"activeDeadline": "10m"}])
+disturbances = st.tuples(
+    st.integers(0, 60), st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings
+)
+
+
+@drawn
+@given(
+    schedule=st.lists(st.just("all goes well"), max_size=2).flatmap(
+        lambda begun: st.lists(steps, max_size=25).map(lambda then: [*begun, *then])
+    ),
+    born=births,
+    prompt=st.booleans(),
+)
+@in_jumping_loop
+async def test_any_schedule_keeps_the_invariants_and_ends_well(
+    schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
+) -> None:
+    world = World()
+    world.user.create(**born)
+    await world.start()
+    await world.settle()
+    await play(world, schedule, prompt=prompt)
+    await check_end(world)
+
+
+@drawn
+@given(story=st.sampled_from(list(STORIES)), troubles=st.lists(disturbances, min_size=1, max_size=5))
+@in_jumping_loop
+async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
+    story: str, troubles: Sequence[Disturbance]
+) -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await world.settle()
+    disturb(world, troubles)
+    await STORIES[story](world)
+    await check_end(world)

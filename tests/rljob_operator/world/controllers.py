@@ -1,0 +1,105 @@
+"""What else moves objects: nodes that run pods, and the garbage collector. Each step says whether it did anything."""
+
+from collections.abc import Callable
+
+from rljob_operator.kube.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.snapshot import is_deleting
+from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
+
+Lost = Callable[[Manifest], None]
+"""Told of a pod whose processes have just died."""
+
+
+class Nodes:
+    """Kubelets: a pod is Pending, then Running, then ready; one that is deleted ends when its time has come."""
+
+    def __init__(self, server: ApiServer, lost: Lost) -> None:
+        self._server, self._lost = server, lost
+
+    def step(self, pod: Manifest) -> bool:
+        """The next thing that happens to it if nothing goes wrong."""
+        if is_deleting(pod):
+            self.end(pod)
+        elif phase(pod) == "Pending" and self._mountable(pod):
+            self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": "node"}})
+            self._says(pod, {"phase": "Running", "containerStatuses": _containers(pod, 0)}, ready=False)
+        elif phase(pod) == "Running" and not is_ready(pod):
+            self._says(pod, {}, ready=True)
+        else:
+            return False
+        return True
+
+    def restart(self, pod: Manifest) -> None:
+        """Ray's container has died; the kubelet starts it again."""
+        self._lost(pod)
+        self._says(pod, {"containerStatuses": _containers(pod, restarts(pod) + 1)}, ready=False)
+
+    def fail(self, pod: Manifest) -> None:
+        """As a node does that runs out of memory or disk."""
+        self._lost(pod)
+        self._says(pod, {"phase": "Failed", "message": "The node was low on resource: memory."}, ready=False)
+
+    def end(self, pod: Manifest) -> None:
+        """Now, however long it was to be given."""
+        self._lost(pod)
+        self._server.delete(pod, grace=0)
+
+    def _says(self, pod: Manifest, status: Manifest, *, ready: bool) -> None:
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        self._server.patch(POD, Key.of(pod), {"status": status | {"conditions": conditions}}, "status")
+
+    def _mountable(self, pod: Manifest) -> bool:
+        return all(self._server.find(kind, Key(pod["metadata"]["namespace"], name)) for kind, name in _mounts(pod))
+
+
+class GarbageCollector:
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    def step(self) -> bool:
+        """One pass. What has lost its owner goes, and so does what the foreground deletion of its owner waits for."""
+        before = self._server.version
+        living = {each["metadata"]["uid"] for each in self._server.objects.values()}
+        for manifest in [*self._server.objects.values()]:
+            if FOREGROUND in manifest["metadata"].get("finalizers", ()):
+                self._foreground(manifest)
+            elif not is_deleting(manifest) and [*owners(manifest)] and not living.intersection(owners(manifest)):
+                self._server.delete(manifest)
+        return self._server.version > before
+
+    def _foreground(self, owner: Manifest) -> None:
+        dependents = self._server.owned_by(owner["metadata"]["uid"])
+        for dependent in dependents:
+            if not is_deleting(dependent):
+                self._server.delete(dependent, propagation="Background" if kind_of(dependent) == POD else "Foreground")
+        if not dependents:
+            left = [each for each in owner["metadata"]["finalizers"] if each != FOREGROUND]
+            self._server.patch(kind_of(owner), Key.of(owner), {"metadata": {"finalizers": left}})
+
+
+def phase(pod: Manifest) -> str:
+    return str(pod["status"]["phase"])
+
+
+def is_ready(pod: Manifest) -> bool:
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", ()))
+
+
+def restarts(pod: Manifest) -> int:
+    return max((each["restartCount"] for each in pod["status"].get("containerStatuses", ())), default=0)
+
+
+def _containers(pod: Manifest, count: int) -> list[Manifest]:
+    """count: how often the first of them, Ray's, was restarted."""
+    started = [each["name"] for each in pod["spec"]["containers"]]
+    return [
+        {"name": name, "restartCount": 0 if index else count, "state": {"running": {}}}
+        for index, name in enumerate(started)
+    ]
+
+
+def _mounts(pod: Manifest) -> list[tuple[Kind, str]]:
+    fields = (("configMap", "name", CONFIG_MAP), ("secret", "secretName", SECRET),
+              ("persistentVolumeClaim", "claimName", VOLUME_CLAIM))  # fmt: skip
+    volumes = pod["spec"]["volumes"]
+    return [(kind, volume[field][name]) for volume in volumes for field, name, kind in fields if field in volume]

@@ -1,0 +1,55 @@
+"""Where a world has to end once nothing goes wrong any more."""
+
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, VOLUME_CLAIM
+from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.witness import TERMINAL
+from tests.rljob_operator.world.world import World
+
+
+async def check_end(world: World) -> None:
+    """First drivers do nothing, then they work: a job runs, then it has succeeded, if nothing spoke against it."""
+    await world.rest(drivers=False)
+    check_wanted(world, running=True)
+    await check_silence(world)
+    await world.rest()
+    check_wanted(world, running=False)
+    await check_silence(world)
+
+
+def check_wanted(world: World, *, running: bool) -> None:
+    job = world.user.job
+    if job is None or "deletionTimestamp" in job["metadata"]:
+        assert job is None, "a deleted job stays"
+        left = {kind.name for kind, _ in world.server.objects} - {VOLUME_CLAIM.name, "Event"}
+        assert not left, f"a job is gone, and these are not: {left}"
+        return
+    phase = job["status"].get("phase")
+    if "fieldOfTomorrow" in job["spec"]["training"]:
+        return  # what runs is left alone
+    if phase in TERMINAL:
+        check_nothing_runs(world)
+    elif job["spec"]["suspend"]:
+        assert phase == "Suspended"
+        check_nothing_runs(world)
+    else:
+        assert phase == ("Running" if running else "Succeeded"), phase
+
+
+def check_nothing_runs(world: World) -> None:
+    assert not world.heads.living(), "a driver lives on"
+    assert not world.server.all(RAY_CLUSTER), "its cluster stays"
+    assert not world.server.all(POD), "its pods stay"
+
+
+async def check_silence(world: World) -> None:
+    """Nothing has changed, so nobody writes: not when asked to look again, not after a list, not after a restart."""
+    written = len([call for call in world.calls if call.writes])
+    for _ in range(2):
+        world.process.queue.add(KEY)
+        await world.settle()
+        world.process.resync()
+        await world.settle()
+        await world.restart()
+        await world.settle()
+    new = [call.words for call in world.calls if call.writes][written:]
+    assert not new, f"nothing has changed, and it writes {new}"

@@ -1,0 +1,86 @@
+"""What holds whatever happens, and whatever the operator has seen of it. Each write to an RLJob is checked."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+from rljob_operator import names
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, RLJOB, Kind, Manifest
+from rljob_operator.snapshot import is_deleting
+from tests.rljob_operator.world.api_server import ApiServer, owners
+from tests.rljob_operator.world.clock import now
+from tests.rljob_operator.world.controllers import phase
+from tests.rljob_operator.world.heads import Heads
+from tests.rljob_operator.world.process import SETTINGS
+from tests.rljob_operator.world.trouble import Trouble
+from tests.rljob_operator.world.watching import Streams
+from tests.rljob_operator.world.witness import TERMINAL, Witness
+
+
+class Invariants:
+    def __init__(self, server: ApiServer, heads: Heads, trouble: Trouble, streams: Streams) -> None:
+        self._server, self._heads, self._trouble, self._streams = server, heads, trouble, streams
+        self._jobs: dict[str, Manifest] = {}  # as they were last, by uid
+        self._witnesses: list[Witness] = []
+        server.watchers.insert(0, self._see)  # before the streams, which are late from then on
+
+    def watch(self, witness: Witness) -> None:
+        self._witnesses.append(witness)
+
+    def deleted(self, uid: str) -> None:
+        """By the operator."""
+        assert any(uid in witness.doomed for witness in self._witnesses), f"nobody meant to delete {uid}"
+
+    def check(self) -> None:
+        drivers = self._heads.drivers
+        assert not self._heads.strays
+        assert not [driver for driver in drivers if driver.fenced], "an attempt was started twice"
+        living = Counter(driver.submission for driver in self._heads.living())
+        assert all(times == 1 for times in living.values()), living
+        alive = [pod for pod in self._server.all(POD) if phase(pod) == "Running" and not is_deleting(pod)]
+        clusters = {uid for pod in alive for uid in owners(pod)}
+        assert len(clusters) <= 1, f"two clusters live: {clusters}"
+
+    def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:
+        if kind != RLJOB:
+            return
+        uid = manifest["metadata"]["uid"]
+        before = self._jobs.get(uid, manifest)
+        if event == "DELETED":
+            self._check_gone(manifest)
+        else:
+            self._check_job(_status(before), _status(manifest), uid)
+        self._jobs[uid] = manifest
+
+    def _check_job(self, before: Manifest, after: Manifest, uid: str) -> None:
+        assert 0 <= after.get("attempt", 0) - before.get("attempt", 0) <= 1
+        assert 0 <= after.get("restarts", 0) - before.get("restarts", 0) <= 1
+        assert after.get("restarts", 0) <= self._trouble.faults, "a restart is charged, and nothing was at fault"
+        driver = after.get("driver")
+        assert driver is None or driver["submissionId"] == names.submission(uid, after["attempt"])
+        if before.get("phase") in TERMINAL:
+            assert _final(before) == _final(after), "a terminal state has changed"
+        elif after.get("phase") == "Succeeded":
+            ended = [each for each in self._heads.drivers if each.submission.startswith(uid) and each.code == 0]
+            assert ended, "no driver has ended with 0"
+
+    def _check_gone(self, manifest: Manifest) -> None:
+        """The finalizer waits for cluster and pods, but not for ever, and not for what no watch has told yet."""
+        metadata = manifest["metadata"]
+        since = datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else now()
+        if now() - since >= timedelta(seconds=SETTINGS.deletion_seconds) or self._streams.is_late():
+            return
+        clusters = [each for each in self._server.all(RAY_CLUSTER) if metadata["uid"] in owners(each)]
+        assert not clusters, "the job is gone, and its cluster is not"
+        assert not self._server.all(POD), "the job is gone, and its pods are not"
+
+
+def _status(manifest: Manifest) -> Manifest:
+    status: Manifest = manifest.get("status", {})
+    return status
+
+
+def _final(status: Manifest) -> dict[str, Any]:
+    conditions = {each["type"]: each for each in status["conditions"] if each["type"] in TERMINAL}
+    told = {kind: (each["status"], each["reason"], each["lastTransitionTime"]) for kind, each in conditions.items()}
+    return told | {field: status.get(field) for field in ("phase", "attempt", "restarts", "completionTime", "driver")}

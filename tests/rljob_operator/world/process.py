@@ -1,0 +1,82 @@
+"""One operator process: the real queue, store, reconciler and clients, wired as the entry point wires them."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import aiohttp
+import kopf
+
+from rljob_operator.head import HeadAddress, HeadError
+from rljob_operator.heads import Heads
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import KubeError
+from rljob_operator.kube.kinds import Key, Kind, Manifest
+from rljob_operator.queue import Backoff, WorkQueue
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.settings import Settings
+from rljob_operator.store import Store
+from rljob_operator.watches import list_all, register
+from tests.rljob_operator.world.clock import now
+from tests.rljob_operator.world.wire import Wire
+from tests.rljob_operator.world.witness import Witness
+
+SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1", poll_seconds=30.0)
+
+
+class Handler(Protocol):
+    def __call__(self, *, event: Manifest) -> Coroutine[Any, Any, None]: ...
+
+
+class Process:
+    """wire: all that it says goes over this. errors: those of its runs that are neither KubeErrors nor HeadErrors."""
+
+    def __init__(self, wire: Wire, connection: object, session: object) -> None:
+        self.wire, self.errors = wire, list[BaseException]()
+        self._store, self._kube = Store(), Kube(cast(Connection, connection))
+        heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
+        self.witness = Witness(self._kube, heads, self._store)
+        self.restarted: list[str] = []
+        self._reconciler = Reconciler(self._store, heads, self.witness, SETTINGS, self.restarted.append, now)
+        self.queue = WorkQueue(self._work, backoff=Backoff(first=1.0, cap=30.0), failed=self._failed)
+        registry = kopf.OperatorRegistry()
+        register(registry, kopf.OperatorSettings(), self._store, self._changed)
+        self._resync: asyncio.Task[None] | None = None
+        self._handlers = {str(each.id): cast(Handler, each.fn) for each in registry._watching.get_all_handlers()}
+
+    async def start(self) -> None:
+        await self._list()
+        self.queue.start()
+
+    def resync(self) -> None:
+        """Lists in the background, as from time to time."""
+        self._resync = asyncio.create_task(self._list())
+
+    async def hear(self, kind: Kind, event: Manifest) -> None:
+        """What a watch says."""
+        await self._handlers[kind.plural](event=event)
+
+    async def bury(self) -> None:
+        """Nothing of it goes on."""
+        if self._resync is not None:
+            self._resync.cancel()
+        await self.queue.stop(grace=0)
+
+    async def _list(self) -> None:
+        with suppress(KubeError):
+            self._changed(await list_all(self._kube, self._store))
+
+    def _changed(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.queue.add(key)
+
+    async def _work(self, key: Key) -> None:
+        again = await self._reconciler.reconcile(key)
+        if again is not None:
+            self.queue.add_after(key, again)
+
+    def _failed(self, _key: Key, error: BaseException, _seconds: float) -> None:
+        if not isinstance(error, KubeError | HeadError):
+            self.errors.append(error)

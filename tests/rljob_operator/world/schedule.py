@@ -1,0 +1,160 @@
+"""What may happen in a world, in any order: a schedule is a list of steps, and a step is a word or the turns of calls.
+
+["all goes well", "a driver ends with 75", Turns(("LOST", "nothing"), ("KILLED", "suspend")), "all goes well", ...]
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from rljob_operator.kube.kinds import POD, Kind
+from rljob_operator.watches import WATCHED
+from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.wire import Call, Fate, Turn
+from tests.rljob_operator.world.world import World
+
+Act = Callable[[World], object]
+"""What it returns is waited for where that can be."""
+
+CODES = (0, 64, 70, 75, 76, 78, 79, 137)
+
+
+class Turns(NamedTuple):
+    """Of the next calls: fate, and what happens just before."""
+
+    turns: tuple[tuple[str, str], ...]
+
+
+Step = str | Turns
+
+
+def _driver_ends(code: int) -> Act:
+    return lambda world: world.trouble.driver_ends(code)
+
+
+def _pod_is_lost(kind: str, how: str) -> Act:
+    return lambda world: world.trouble.pod_is_lost(kind, how)
+
+
+def _breaks(kind: Kind) -> Act:
+    return lambda world: world.streams.break_off(kind)
+
+
+def _stalls(kind: Kind) -> Act:
+    return lambda world: world.streams.stalled.add(kind)
+
+
+def _passes(seconds: float) -> Act:
+    return lambda _: asyncio.sleep(seconds)
+
+
+def _tells(kind: Kind, events: int) -> Act:
+    async def act(world: World) -> None:
+        for _ in range(events):
+            if kind in world.streams.waiting():
+                await world.process.hear(kind, world.streams.take(kind))
+
+    return act
+
+
+def _repeats(kind: Kind) -> Act:
+    async def act(world: World) -> None:
+        for event in world.streams.repeated(kind):
+            await world.process.hear(kind, event)
+
+    return act
+
+
+HAPPENINGS: dict[str, Act] = {
+    "nothing": lambda world: None,
+    "KubeRay reconciles": lambda world: world.kuberay.step(),
+    "nodes act": lambda world: [world.nodes.step(pod) for pod in world.server.all(POD)],
+    "garbage is collected": lambda world: world.garbage.step(),
+    "drivers work": lambda world: [world.heads.step(driver) for driver in world.heads.living()],
+    "the head restarts": lambda world: world.trouble.head_restarts(),
+    "suspend": lambda world: world.user.change(suspend=True),
+    "resume": lambda world: world.user.change(suspend=False),
+    "more steps": lambda world: world.user.more_steps(),
+    "other shape": lambda world: world.user.other_shape(),
+    "an API of tomorrow": lambda world: world.user.of_tomorrow(),
+    "the API of today": lambda world: world.user.of_tomorrow(None),
+    "shorter ttl": lambda world: world.user.change(ttlAfterFinished="0s"),
+    "delete": lambda world: world.user.delete(),
+    "delete in the foreground": lambda world: world.user.delete("Foreground"),
+    "create": lambda world: world.user.create(),
+    "the cluster is deleted": lambda world: world.trouble.cluster_is_deleted(),
+    "the cluster is deleted in the foreground": lambda world: world.trouble.cluster_is_deleted("Foreground"),
+    **{f"a driver ends with {code}": _driver_ends(code) for code in CODES},
+    "a driver is killed": lambda world: world.trouble.driver_ends(137, recorded=False),
+    **{
+        f"a {kind} is {how}": _pod_is_lost(kind, how)
+        for kind in ("head", "worker")
+        for how in ("evicted", "failed", "gone")
+    },
+    **{f"the watch of {kind}s breaks": _breaks(kind) for kind in WATCHED},
+    **{f"the watch of {kind}s stalls": _stalls(kind) for kind in WATCHED},
+    "the watches work": lambda world: world.streams.stalled.clear(),
+}
+"""In the middle of a call, or between two."""
+
+
+STEPS: dict[str, Act] = {
+    **HAPPENINGS,
+    "all goes well": lambda world: world.live(),
+    "the watches tell all": lambda world: world.deliver(),
+    "look again": lambda world: world.process.queue.add(KEY),
+    "the operator lists": lambda world: world.process.resync(),
+    "the operator restarts": lambda world: world.restart(),
+    "what was late arrives": lambda world: world.arrive(),
+    **{f"the watch of {kind}s tells one": _tells(kind, 1) for kind in WATCHED},
+    **{f"the watch of {kind}s tells four": _tells(kind, 4) for kind in WATCHED},
+    **{f"the watch of {kind}s repeats itself": _repeats(kind) for kind in WATCHED},
+    **{f"{seconds} s pass": _passes(seconds) for seconds in (1, 30, 130, 400)},
+}
+
+
+async def play(world: World, schedule: Sequence[Step], *, prompt: bool) -> None:
+    """From a world that has begun. Turns that no call has met when the next ones come are forgotten.
+
+    prompt: the watches tell of each step before the next one.
+    """
+    coming: list[tuple[str, str]] = []
+    world.next_turn = lambda call: turn(world, call, *coming.pop(0)) if coming else Turn()
+    for step in schedule:
+        if isinstance(step, Turns):
+            coming[:] = step.turns
+        else:
+            done = STEPS[step](world)
+            if inspect.isawaitable(done):
+                await done
+            await world.settle()
+            if prompt:
+                await world.deliver()
+
+
+def turn(world: World, call: Call, fate: str, happening: str) -> Turn:
+    if fate == "LATE" and not call.kube:
+        fate = "UNSENT"  # a call of a head ends with its caller's connection
+    return Turn(Fate[fate], partial(HAPPENINGS[happening], world))
+
+
+Disturbance = tuple[int, str, str]
+"""After how many calls, what fate meets the next one, and what happens just before."""
+
+
+def disturb(world: World, disturbances: Sequence[Disturbance]) -> None:
+    """One after the other."""
+    left = list(disturbances)
+    calls = 0
+
+    def next_turn(call: Call) -> Turn:
+        nonlocal calls
+        if not left or calls < left[0][0]:
+            calls += 1
+            return Turn()
+        calls = 0
+        return turn(world, call, *left.pop(0)[1:])
+
+    world.next_turn = next_turn

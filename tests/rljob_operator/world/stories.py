@@ -1,0 +1,132 @@
+"""Lives of jobs, each told until nothing is left to happen. Where something disturbs one, it goes on all the same."""
+
+from collections.abc import Awaitable, Callable
+
+from rljob_operator.kube.kinds import RAY_CLUSTER
+from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.world import World
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def phase(world: World) -> str:
+    return str(((world.user.job or {}).get("status") or {}).get("phase"))
+
+
+def begun(world: World, attempt: int) -> bool:
+    """Whether a driver of that attempt, or of a later one, works, and the status says so."""
+    working = [driver for driver in world.heads.living() if driver.job is not None and driver.attempt >= attempt]
+    return bool(working) and phase(world) == "Running"
+
+
+async def attempt(world: World, number: int) -> None:
+    await world.until(lambda: begun(world, number))
+
+
+async def finishes(world: World) -> None:
+    await world.until(lambda: phase(world) == "Succeeded")
+
+
+async def fails_and_goes_on(world: World) -> None:
+    await attempt(world, 1)
+    world.trouble.driver_ends(75)
+    await finishes(world)
+
+
+async def gets_other_pods(world: World) -> None:
+    """The third failure in a row is cured by other worker pods."""
+    for number in (1, 2, 3):
+        await attempt(world, number)
+        world.trouble.driver_ends(75)
+    await finishes(world)
+
+
+async def gets_another_cluster(world: World) -> None:
+    await attempt(world, 1)
+    world.trouble.pod_is_lost("head", "evicted")
+    await finishes(world)
+
+
+async def loses_a_worker(world: World) -> None:
+    await attempt(world, 1)
+    world.trouble.pod_is_lost("worker", "failed")
+    world.trouble.driver_ends(75)
+    await finishes(world)
+
+
+async def forgets_its_driver(world: World) -> None:
+    await attempt(world, 1)
+    world.trouble.head_restarts()
+    await finishes(world)
+
+
+async def is_suspended_and_resumed(world: World) -> None:
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspended")
+    world.user.change(suspend=False)
+    await finishes(world)
+
+
+async def is_reshaped_while_it_stops(world: World) -> None:
+    """And resumed at once."""
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspending")
+    world.user.other_shape()
+    world.user.change(suspend=False)
+    await finishes(world)
+
+
+async def is_resumed_while_it_stops(world: World) -> None:
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: world.server.find(RAY_CLUSTER, KEY) is None)
+    world.user.change(suspend=False)
+    await finishes(world)
+
+
+async def does_not_listen(world: World) -> None:
+    """The driver neither works nor stops, so its grace period has to pass."""
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspended", drivers=False)
+
+
+async def is_wrong(world: World) -> None:
+    await attempt(world, 1)
+    world.trouble.driver_ends(65)
+    await world.until(lambda: phase(world) == "Failed")
+
+
+async def takes_too_long(world: World) -> None:
+    world.user.change(activeDeadline="1m")
+    await world.until(lambda: phase(world) == "Failed", drivers=False)
+
+
+async def is_deleted(world: World) -> None:
+    await attempt(world, 1)
+    world.user.delete()
+    await world.until(lambda: world.user.job is None)
+
+
+async def is_deleted_in_the_foreground(world: World) -> None:
+    await attempt(world, 1)
+    world.user.delete("Foreground")
+    await world.until(lambda: world.user.job is None)
+
+
+async def is_followed_by_another(world: World) -> None:
+    """Of the same name."""
+    await is_deleted(world)
+    world.user.create()
+    await finishes(world)
+
+
+_TOLD = (
+    finishes, fails_and_goes_on, gets_other_pods, gets_another_cluster, loses_a_worker, forgets_its_driver,
+    is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops, does_not_listen, is_wrong,
+    takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+)  # fmt: skip
+
+STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

@@ -1,0 +1,65 @@
+"""Whoever writes RLJobs, and deletes what they please."""
+
+from copy import deepcopy
+from typing import Any
+
+from rljob_api.schema import structural_schema, with_defaults
+from rljob_api.v1alpha1 import RLJobSpec
+from rljob_operator.kube.kinds import RLJOB, Key, Manifest
+from tests.rljob_operator.world.api_server import ApiServer
+
+KEY = Key("team", "job")
+STEPS = 4
+
+_SPEC = with_defaults(
+    structural_schema(RLJobSpec),
+    {
+        "model": {"path": "m"},
+        "data": {"train": ["/data/t.parquet"]},
+        "rewards": {"functions": [{"name": "a", "builtin": "gsm8k"}]},
+        "cluster": {"nodes": 2, "gpusPerNode": 4},
+        "training": {"steps": STEPS},
+        "ttlAfterFinished": "60s",
+    },
+)
+
+
+class User:
+    """Of one job."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    @property
+    def job(self) -> Manifest | None:
+        return self._server.find(RLJOB, KEY)
+
+    def create(self, **spec: Any) -> None:
+        """If there is none of the name."""
+        if self.job is None:
+            metadata = {"namespace": KEY.namespace, "name": KEY.name}
+            written = deepcopy(_SPEC) | spec
+            self._server.create(
+                {"apiVersion": RLJOB.api_version, "kind": RLJOB.name, "metadata": metadata, "spec": written}
+            )
+
+    def change(self, **spec: Any) -> None:
+        if self.job is not None:
+            self._server.patch(RLJOB, KEY, {"spec": spec})
+
+    def more_steps(self) -> None:
+        if self.job is not None:
+            self.change(training={"steps": self.job["spec"]["training"]["steps"] + 1})
+
+    def other_shape(self) -> None:
+        """One node more or less, as the API server allows it."""
+        if self.job is not None and self.job["spec"]["suspend"]:
+            self.change(cluster={"nodes": 5 - self.job["spec"]["cluster"]["nodes"]})
+
+    def of_tomorrow(self, value: str | None = "x") -> None:
+        """With a field that only a later API has; None takes it away again."""
+        self.change(training={"fieldOfTomorrow": value})
+
+    def delete(self, propagation: str = "Background") -> None:
+        if self.job is not None:
+            self._server.delete(self.job, propagation=propagation)

@@ -1,0 +1,135 @@
+"""The real Performer, watched: no plan may claim or do what its snapshot does not show.
+
+Nothing here asks the code that decides: what a cluster or a driver is, is read from manifests and reports once more.
+"""
+
+from typing import Any
+
+from rljob_api.v1alpha1 import RLJobStatus
+from rljob_operator import names
+from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest
+from rljob_operator.perform import Performer
+from rljob_operator.plan import Plan
+from rljob_operator.snapshot import Snapshot, is_deleting
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+class Witness(Performer):
+    """doomed: uids of all that plans have named for deletion."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.doomed: set[str] = set()
+
+    async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
+        check_actions(snapshot, plan)
+        if plan.status is not None:
+            check_claims(snapshot, plan.status)
+        self.doomed |= {ref.uid for ref in plan.delete}
+        await super().perform(snapshot, plan)
+
+
+def check_actions(snapshot: Snapshot, plan: Plan) -> None:
+    """What is done is for what is there, and for a job that is wanted."""
+    job, status = snapshot.job, snapshot.job.status
+    children = [each for kind in snapshot.children.values() for each in kind.values()]
+    known = {each["metadata"]["uid"] for each in (*children, *snapshot.pods)}
+    assert {ref.uid for ref in plan.delete} <= known, "it deletes what it has not seen"
+    wanted = job.deleted is None and status.phase not in TERMINAL and job.problem is None and not job.spec.suspend
+    if any(each["kind"] == RAY_CLUSTER.name for each in plan.create):
+        assert wanted, "it makes a cluster for a job that nobody wants to run"
+        assert snapshot.cluster is None, "it makes a second cluster"
+        assert not snapshot.pods, (
+            "it makes a cluster beside pods of another, which KubeRay would take for the new one's"
+        )
+    if plan.submit is not None:
+        driver, head = status.driver, snapshot.head
+        assert wanted, "it starts a driver for a job that nobody wants to run"
+        assert driver is not None, "it starts a driver without a reservation"
+        assert driver.state == "Reserved", "it starts a driver that has been started"
+        assert plan.submit.id == driver.submission_id == names.submission(job.uid, status.attempt)
+        assert driver.cluster_uid == snapshot.cluster_uid, "it starts a driver on another cluster"
+        assert head is not None, "it starts a driver without a look at the head"
+        assert head.driver is None, "it starts a driver that Ray knows"
+
+
+def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
+    job, cluster = snapshot.job, snapshot.cluster
+    holds = {each.type for each in told.conditions if each.status == "True"}
+    assert told.observed_generation == job.generation
+    assert (told.cluster and told.cluster.uid) == snapshot.cluster_uid
+    if told.cluster is not None and cluster is not None:
+        assert told.cluster.ready_workers == cluster.get("status", {}).get("readyWorkerReplicas", 0)
+    if "ClusterReady" in holds:
+        assert _cluster_is_up(snapshot), "the cluster is not ready"
+    for field in ("progress", "checkpoint"):
+        seen = getattr(snapshot.head, field, None), getattr(job.status, field)
+        assert getattr(told, field) in seen, f"nobody reported this {field}"
+    _check_phase(snapshot, told, holds)
+    _check_driver(snapshot, told)
+
+
+def _check_phase(snapshot: Snapshot, told: RLJobStatus, holds: set[str]) -> None:
+    assert holds & {"Running", "Suspended", *TERMINAL} <= {told.phase}, "two phases at once"
+    assert ("Ready" in holds) == (told.phase in ("Running", "Succeeded"))
+    if told.phase == "Running" and snapshot.job.problem is None:
+        assert _cluster_is_up(snapshot), "it runs on a cluster that is not up"
+        assert _runs(snapshot), "no driver runs"
+    if told.phase == "Succeeded" != snapshot.job.status.phase:
+        assert _ended_with(snapshot) == 0, "the driver did not end with 0"
+    if told.phase == "Suspended":
+        assert snapshot.cluster is None, "it still has a cluster"
+        assert not snapshot.pods, "it still has pods"
+
+
+def _check_driver(snapshot: Snapshot, told: RLJobStatus) -> None:
+    before = snapshot.job.status
+    assert told.attempt in (before.attempt, before.attempt + 1)
+    assert told.restarts in (before.restarts, before.restarts + 1)
+    if told.driver is None:
+        assert told.attempt == 0
+        return
+    assert told.driver.submission_id == names.submission(snapshot.job.uid, told.attempt)
+    if told.driver.state == "Submitted" and (before.driver is None or before.driver.state != "Submitted"):
+        assert snapshot.head is not None, "nobody has seen the driver"
+        assert snapshot.head.driver is not None, "Ray does not know the driver"
+    if told.attempt > before.attempt:
+        assert told.driver.state == "Reserved"
+        assert told.driver.cluster_uid == snapshot.cluster_uid
+        assert _cluster_is_up(snapshot)
+
+
+def _cluster_is_up(snapshot: Snapshot) -> bool:
+    """KubeRay says so of this generation, and there are as many workers as there should be."""
+    cluster = snapshot.cluster
+    if cluster is None or is_deleting(cluster):
+        return False
+    status, nodes = cluster.get("status", {}), snapshot.job.spec.cluster.nodes
+    workers = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
+    return (
+        status.get("observedGeneration") == cluster["metadata"]["generation"]
+        and _says(status, "HeadPodReady")
+        and status.get("readyWorkerReplicas") == nodes == len(workers)
+    )
+
+
+def _runs(snapshot: Snapshot) -> bool:
+    """Ray says so, or nobody answers and it ran before."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    if driver is None or driver.cluster_uid != snapshot.cluster_uid:
+        return False
+    if head is None:
+        return driver.state == "Submitted"
+    return head.driver is not None and not head.driver.state.is_final
+
+
+def _ended_with(snapshot: Snapshot) -> int | None:
+    head = snapshot.head
+    if head is None or head.driver is None or not head.driver.state.is_final:
+        return None
+    return head.exit.code if head.exit is not None else head.driver.driver_exit_code
+
+
+def _says(status: Manifest, kind: str) -> bool:
+    return any(each["type"] == kind and each["status"] == "True" for each in status.get("conditions", ()))
