@@ -1,7 +1,7 @@
 """Attempts that save and find checkpoints on real volumes. Light, for many processes import it: no torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,10 @@ def read_claimed(volume: Volume, attempt: int) -> Any:
     return json.loads(volume.claim(attempt).read_text())
 
 
-def write_steps(volume: Volume, attempt: int, steps: range) -> None:
+def write_steps(volume: Volume, attempt: int, steps: Iterable[int]) -> None:
     """Metrics of those steps."""
     path = volume.metrics(attempt)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for step in steps:
-            file.write(json.dumps({"step": step, "stage": "rl", "attempt": attempt}) + "\n")
+            file.write(json.dumps({"step": step, "stage": "rl", "attempt": attempt, "time/step": 1.0}) + "\n")

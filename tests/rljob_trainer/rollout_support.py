@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine, preload_engine
+from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine, import_engine
+from rljob_trainer.rollout.hf import HfEngine
 from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
 from rljob_trainer.weight_sync.bucket import BucketDescriptor, aligned
 from rljob_trainer.weight_sync.probe import (
@@ -22,7 +23,6 @@ from rljob_trainer.weight_sync.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.weight_sync.report import SyncReport
 from rljob_trainer.weight_sync.sender import WeightSender
 
 VOCAB = 300
@@ -80,8 +80,8 @@ def sync(
     policy: Qwen2ForCausalLM,
     version: int,
     tamper: Callable[[Iterable[tuple[str, torch.Tensor]]], Iterable[tuple[str, torch.Tensor]]] = iter,
-) -> SyncReport:
-    """Send the policy's weights, changed by `tamper` on the way, bucket by bucket."""
+) -> int:
+    """Send the policy's weights, changed by `tamper` on the way, bucket by bucket. Returns their bytes."""
     engine.begin_update(version)
 
     def deliver(bucket: BucketDescriptor) -> Callable[[], None]:
@@ -89,9 +89,9 @@ def sync(
         return lambda: None
 
     sender = WeightSender(policy.device.type, "float32", BUCKET_BYTES)
-    report = sender.send(tamper(policy.named_parameters()), version, deliver)
+    sent = sender.send(tamper(policy.named_parameters()), version, deliver)
     engine.finish_update(version)
-    return report
+    return sent
 
 
 class RemoteEngine:
@@ -143,7 +143,7 @@ class RemoteEngine:
 
 
 def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
-    preload_engine(engine_settings)
+    import_engine(engine_settings.kind, engine_settings.device)
     engine = create_engine(engine_settings)
     pipe.send("started")
     while (message := pipe.recv()) is not None:
@@ -170,7 +170,7 @@ def check_by_probe(
     tolerance: float = DEFAULT_TOLERANCE["float32"],
 ) -> ProbeResult:
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
-    size = PROBE_SIZES["vllm"]
+    size = PROBE_SIZES["hf" if isinstance(engine, HfEngine) else "vllm"]
     prompts = probe_prompts(VOCAB, size.length)
     samples = list(engine.generate(requests(prompts), Sampling(max_tokens=size.tokens)))
     log_probs = [forward_log_probs(policy, prompts[int(sample.prompt_id)], sample.token_ids) for sample in samples]

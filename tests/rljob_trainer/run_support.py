@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Machine:
         return finish(self.start([*RLJOB, *arguments], **environment))
 
     def processes(self) -> list[psutil.Process]:
-        return [each for each in psutil.process_iter() if _environment(each).get("RLJOB_TEST") == self.marker]
+        return [each for each in psutil.process_iter() if environment_of(each).get("RLJOB_TEST") == self.marker]
 
     def left_behind(self) -> list[str]:
         """Processes and temporary files that do not go away by themselves."""
@@ -114,7 +114,9 @@ def machine() -> Iterator[Machine]:
     place = Machine(temporary, {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"})
     try:
         yield place
-        left = place.left_behind() + sorted(set(os.listdir("/dev/shm")) - shared)
+        left = place.left_behind()
+        wait_until(lambda: not unused_memory() - shared, GONE_SECONDS, fail=False)  # somebody may be about to map it
+        left += sorted(unused_memory() - shared)
         assert not left, left
     finally:
         for process in place.processes():
@@ -122,8 +124,18 @@ def machine() -> Iterator[Machine]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def finish(process: "subprocess.Popen[str]") -> Ended:
-    out, _ = process.communicate(timeout=SECONDS)
+def unused_memory() -> set[str]:
+    """Shared memory that no process has mapped; other tests use some at the same time."""
+    made = set(os.listdir("/dev/shm"))
+    used: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
+    return made - used
+
+
+def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> Ended:
+    out, _ = process.communicate(timeout=seconds)
     return Ended(process.returncode, out)
 
 
@@ -175,7 +187,7 @@ def interrupt(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGINT)
 
 
-def _environment(process: psutil.Process) -> dict[str, str]:
+def environment_of(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
     except psutil.Error:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_trainer.actor.failures import LOADING, STEPPING, explained
 from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.failures import GENERATING_IN_VLLM, LOADING, STEPPING, explained
 from tests.rljob_trainer.actor_support import MARK, Ranks, make_spec, plans_of, random_sequences, write_model
 
 TOO_MUCH = 1 << 50
@@ -44,6 +44,21 @@ def test_the_gpu_allocators_error_is_told_from_others():
         explained(LOADING),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Worker failed with error 'CUDA out of memory. Tried to allocate 2.00 GiB.', please check the stack trace",
+        "CUDA Error: out of memory at csrc/cumem_allocator.cpp:62",
+    ],
+)
+def test_vllms_own_words_for_it_are_known(text):
+    with (
+        pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: the GPU's memory .*maxResponseTokens"),
+        explained(GENERATING_IN_VLLM),
+    ):
+        raise RuntimeError(text)
 
 
 def test_other_errors_stay_what_they_are():

@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_trainer.checkpoint.manifest import commit
+from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume, read_json, write_json
+from tests.rljob_trainer.run_support import wait_until
 
 TOKEN = "a-token-of-the-test"
 
@@ -40,16 +43,23 @@ class Agent:
         return status, json.loads(body) if "json" in received["content-type"] else body, received
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    folder = tmp_path_factory.mktemp("agent")
+@contextmanager
+def started(folder: Path, **variables: str) -> Iterator[Agent]:
     token = folder / "token"
     token.write_text(TOKEN + "\n")
     command = [sys.executable, "-m", "rljob_trainer.cli", "agent", "--dir", str(folder / "run"), "--port", "0"]
-    with subprocess.Popen([*command, "--token-file", str(token)], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [*command, "--token-file", str(token)], env=os.environ | variables, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         yield Agent(child.stdout.readline().split()[-1], Volume(folder / "run"))
         child.terminate()
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    with started(tmp_path_factory.mktemp("agent")) as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -72,6 +82,12 @@ def test_everything_else_needs_the_token(agent: Agent, path: str, token: str | N
     assert headers["www-authenticate"].startswith("Bearer")
 
 
+def test_metrics_alone_are_open_where_whoever_starts_the_agent_says_so(tmp_path: Path) -> None:
+    with started(tmp_path, **{OPEN_METRICS_VARIABLE: "true"}) as agent:
+        assert "rljob_attempt 0.0" in agent.ask("/metrics", token=None)[1]
+        assert agent.ask("/v1/progress", token=None)[0] == 401
+
+
 def test_a_request_without_the_token_changes_nothing(agent: Agent) -> None:
     assert agent.ask("/v1/checkpoint?stop=true", method="POST", token="wrong")[0] == 401
     assert not agent.volume.request.exists()
@@ -80,7 +96,7 @@ def test_a_request_without_the_token_changes_nothing(agent: Agent) -> None:
 def test_an_empty_directory_answers_that_there_is_nothing(agent: Agent) -> None:
     assert agent.ask("/v1/progress")[:2] == (404, {"error": "the driver has not reported progress yet"})
     assert agent.ask("/v1/checkpoints")[:2] == (200, {"checkpoints": []})
-    assert agent.ask("/v1/exit")[:2] == (200, {"attempt": 0, "claim": None, "exit": None})
+    assert agent.ask("/v1/exit")[:2] == (200, {"attempt": 0, "claim": None, "exit": None, "heartbeat": None})
     assert "rljob_attempt 0.0" in agent.ask("/metrics")[1]
 
 
@@ -121,7 +137,16 @@ def test_the_exit_is_that_of_the_last_attempt(agent: Agent) -> None:
     assert agent.ask("/v1/exit")[1]["exit"]["code"] == 75
 
     write_json(volume.claim(10), {"attempt": 10, "resumedStep": 4})
-    assert agent.ask("/v1/exit")[1] == {"attempt": 10, "claim": {"attempt": 10, "resumedStep": 4}, "exit": None}
+    last = agent.ask("/v1/exit")[1]
+    assert (last["attempt"], last["claim"], last["exit"]) == (10, {"attempt": 10, "resumedStep": 4}, None)
+
+
+def test_the_heart_of_a_driver_beats_as_long_as_it_lives(agent: Agent) -> None:
+    with ProgressReporter(agent.volume) as progress:
+        progress.begin(step=0, total_steps=1)
+        wait_until(lambda: agent.ask("/v1/exit")[1]["heartbeat"] is not None)
+        first = agent.ask("/v1/exit")[1]["heartbeat"]
+        wait_until(lambda: agent.ask("/v1/exit")[1]["heartbeat"] != first)
 
 
 @pytest.mark.parametrize(("query", "stop"), [("", False), ("?stop=false", False), ("?stop=true", True)])
@@ -148,7 +173,8 @@ def test_files_that_are_half_written_are_as_good_as_absent(agent: Agent) -> None
         path.write_text('{"step": 1, "sta')
 
     assert agent.ask("/v1/progress")[0] == 404
-    assert agent.ask("/v1/exit")[1] == {"attempt": 1, "claim": None, "exit": None}
+    last = agent.ask("/v1/exit")[1]
+    assert (last["attempt"], last["claim"], last["exit"]) == (1, None, None)
     assert agent.ask("/metrics")[0] == 200
     volume.progress.write_bytes(b"\xff\xfe")
     assert agent.ask("/v1/progress")[0] == 404

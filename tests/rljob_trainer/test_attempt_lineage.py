@@ -151,6 +151,16 @@ def test_metrics_and_checkpoints_follow_the_same_lineage(volume):
     assert history(volume) == expected
 
 
+def test_a_step_that_two_attempts_report_is_the_newer_ones(volume):
+    """Attempt 2 took over ranks that had done step 4, and reported it; frozen attempt 1 woke up and did so too."""
+    begin_attempt(volume, 1)
+    write_steps(volume, 1, range(1, 4))
+    record_resume(volume, 2, claim(volume, 2), None, parent=1, step=4)
+    write_steps(volume, 2, range(4, 6))
+    write_steps(volume, 1, [4])
+    assert history(volume) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+
+
 def test_a_lost_claim_hides_no_checkpoint_of_the_attempts_that_are_known(volume):
     begin_attempt(volume, 1).save(1)
     begin_attempt(volume, 2).save(2)

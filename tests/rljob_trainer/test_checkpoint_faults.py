@@ -1,5 +1,6 @@
 """Volumes that are full, read-only or damaged: nothing half-written counts, and what is left is named."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -149,6 +150,39 @@ def test_a_damaged_checkpoint_is_skipped_and_the_log_says_why(volume, damage):
     skipped = [line for line in logs if line["event"] == "checkpoint_skipped"]
     assert [line["path"] for line in skipped] == [str(damaged.path)]
     assert reason in skipped[0]["reason"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_a_resume_skipped_stays_for_whoever_restores_it(volume, damage):
+    inflict, _ = DAMAGES[damage]
+    first = begin_attempt(volume, 1)
+    whole, damaged = first.save(1), first.save(2)
+    inflict(damaged)
+    second = begin_attempt(volume, 2)
+    assert second.found == whole
+    second.save(3)
+    assert damaged.path.is_dir()
+    assert whole.path.is_dir()
+
+
+@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
+def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
+    """Going back to an older checkpoint would supersede, and so delete, a newer one that is whole."""
+    first = begin_attempt(volume, 1)
+    first.save(1)
+    newest = first.save(2)
+    opened = Path.open
+
+    def stale(path, *arguments, **options):
+        if path == newest.path / name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", stale)
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Stale file handle"):
+        checkpoints_of(volume, 2).find()
+    monkeypatch.undo()
+    assert checkpoints_of(volume, 2).find() == newest
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import structlog
 
 from rljob_api.v1alpha1 import Data, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
@@ -65,15 +66,15 @@ def test_a_prompt_is_the_row_through_the_chat_template(folder, tokenizer):
 
 
 def test_long_prompts_are_left_out_and_counted_and_ids_keep_the_files_row(folder, tokenizer):
-    dataset = load_prompts(data(maxPromptTokens=5), tokenizer, folder)
-    assert dataset.filtered == 1
+    with structlog.testing.capture_logs() as logs:
+        dataset = load_prompts(data(maxPromptTokens=5), tokenizer, folder)
+    assert [(each["event"], each["rows"], each["filtered"]) for each in logs] == [("rows_tokenized", 4, 1)]
     assert [prompt.id for prompt in dataset.all("validation")] == [f"validation/{i}" for i in (0, 1, 3, 4)]
     assert [prompt.ground_truth for prompt in dataset.all(0)] == ["cba", "a", "cb", "bac"]
 
 
 def test_a_prompt_of_exactly_the_limit_stays(folder, tokenizer):
-    assert load_prompts(data(maxPromptTokens=10), tokenizer, folder).filtered == 0
-    assert load_prompts(data(maxPromptTokens=9), tokenizer, folder).filtered == 1
+    assert [len(load_prompts(data(maxPromptTokens=limit), tokenizer, folder)) for limit in (10, 9)] == [5, 4]
 
 
 def test_long_prompts_may_be_an_error(folder, tokenizer):
@@ -172,8 +173,7 @@ def test_conversations_are_examples_too(folder, tokenizer):
 
 
 def test_long_responses_are_left_out_with_their_end_token_counted(folder, tokenizer):
-    assert load_supervised(job(maxResponseTokens=9), tokenizer, folder).filtered == 0
-    assert load_supervised(job(maxResponseTokens=8), tokenizer, folder).filtered == 1
+    assert [len(load_supervised(job(maxResponseTokens=limit), tokenizer, folder)) for limit in (9, 8)] == [5, 4]
 
 
 def test_supervised_data_without_a_target_column_is_refused(folder, tokenizer):

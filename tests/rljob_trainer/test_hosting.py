@@ -13,11 +13,12 @@ import psutil
 import pytest
 import ray
 
-from rljob_trainer.errors import EngineLost, FencedError, RankLost, RewardsLost, WorkerLost
+from rljob_trainer.errors import EngineLost, FencedError, InfrastructureError, RankLost, RewardsLost, WorkerLost
 from rljob_trainer.hosting.host import Host
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.waiting import loss_among, wait_for, wait_for_engines, wait_together
+from tests.rljob_trainer.ray_support import own_ray
 
 SECONDS = 30.0
 SILENT_AFTER = 2.0
@@ -39,6 +40,12 @@ class Notes:
 
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def refuse(self, why: str) -> None:
+        raise InfrastructureError(why)
+
+    def accuse(self, worker: str) -> None:
+        raise EngineLost(f"{worker} is to blame", worker=worker)
 
 
 class NoteHost(Host):
@@ -62,12 +69,8 @@ class NoteHost(Host):
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(
-        num_cpus=2, namespace="hosting", include_dashboard=False, log_to_driver=False, logging_level="error",
-        object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
-    )  # fmt: skip
-    yield
-    ray.shutdown()
+    with own_ray("hosting"):
+        yield
 
 
 @contextmanager
@@ -110,6 +113,13 @@ def loss_of(pulse: Pulse) -> WorkerLost:
             return found
         time.sleep(0.05)
     raise TimeoutError("nobody is lost")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------ fencing
@@ -246,3 +256,59 @@ def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_re
             assert "attempt 2 has taken over from attempt 1" in frozen.stdout.read()
             assert value(adopted["rank-9"].call("tell", "by the newer"))[-1] == "by the newer"
             newer.end_all()
+
+
+def test_an_engine_that_fails_in_a_weight_update_is_lost(mine: tuple[Roster, Pulse]):
+    roster, _ = mine
+    engines = [start(roster, f"engine-{number}") for number in range(2)]
+    asked = [(engines[0], engines[0].call("tell", "a")), (engines[1], engines[1].call("refuse", "no such parameter"))]
+    with pytest.raises(EngineLost, match=r"engine-1 failed to take weights: no such parameter") as found:
+        wait_for_engines(asked, SECONDS, "take weights")
+    assert found.value.worker == "engine-1"
+
+
+def test_who_is_in_a_collective_operation_that_another_never_joined_is_not_waited_for():
+    """As ranks after a driver that died between its calls to them; those that are just busy may take their time."""
+    with driver(1) as (roster, pulse):
+        ranks = [start(roster, f"rank-{number}") for number in range(2)]
+        value([rank.ask("beat") for rank in ranks])
+        together = [rank.call("rest", 5.0) for rank in ranks]
+        assert wait_together(together, SECONDS, 4.0, "them") == [None, None]
+        apart = [ranks[0].call("rest", 2 * SECONDS), ranks[1].call("rest", 0.0)]
+        until(lambda: "rank-0: rest" in pulse.doing())
+        with pytest.raises(InfrastructureError, match=r"waited 1 s for them \(rank-0: rest for "):
+            wait_together(apart, SECONDS, 1.0, "them", lambda: pulse.check("rank"), pulse.doing)
+        roster.end_all()
+
+
+def test_of_calls_that_failed_together_one_may_know_whose_fault_it_is(mine: tuple[Roster, Pulse]):
+    """As ranks of one sync group do: the first delivers, the others only hear that it failed."""
+    roster, _ = mine
+    first, second = start(roster, "rank-0"), start(roster, "rank-1")
+    value([first.ask("beat"), second.ask("beat")])
+    found = loss_among([second.call("refuse", "the first rank failed"), first.call("accuse", "engine-3")])
+    assert found is not None
+    assert found.worker == "engine-3"
+    assert loss_among([second.call("refuse", "the first rank failed")]) is None
+
+
+def test_nobody_is_told_of_the_end_of_one_that_is_not_vital(mine: tuple[Roster, Pulse]):
+    roster, pulse = mine
+    spare = start(roster, "engine-1")
+    pulse.watch(spare, vital=False)
+    process_of(spare).kill()
+    until(lambda: pulse.died("engine-1"))
+    pulse.check()
+    assert pulse.diagnose() is None
+
+
+def test_takeover_waits_for_nobody_but_those_it_wants(mine: tuple[Roster, Pulse]):
+    """A spare that imports for a minute keeps no driver from its engines."""
+    roster, _ = mine
+    value(start(roster, "engine-0", "place 0").ask("beat"))
+    start(roster, "engine-1", "spare", slow_start=60.0)
+    with driver(2) as (successor, _):
+        adopted = successor.adopt(dict.fromkeys(("engine-0", "engine-1"), ("place 0", "spare")), wanted=("place 0",))
+        assert list(adopted) == ["engine-0"]
+        assert "engine-1" not in successor
+        successor.end_all()

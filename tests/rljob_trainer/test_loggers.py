@@ -1,44 +1,166 @@
+"""Each tracker's own package, without a network: what was logged is read back with the package or from its files."""
+
 import importlib.util
-import threading
-from collections.abc import Mapping
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-import structlog
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rljob_trainer.errors import JobError
-from rljob_trainer.loggers import LoggerSet, background
-from rljob_trainer.loggers.background import BackgroundLogger
+from rljob_trainer.loggers import LoggerSet, Status
 from rljob_trainer.progress.run_info import RunInfo
+
+CONFIG = {"model": {"path": "m"}, "training": {"steps": 5, "loggers": ["console"]}}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunInfo:
-    return RunInfo("reverse-text", "u1", tmp_path)
+    return RunInfo("reverse-text", "0e5a2c11-7d0b", tmp_path / "run", project="tests", config=CONFIG)
 
 
-def test_tensorboard_files_hold_the_metrics(run: RunInfo) -> None:
-    loggers = LoggerSet(["console", "tensorboard"], run)
-    for step in (1, 2, 3):
-        loggers.log(step, {"reward/mean": step / 4, "actor/kl": 0.5})
-    loggers.finish("done")
+@pytest.fixture(autouse=True)
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Asserts at the end that no tracker's process looked up or connected to an address."""
+    seen = tmp_path / "network.txt"
+    (tmp_path / "sitecustomize.py").write_text(WATCH.format(file=str(seen)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    yield
+    assert not seen.exists(), seen.read_text()
+
+
+WATCH = """
+import sys
+def watch(event, arguments):
+    if event == "socket.getaddrinfo" or event == "socket.connect" and isinstance(arguments[1], tuple):
+        with open({file!r}, "a") as file:
+            print(event, arguments, file=file)
+sys.addaudithook(watch)
+"""
+
+
+def attempt(name: str, run: RunInfo, rewards: Mapping[int, float], status: Status) -> None:
+    """One attempt that logs these rewards by step."""
+    loggers = LoggerSet([name], replace(run, resumed_step=min(rewards) - 1))
+    for step, reward in rewards.items():
+        loggers.log(step, {"reward/mean": reward, "actor/kl": 0.5})
+    loggers.finish(status)
+
+
+def test_tensorboard_holds_the_metrics_and_drops_the_steps_that_a_resumed_attempt_runs_again(run: RunInfo) -> None:
+    attempt("tensorboard", run, {1: 0.25, 2: 0.25, 3: 0.25}, "stopped")
+    attempt("tensorboard", run, {3: 0.75, 4: 0.75}, "done")
 
     events = EventAccumulator(str(run.directory / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 0.25), (2, 0.5), (3, 0.75)]
-    assert len(events.Scalars("actor/kl")) == 3
+    assert shown(events, "reward/mean") == [(1, 0.25), (2, 0.25), (3, 0.75), (4, 0.75)]
+    assert shown(events, "actor/kl") == [(step, 0.5) for step in (1, 2, 3, 4)]
 
 
-def test_tensorboard_drops_the_steps_that_a_resumed_attempt_runs_again(run: RunInfo) -> None:
-    for resumed, value in ((0, 0.25), (2, 0.75)):
-        loggers = LoggerSet(["tensorboard"], RunInfo(run.name, run.uid, run.directory, resumed_step=resumed))
-        for step in range(resumed + 1, resumed + 4):
-            loggers.log(step, {"reward/mean": value})
-        loggers.finish("stopped")
+def shown(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in events.Scalars(tag)]
 
-    events = EventAccumulator(str(run.directory / "tensorboard")).Reload()
-    shown = [(event.step, event.value) for event in events.Scalars("reward/mean")]
-    assert shown == [(1, 0.25), (2, 0.25), (3, 0.75), (4, 0.75), (5, 0.75)]
+
+def test_mlflow_continues_its_run_and_says_how_the_last_attempt_ended(run: RunInfo) -> None:
+    from mlflow.tracking import MlflowClient
+
+    from rljob_trainer.loggers.mlflow_logger import MlflowLogger
+
+    many = CONFIG | {f"field{number}": "x" * 600 for number in range(201)}  # more than one of its requests takes
+    run = replace(run, config=many)
+    client = MlflowClient(f"sqlite:///{run.directory / 'mlflow.db'}")
+    attempts: list[tuple[dict[int, float], Status, str]] = [
+        ({1: 0.25, 2: 0.5, 3: 0.5}, "stopped", "KILLED"), ({3: 0.75, 4: 1.0}, "done", "FINISHED"),
+    ]  # fmt: skip
+    for rewards, status, ended in attempts:
+        attempt("mlflow", run, rewards, status)
+        (found,) = runs(client)
+        assert found.info.status == ended
+    (found,) = runs(client)
+    assert found.info.run_name == run.name
+    history = client.get_metric_history(found.info.run_id, "reward/mean")
+    assert [(each.step, each.value) for each in history] == [(1, 0.25), (2, 0.5), (3, 0.5), (3, 0.75), (4, 1.0)]
+    params = found.data.params
+    assert (params["model.path"], params["training.steps"], params["training.loggers"]) == ("m", "5", "['console']")
+    assert len(params) == 3 + 201
+
+    failing = MlflowLogger()
+    failing.start(run)
+    failing.finish("failed")
+    assert [each.info.status for each in runs(client)] == ["FAILED"]
+
+
+def runs(client: Any) -> list[Any]:
+    return list(client.search_runs([each.experiment_id for each in client.search_experiments()]))
+
+
+READ_TRACKIO = """
+import json, sys, trackio
+from trackio.sqlite_storage import SQLiteStorage
+(found,) = trackio.Api().runs("tests")
+print(json.dumps({"name": found.name, "config": found.config, "logs": SQLiteStorage.get_logs("tests", found.name)}))
+"""
+
+
+def test_trackio_continues_its_run(run: RunInfo) -> None:
+    attempt("trackio", run, {1: 0.25, 2: 0.5, 3: 0.5}, "stopped")
+    attempt("trackio", run, {3: 0.75, 4: 1.0}, "done")
+
+    read = subprocess.run([sys.executable, "-c", READ_TRACKIO], capture_output=True, text=True, check=True)
+    found = json.loads(read.stdout)
+    assert found["name"] == "reverse-text-0e5a2c11"
+    assert CONFIG.items() <= found["config"].items()
+    logged = [(each["step"], each["reward/mean"], each["actor/kl"]) for each in found["logs"]]
+    assert sorted(logged) == [(1, 0.25, 0.5), (2, 0.5, 0.5), (3, 0.5, 0.5), (3, 0.75, 0.5), (4, 1.0, 0.5)]
+
+
+def test_wandb_writes_each_attempt_as_the_same_run_and_says_how_it_ended(run: RunInfo) -> None:
+    attempts: list[tuple[dict[int, float], Status, int]] = [
+        ({1: 0.25, 2: 0.5, 3: 0.5}, "stopped", 255), ({3: 0.75, 4: 1.0}, "done", 0),
+    ]  # fmt: skip
+    for rewards, status, code in attempts:
+        before = set(run.directory.rglob("*.wandb"))
+        attempt("wandb", run, rewards, status)
+        (file,) = set(run.directory.rglob("*.wandb")) - before
+        records = wandb_records(file)
+        (written,) = [each.run for each in records if each.WhichOneof("record_type") == "run"]
+        assert (written.run_id, written.display_name, written.project) == (run.uid, run.name, run.project)
+        assert items(written.config.update).items() >= CONFIG.items()
+        lines = [items(each.history.item) for each in records if each.WhichOneof("record_type") == "history"]
+        assert {line["step"]: line["reward/mean"] for line in lines} == rewards
+        assert [each.exit.exit_code for each in records if each.WhichOneof("record_type") == "exit"] == [code]
+        axes = {(each.metric.glob_name, each.metric.step_metric) for each in records if each.HasField("metric")}
+        assert ("*", "step") in axes
+
+
+def wandb_records(file: Path) -> list[Any]:
+    """The protobuf records of wandb's own file, which is a LevelDB log behind a header of seven bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    record: Any = getattr(wandb_internal_pb2, "Record")  # noqa: B009 - its stubs name no message
+    data, place, records, parts = file.read_bytes(), 7, [], b""
+    block, header, whole, last = 32768, 7, 1, 4
+    while place + header <= len(data):
+        if block - place % block < header:  # the rest of a block that is too short for a header is padding
+            place += block - place % block
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        parts += data[place + header : place + header + length]
+        place += header + length
+        if kind in (whole, last):
+            records.append(record.FromString(parts))
+            parts = b""
+    return records
+
+
+def items(found: Any) -> dict[str, Any]:
+    return {each.key or "/".join(each.nested_key): json.loads(each.value_json) for each in found}
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
@@ -53,64 +175,3 @@ def test_a_tracker_that_is_not_installed_names_the_field_and_the_extra(
         LoggerSet(["tensorboard", name], run)
     assert raised.value.field == "spec.training.loggers[1]"
     assert not (run.directory / "tensorboard").exists()
-
-
-class Tracker:
-    """Fails or waits where it is told to."""
-
-    def __init__(self, *, fails_at: int | None = None, gate: threading.Event | None = None) -> None:
-        self.seen: list[int] = []
-        self.ended: str | None = None
-        self._fails_at, self._gate = fails_at, gate
-
-    def start(self, run: RunInfo) -> None:
-        if self._gate is not None:
-            self._gate.wait()
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step == self._fails_at:
-            raise ConnectionError("no network")
-        self.seen.append(step)
-
-    def finish(self, status: str) -> None:
-        self.ended = status
-
-
-def test_every_step_arrives_in_order_before_the_end(run: RunInfo) -> None:
-    tracker = Tracker()
-    logger = BackgroundLogger("tracker", tracker, run)
-    for step in range(50):
-        logger.log(step, {})
-    logger.close("done")
-    logger.join()
-
-    assert (tracker.seen, tracker.ended) == (list(range(50)), "done")
-
-
-def test_a_tracker_that_fails_is_left_out_after_one_warning(run: RunInfo) -> None:
-    tracker = Tracker(fails_at=3)
-    with structlog.testing.capture_logs() as logs:
-        logger = BackgroundLogger("tracker", tracker, run)
-        for step in range(1, 100):
-            logger.log(step, {})
-        logger.close("done")
-        logger.join()
-
-    assert [(entry["event"], entry["error"]) for entry in logs] == [("logger_failed", "ConnectionError: no network")]
-    assert (tracker.seen, tracker.ended) == ([1, 2], None)
-
-
-def test_a_tracker_that_hangs_holds_up_neither_the_training_nor_its_end(
-    run: RunInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(background, "FINISH_SECONDS", 0.05)
-    gate = threading.Event()
-    with structlog.testing.capture_logs() as logs:
-        logger = BackgroundLogger("tracker", Tracker(gate=gate), run)
-        for step in range(background.QUEUE_STEPS + 10):
-            logger.log(step, {})
-        logger.close("done")
-        logger.join()
-    gate.set()
-
-    assert [entry["event"] for entry in logs] == ["logger_too_slow", "logger_abandoned"]

@@ -34,7 +34,6 @@ def evaluate(
         log_probs,
         torch.zeros(len(ratios), dtype=torch.float64),
         torch.tensor(advantages, dtype=torch.float64),
-        torch.tensor([len(ratios)]),
     )
     terms = LOSSES[name](tokens, algorithm(**fields))
     terms.per_token.sum().backward()
@@ -97,7 +96,7 @@ def test_a_token_has_no_gradient_exactly_where_it_is_clipped(name: Loss):
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_ratio_beyond_float32_stays_finite(name: Loss, log_ratio: float, advantage: float):
     log_probs = torch.tensor([log_ratio], requires_grad=True)
-    tokens = PolicyBatch(log_probs, torch.zeros(1), torch.tensor([advantage]), torch.tensor([1]))
+    tokens = PolicyBatch(log_probs, torch.zeros(1), torch.tensor([advantage]))
     per_token = LOSSES[name](tokens, algorithm()).per_token
     per_token.sum().backward()
     assert per_token.isfinite().all()

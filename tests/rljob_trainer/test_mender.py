@@ -24,27 +24,34 @@ class Site:
     losses: list[InfrastructureError] = field(default_factory=list)
     diagnosis: WorkerLost | None = None
     done: list[str] = field(default_factory=list)
+    spare_lives: bool = True
 
     def act(self, what: str) -> None:
         self.done.append(what)
         if self.losses:
             raise self.losses.pop(0)
 
+    def keep_spare(self) -> bool:
+        self.done.append("keep spare")
+        return self.spare_lives
+
     def diagnose(self) -> WorkerLost | None:
         return self.diagnosis
 
     def mender(self) -> Mender:
         scorer = _Replaced(lambda: self.act("replace rewards"))
-        engines = _Replaced(lambda name: self.act(f"replace {name}"))
-        return Mender(Recovery(), engines, scorer, self)  # type: ignore[arg-type]
+        engines = _Replaced(lambda name: self.act(f"replace {name}"), self.keep_spare)
+        return Mender(Recovery(), engines, scorer, self, worth_spare=False)  # type: ignore[arg-type]
 
 
 @dataclass
 class _Replaced:
     replace: Callable[..., None]
+    keep_spare: Callable[[], bool] | None = None
 
-    def keep_spare(self) -> None:
-        """Nothing is lost here that a spare could stand in for."""
+    def place(self, name: str) -> str:
+        """A spare has another name than the engine that it stands in for."""
+        return "0"
 
 
 def work(site: Site) -> list[str]:
@@ -83,10 +90,40 @@ def test_a_rank_is_its_supervisors():
 
 
 def test_the_third_loss_without_a_durable_checkpoint_is_its_supervisors_too():
-    site = Site([ENGINE, ENGINE, ENGINE])
+    site = Site([ENGINE, EngineLost("engine-1 died", worker="engine-1"), ENGINE])
     with pytest.raises(EngineLost):
         work(site)
-    assert site.done == ["work", "replace engine-0", "replace engine-0"]
+    assert site.done == ["work", "replace engine-0", "replace engine-1"]
+
+
+def test_a_spare_is_kept_once_there_is_something_to_lose_or_lost():
+    site = Site()
+    mender = site.mender()
+    mender.step_done()
+    assert site.done == []
+    mender.durable()
+    mender.step_done()
+    assert site.done == ["keep spare"]
+
+
+def test_a_spare_that_dies_is_followed_by_none_before_the_next_checkpoint():
+    site = Site(spare_lives=False)
+    mender = site.mender()
+    mender.durable()
+    for _ in range(3):
+        mender.step_done()
+    assert site.done == ["keep spare"]
+    mender.durable()
+    mender.step_done()
+    assert site.done == ["keep spare"] * 2
+
+
+def test_a_lost_engine_gets_the_next_one_a_spare_after_the_next_step():
+    site = Site([ENGINE])
+    mender = site.mender()
+    mender.run(lambda: site.act("work"))
+    mender.step_done()
+    assert site.done == ["work", "replace engine-0", "work", "keep spare"]
 
 
 def test_a_durable_checkpoint_begins_the_count_anew():

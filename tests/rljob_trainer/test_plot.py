@@ -104,6 +104,13 @@ def test_the_picture_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
     assert path.stat().st_size > 20_000
 
 
+@pytest.mark.parametrize("name", ["curves.xyz", "/proc/no/curves.png"])
+def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path, name: str) -> None:
+    figure = plot.draw(plot.load_runs([make_run(tmp_path / "run")]))
+    with pytest.raises(DataError, match=r"cannot be written: .*; choose another --output"):
+        plot.save(figure, tmp_path / name)
+
+
 def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no metrics to draw"):
         plot.load_runs([tmp_path])

@@ -172,12 +172,12 @@ def test_the_drivers_warnings_are_news_and_its_errors_are_not(tmp_path: Path) ->
     volume.logs.mkdir()
     rows = [
         {"event": "step_done", "level": "info"},
-        {"event": "logger_failed", "level": "warning", "logger": "wandb", "error": "no network", "timestamp": "now"},
+        {"event": "logger_failed", "level": "warning", "logger": "module", "tracker": "wandb", "timestamp": "now"},
         {"event": "attempt_failed", "level": "error", "traceback": "long"},
     ]
     volume.log(1).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    assert watch.poll().warnings == ["warning: logger_failed error=no network"]
+    assert watch.poll().warnings == ["warning: logger_failed tracker=wandb"]
 
 
 @pytest.mark.parametrize("width", [80, 60, 200])

@@ -11,15 +11,23 @@ from rljob_trainer.local.ray_cluster import local_ray, ray_environment
 from tests.rljob_trainer.run_support import machine, wait_until
 
 
+def session_of(process: psutil.Process) -> int:
+    """0 for one that has just ended."""
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return 0
+
+
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["was killed", "was frozen"])
 def test_nothing_is_left_of_a_ray_whose_head(sign: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with machine() as place:
         monkeypatch.setenv("TMPDIR", str(place.temporary))
         monkeypatch.setattr("tempfile.tempdir", None)  # it is read again
         environment = {**os.environ, **place.environment, **ray_environment(), "RLJOB_TEST": place.marker}
-        with local_ray(0, tmp_path / "ray.log", environment) as ray:
+        with local_ray(0, "hf", tmp_path / "ray.log", environment) as ray:
             wait_until(ray.address_file.exists)
-            agents = [each for each in psutil.process_iter() if os.getsid(each.pid) == ray.head.pid]
+            agents = [each for each in psutil.process_iter() if session_of(each) == ray.head.pid]
             assert len(agents) > 3, "with those that Ray's own processes started"
             psutil.Process(ray.head.pid).send_signal(sign)
         assert not [each for each in agents if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

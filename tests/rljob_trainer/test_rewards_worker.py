@@ -38,7 +38,7 @@ def test_samples_are_decoded_without_special_tokens_scored_and_summarised(tokeni
         {"name": "length", "builtin": "length_penalty", "arguments": {"max_tokens": 4, "buffer_tokens": 2}},
     ]
     worker = RewardWorker(
-        Rewards.model_validate({"functions": functions, "processes": 1}), tmp_path / "tokenizer", tmp_path
+        Rewards.model_validate({"functions": functions, "processes": 1}), tmp_path / "tokenizer", tmp_path, {}
     )
     prompt = Prompt("0/3", np.arange(5, dtype=np.int32), "test", "cba", {}, "abc")
     texts = [("cba<|end|>", "stop"), ("ccc", "length"), ("ab<|end|>", "stop")]
@@ -58,7 +58,7 @@ def test_samples_are_decoded_without_special_tokens_scored_and_summarised(tokeni
 
 def scorer_of(tmp_path, functions, on_error="fail"):
     rewards = Rewards.model_validate({"functions": functions, "processes": 1, "onError": on_error})
-    made = GroupScorer(rewards, str(tmp_path / "tokenizer"), str(tmp_path), str(tmp_path / "log"), str(tmp_path))
+    made = GroupScorer(rewards, str(tmp_path / "tokenizer"), str(tmp_path), {}, str(tmp_path / "log"), str(tmp_path))
     made.start()
     return made
 
@@ -106,7 +106,7 @@ def test_a_dropped_group_is_journaled_too_and_a_failed_one_is_not(tokenizer, tmp
 def test_wrong_reward_code_is_refused_when_the_worker_is_made(tokenizer, tmp_path):
     rewards = Rewards.model_validate({"functions": [{"name": "own", "source": "def ("}]})
     with pytest.raises(RewardError, match="line 1: invalid syntax"):
-        RewardWorker(rewards, tmp_path / "tokenizer", tmp_path)
+        RewardWorker(rewards, tmp_path / "tokenizer", tmp_path, {})
 
 
 def test_the_hosting_process_needs_no_torch():

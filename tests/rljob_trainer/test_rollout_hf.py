@@ -246,3 +246,10 @@ def test_tied_embeddings_are_loaded_once(tmp_path):
     sync(engine, policy, 0)
     prompts = random_prompts(3)
     assert largest_gap(policy, prompts, list(engine.generate(requests(prompts), Sampling(max_tokens=5)))) < 2e-5
+
+
+def test_memory_that_does_not_suffice_is_a_jobs_error(model_dir, policy):
+    engine = HfEngine(settings("hf", model_dir, max_model_len=1 << 40))
+    sync(engine, policy, 0)
+    with pytest.raises(JobError, match=r"spec.rollout.maxNumSeqs: the host's memory did not suffice: lower it"):
+        list(engine.generate(requests(random_prompts(2)), Sampling(max_tokens=1 << 39)))

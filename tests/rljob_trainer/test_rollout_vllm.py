@@ -173,6 +173,25 @@ def test_a_call_that_ends_early_leaves_nothing_behind(engine, policies, end, out
     check_by_probe(engine, policies[1], 1)
 
 
+def without_gpu_memory(engine, wanted):
+    """Generate while the model raises what a CUDA allocation raises, below all of vLLM's layers."""
+
+    def forward(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    model = engine._engine.collective_rpc(lambda worker: worker.model_runner.get_model())[0]
+    model.forward = forward
+    try:
+        list(engine.generate(wanted, Sampling(max_tokens=4)))
+    finally:
+        del model.forward
+
+
+def test_memory_that_does_not_suffice_while_generating_names_the_field(engine):
+    with pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: the GPU's memory .*maxResponseTokens"):
+        engine.call(without_gpu_memory, requests(random_prompts(4)))
+
+
 def test_an_update_that_was_cut_off_starts_anew(engine, policies):
     engine.begin_update(1)
     sync(engine, policies[1], 1)

@@ -111,7 +111,7 @@ def test_an_abandon_between_calls_reaches_none(worker):
 def test_an_update_that_was_cut_off_starts_anew(worker, model_dir):
     worker.begin_update(6)
     sync(worker.engine, make_policy(model_dir, 1), 6)
-    assert worker.policy_version() == 6
+    assert worker.engine.policy_version == 6
 
 
 def test_the_probe_answers_in_the_order_of_its_prompts(worker, model_dir):
@@ -131,10 +131,10 @@ def test_seeds_are_stable_and_all_different():
 
 def test_a_worker_without_an_engine_says_so(worker, model_dir):
     with pytest.raises(InfrastructureError, match="not running"):
-        RolloutWorker(settings("hf", model_dir)).policy_version()
-    assert worker.policy_version() == 5
+        RolloutWorker(settings("hf", model_dir)).begin_update(6)
+    assert worker.engine.policy_version == 5
     worker.begin_update(6)
-    assert worker.policy_version() == NO_WEIGHTS
+    assert worker.engine.policy_version == NO_WEIGHTS
     worker.close()
     worker.close()
     with pytest.raises(InfrastructureError, match="not running"):

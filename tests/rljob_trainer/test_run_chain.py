@@ -29,8 +29,9 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
     data = {"train": [f"synthetic://reverse-text?rows={ROWS}&maxLength=6"], "promptsPerStep": BATCH}
     first_job = write_job(
-        folder, "supervised", algorithm={"preset": "sft"}, data=data, training={"steps": 1000, "epochs": 2}
-    )
+        folder, "supervised", algorithm={"preset": "sft"}, rollout=None, rewards=None, data=data,
+        training={"steps": 1000, "epochs": 2},
+    )  # fmt: skip
     second_job = write_job(
         folder,
         "reinforced",

@@ -1,5 +1,7 @@
 """Generated tasks: repeatable, with train and validation apart, and refusing what they do not know."""
 
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -118,3 +120,13 @@ def test_writing_an_unknown_task_is_refused(tmp_path):
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_makes_rows_with_its_defaults(name):
     assert len(read_synthetic(f"synthetic://{name}?rows=10", "f")) == 10
+
+
+def test_a_countdown_that_hardly_has_an_exercise_ends_with_a_remedy():
+    with pytest.raises(DataError, match=r"hardly any exercise has a target up to 2: raise maxTarget"):
+        read_synthetic("synthetic://countdown?count=6&maxNumber=1000&maxTarget=2&operators=*", "spec.data.train[0]")
+
+
+def test_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(DataError, match=r"/proc/no cannot be made: .*; choose another folder"):
+        write_task("addition", Path("/proc/no"))

@@ -28,8 +28,8 @@ def send_weights(connection: Connection, weights: Path, version: int, bucket_byt
         connection.send(bucket)
         return connection.recv
 
-    report = WeightSender("cpu", "float32", bucket_bytes).send(torch.load(weights).items(), version, deliver)
-    connection.send(report)
+    sent = WeightSender("cpu", "float32", bucket_bytes).send(torch.load(weights).items(), version, deliver)
+    connection.send(sent)
     connection.close()
 
 
@@ -50,11 +50,11 @@ def group_rank(rank: int, store: Path, results: Queue) -> None:
         return lambda: None
 
     sender = WeightSender("cpu", "float32", 2048, dist.group.WORLD)
-    report = sender.send(((name, t + rank) for name, t in TENSORS.items()), 0, deliver)
+    sent = sender.send(((name, t + rank) for name, t in TENSORS.items()), 0, deliver)
     failure = ""
     try:
         sender.send(TENSORS.items(), 1, deliver)
     except InfrastructureError as error:
         failure = str(error)
-    results.put((rank, report.bytes, copies, failure))
+    results.put((rank, sent, copies, failure))
     dist.destroy_process_group()

@@ -63,11 +63,18 @@ class InfrastructureError(RLJobError):
 
 
 class WorkerLost(InfrastructureError):
-    """worker: its name, such as rank-1; known in the driver, which alone raises this."""
+    """worker: its name, such as rank-1."""
 
     def __init__(self, message: str, *, field: str | None = None, worker: str = "") -> None:
         super().__init__(message, field=field)
         self.worker = worker
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_loss, (type(self), self.message, self.worker)
+
+
+def _rebuild_loss(kind: type[WorkerLost], message: str, worker: str) -> WorkerLost:
+    return kind(message, worker=worker)
 
 
 class RankLost(WorkerLost): ...

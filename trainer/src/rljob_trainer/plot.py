@@ -91,9 +91,13 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the file's ending decides the format (png, pdf, svg)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    """Write the figure; the file's ending decides the format (png, pdf, svg). Raises DataError where it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{path} cannot be written: {reason}; choose another --output") from error
 
 
 def draw(runs: Sequence[Run]) -> Figure:

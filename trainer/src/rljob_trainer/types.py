@@ -12,7 +12,7 @@ A worked example, with two prompts and samplesPerPrompt: 2:
 "actor" is the policy; a Ray actor is a "worker"; "job" is the RLJob; "attempt" is one driver run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ class Prompt:
     token_ids: [P].
     ground_truth, extra_info, data_source: as in the row, for the reward.
     text: the prompt as the model sees it, for people.
+    messages: the row's conversation, {role, content} each, for reward models.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Prompt:
     ground_truth: Any
     extra_info: Mapping[str, Any]
     text: str
+    messages: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,8 @@ class GroupScore:
     rewards: [samples], the weighted sum.
     components: each reward function's own value and its logged numbers, [samples] each.
     error: why the group must be left out (policy drop_group), naming the sample; None if it was scored.
-    retries: how often a response was scored anew because its process was killed; 0 for a group of the journal.
+    retries: how often a response was scored anew because its process was killed, or its server did not answer; 0 for
+        a group of the journal.
     """
 
     prompt_id: str

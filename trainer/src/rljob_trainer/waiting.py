@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rljob_trainer.errors import InfrastructureError, RLJobError
+from rljob_trainer.errors import EngineLost, InfrastructureError, RLJobError, WorkerLost
+
+if TYPE_CHECKING:
+    from rljob_trainer.hosting.roster import Worker
 
 LOOK_SECONDS = 1.0
 """How often a long wait looks whether those that it waits for are alive."""
@@ -39,6 +42,58 @@ def wait_for(
         if not ready and alive is not None:
             alive()
     return [values[ref] for ref in every] if isinstance(refs, Sequence) else values[refs]
+
+
+def wait_together(
+    refs: Sequence[Any],
+    seconds: float,
+    apart: float,
+    what: str,
+    alive: Callable[[], None] | None = None,
+    doing: Callable[[], str] | None = None,
+) -> list[Any]:
+    """wait_for, of processes that may be in the middle of a collective operation: they leave it together or never.
+
+    apart: how many seconds the last may come after the first. Who is later waits for a process that never joined it.
+    """
+    deadline = time.monotonic() + seconds
+    while not ray.wait(list(refs), num_returns=1, timeout=LOOK_SECONDS)[0] and time.monotonic() < deadline:
+        if alive is not None:
+            alive()
+    return list(wait_for(refs, max(0.0, min(apart, deadline - time.monotonic())), what, alive, doing))
+
+
+def wait_for_engines(
+    asked: Sequence[tuple["Worker", Any]], seconds: float, what: str, alive: Callable[[], None] | None = None
+) -> list[Any]:
+    """wait_for, of what engines do in a weight update.
+
+    Raises EngineLost for one that fails there: what it holds is neither the old policy nor the new one, so it is
+    replaced and never asked again.
+    """
+    return [_of_engine(engine, ref, seconds, what, alive) for engine, ref in asked]
+
+
+def _of_engine(engine: "Worker", ref: Any, seconds: float, what: str, alive: Callable[[], None] | None) -> Any:
+    try:
+        return wait_for(ref, seconds, f"{engine.name} to {what}", alive)
+    except WorkerLost:
+        raise
+    except InfrastructureError as error:
+        raise EngineLost(f"{engine.name} failed to {what}: {error}", worker=engine.name) from error
+
+
+def loss_among(refs: Sequence[Any]) -> WorkerLost | None:
+    """Of several calls that failed together, the one that knows whose fault it is."""
+    ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=LOOK_SECONDS)
+    for ref in ready:
+        try:
+            _value(ref, "")
+        except WorkerLost as found:
+            return found
+        except RLJobError:
+            continue
+    return None
 
 
 def _value(ref: Any, what: str) -> Any:

@@ -83,14 +83,18 @@ def _side_by_side(
     scale: float | None,
     window: int | None,
 ) -> Tensor:
-    starts, lengths = boundaries[:-1, None], boundaries.diff()[:, None]
+    count = len(boundaries) - 1
     columns = torch.arange(max_length, device=boundaries.device)[None]
-    valid = columns < lengths
-    read = torch.where(valid, starts + columns, 0).flatten()
+    read = kept = None  # sequences of one length need no padding
+    if count * max_length != query.shape[2]:
+        starts, lengths = boundaries[:-1, None], boundaries.diff()[:, None]
+        valid = columns < lengths
+        read, kept = torch.where(valid, starts + columns, 0).flatten(), valid.flatten().nonzero()[:, 0]
 
     def lay_out(tensor: Tensor) -> Tensor:
         heads, size = tensor.shape[1], tensor.shape[3]
-        return tensor[0].index_select(1, read).view(heads, -1, max_length, size).transpose(0, 1)
+        rows = tensor[0] if read is None else tensor[0].index_select(1, read)
+        return rows.view(heads, count, max_length, size).transpose(0, 1)
 
     mask = None
     if window is not None:
@@ -100,7 +104,8 @@ def _side_by_side(
         lay_out(query), lay_out(key), lay_out(value),
         attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
-    return out.transpose(1, 2)[valid][None]
+    flat = out.transpose(1, 2).flatten(0, 1)
+    return (flat if kept is None else flat.index_select(0, kept))[None]
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -160,8 +160,7 @@ def _token_losses(
     if samples[0].old_log_probs is not None:
         old = on_device(column(samples, "old_log_probs"), device)
     advantages = on_device(column(samples, "advantages"), device)
-    lengths = on_device(torch.from_numpy(response_lengths(samples)), device)
-    terms = LOSSES[algorithm.loss](PolicyBatch(log_probs, old, advantages, lengths), algorithm)
+    terms = LOSSES[algorithm.loss](PolicyBatch(log_probs, old, advantages), algorithm)
     per_token = terms.per_token - algorithm.entropy_coefficient * entropies
     if algorithm.kl.placement != "loss" or not spec.needs_reference:
         return per_token, None, terms.clipped

@@ -24,7 +24,6 @@ from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.dtypes import compute_dtype
-from rljob_trainer.actor.failures import LOADING, SENDING, STEPPING, explained
 from rljob_trainer.actor.mark import Held, Mark
 from rljob_trainer.actor.packing import pack
 from rljob_trainer.actor.plan import RankPlan
@@ -39,14 +38,14 @@ from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.random_state import restore_random_state
 from rljob_trainer.checkpoint.saver import ShardSaver
 from rljob_trainer.checkpoint.shards import load_shards
+from rljob_trainer.failures import LOADING, SENDING, STEPPING, explained
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.types import Floats, Group
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.waiting import wait_for_engines
 from rljob_trainer.weight_sync.bucket import BucketDescriptor
-from rljob_trainer.weight_sync.report import SyncReport
 from rljob_trainer.weight_sync.sender import WeightSender
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class ActorWorker:
     def _importance(self) -> ImportanceSums:
         samples = self.shard.ordered
         ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
-        return importance_sums(ours.numpy(), engine.numpy(), response_lengths(samples))
+        return importance_sums(ours.numpy(), engine.numpy())
 
     @explained(STEPPING)
     def log_probs(self, sequences: Sequence[TokenSequence], temperature: float) -> list[Floats]:
@@ -211,14 +210,20 @@ class ActorWorker:
     # ------------------------------------------------------------------ weights
 
     @explained(SENDING)
-    def send_weights(self, engines: Sequence["Worker"], version: int, deadline: float) -> SyncReport:
-        """Send the policy to the engines that this rank's sync group feeds; collective over all ranks."""
+    def send_weights(self, engines: Sequence["Worker"], version: int, deadline: float) -> int:
+        """Send the policy to the engines that this rank's sync group feeds; collective over all ranks.
+
+        Returns how many bytes this rank wrote.
+        """
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
 
+        begun = [(engine, engine.call("begin_update", version)) for engine in engines]  # while the first is packed
+
         def deliver(bucket: BucketDescriptor) -> Any:
-            copies = [engine.call("load_bucket", bucket) for engine in engines]
-            return lambda: wait_for(copies, deadline, f"engines to copy weight bucket {bucket.index}")
+            asked = [*begun, *((engine, engine.call("load_bucket", bucket)) for engine in engines)]
+            begun.clear()
+            return lambda: wait_for_engines(asked, deadline, f"copy weight bucket {bucket.index}")
 
         return sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)
 

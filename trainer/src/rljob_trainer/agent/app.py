@@ -4,16 +4,17 @@
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
     GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
                                        those that count, oldest first
-    GET  /v1/exit                      {"attempt", "claim", "exit"}: of the last attempt; exit is null while it has none
+    GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"}: of the last attempt; exit is null
+                                       while it has none; heartbeat changes every few seconds while its driver lives
     POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
-    GET  /metrics                      Prometheus
+    GET  /metrics                      Prometheus; open, where whoever starts the agent says so
 
 Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz.
 """
 
 import hmac
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 from starlette.applications import Starlette
@@ -25,16 +26,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rljob_trainer.agent.prometheus import CONTENT_TYPE, exposition
-from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.progress.state import heartbeat, last_attempt, read_object
 from rljob_trainer.volume import Volume, write_json
 
-_OPEN_PATHS = ("/healthz",)
 _LISTED = {"step", "attempt", "time", "reward", "validation_reward"}
 _STOP = {"true": True, "false": False}
 
 
-def create_app(volume: Volume, token: str) -> Starlette:
-    """The agent of one run. `token` is what callers send as `Authorization: Bearer`."""
+def create_app(volume: Volume, token: str, *, open_metrics: bool = False) -> Starlette:
+    """The agent of one run. `token` is what callers send as `Authorization: Bearer`.
+
+    open_metrics: no token for /metrics, for a Prometheus that scrapes many runs has no place for the token of each.
+    """
+    open_paths = ("/healthz", "/metrics") if open_metrics else ("/healthz",)
+    authorize = partial(_authorize, f"Bearer {token}".encode(), open_paths)
     handlers = {"/v1/progress": _progress, "/v1/checkpoints": _checkpoints, "/v1/exit": _exit, "/metrics": _metrics}
     return Starlette(
         routes=[
@@ -42,16 +47,16 @@ def create_app(volume: Volume, token: str) -> Starlette:
             Route("/v1/checkpoint", partial(_request_checkpoint, volume), methods=["POST"]),
             *(Route(path, partial(handler, volume)) for path, handler in handlers.items()),
         ],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=partial(_authorize, f"Bearer {token}".encode()))],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=authorize)],
         exception_handlers={HTTPException: _as_json},
     )
 
 
 async def _authorize(
-    expected: bytes, request: Request, proceed: Callable[[Request], Awaitable[Response]]
-) -> Response:  # fmt: skip
+    expected: bytes, open_paths: Collection[str], request: Request, proceed: Callable[[Request], Awaitable[Response]]
+) -> Response:
     given = request.headers.get("authorization", "").encode()
-    if request.url.path in _OPEN_PATHS or hmac.compare_digest(given, expected):
+    if request.url.path in open_paths or hmac.compare_digest(given, expected):
         return await proceed(request)
     challenge = {"WWW-Authenticate": 'Bearer realm="rljob"'}
     return JSONResponse({"error": "this needs the run's token as Authorization: Bearer"}, 401, challenge)
@@ -88,7 +93,7 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
 def _exit(volume: Volume, _request: Request) -> Response:
     attempt = last_attempt(volume)
     claim, ended = read_object(volume.claim(attempt)), read_object(volume.exit_record(attempt))
-    return JSONResponse({"attempt": attempt, "claim": claim, "exit": ended})
+    return JSONResponse({"attempt": attempt, "claim": claim, "exit": ended, "heartbeat": heartbeat(volume)})
 
 
 def _request_checkpoint(volume: Volume, request: Request) -> Response:

@@ -45,7 +45,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def first_problem(folder: Path, expected: Mapping[str, FileEntry]) -> str | None:
-    """Read every file: the first one that is missing or not what was written, in words; None where all are."""
+    """Read every file: the first one that is missing or not what was written, in words; None where all are.
+
+    Raises OSError where that cannot be told, because the volume does not answer.
+    """
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda item: _problem(folder, *item), expected.items())
         return next((problem for problem in found if problem), None)
@@ -61,10 +64,7 @@ def _problem(folder: Path, name: str, entry: FileEntry) -> str | None:
     path = folder / name
     if not path.is_file():
         return f"{name} is missing"
-    try:
-        whole = path.stat().st_size == entry.bytes and _hash(path) == entry.sha256
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
+    whole = path.stat().st_size == entry.bytes and _hash(path) == entry.sha256
     return None if whole else f"{name} is damaged"
 
 

@@ -31,6 +31,10 @@ TRAINER = "trainer.json"
 METRICS = "metrics.jsonl"
 
 
+class DamagedCheckpointError(InfrastructureError):
+    """Its files are not what its manifest says. That a volume does not answer is no damage."""
+
+
 class Retention(ApiModel):
     """Which checkpoints stay: the `keep...` fields of spec.checkpoint."""
 
@@ -104,11 +108,20 @@ def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
 
 
 def read_checkpoint(folder: Path) -> CheckpointRef | None:
-    """One checkpoint, wherever it is; None where there is no manifest that can be read."""
+    """One checkpoint, wherever it is; None where there is no manifest, or one that makes no sense.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
     try:
         return CheckpointRef(folder, Manifest.model_validate_json((folder / MANIFEST).read_text()))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    except OSError as error:
+        raise _unanswered(folder, error) from error
+
+
+def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
+    return InfrastructureError(f"checkpoint {folder.name} cannot be read now: {error.strerror}; look after the volume")
 
 
 def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int, went_on: bool) -> Found:
@@ -156,9 +169,16 @@ def commit(
 
 
 def verify(ref: CheckpointRef) -> None:
-    """Raises InfrastructureError naming the first file that is missing, or is not what the manifest says."""
-    if problem := first_problem(ref.path, ref.manifest.files):
-        raise InfrastructureError(f"checkpoint {ref.path.name}: {problem}")
+    """Raises DamagedCheckpointError naming the first file that is missing, or is not what the manifest says.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
+    try:
+        problem = first_problem(ref.path, ref.manifest.files)
+    except OSError as error:
+        raise _unanswered(ref.path, error) from error
+    if problem:
+        raise DamagedCheckpointError(f"checkpoint {ref.path.name}: {problem}")
 
 
 def read_trainer_state(ref: CheckpointRef) -> dict[str, object]:

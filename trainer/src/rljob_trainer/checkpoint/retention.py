@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rljob_trainer.checkpoint.files import sync_folder
@@ -35,14 +35,17 @@ class Pruning:
     Two steps, so that the caller can make sure in between that the volume is still its own.
     """
 
-    def __init__(self, volume: Volume, retention: Retention, attempt: int) -> None:
-        """attempt: the one that prunes. What older ones left unfinished goes too; later ones' is not its business."""
+    def __init__(self, volume: Volume, retention: Retention, attempt: int, spared: Collection[Path] = ()) -> None:
+        """attempt: the one that prunes. What older ones left unfinished goes too; later ones' is not its business.
+
+        spared: what is left alone though it does not count.
+        """
         found = survey(volume)
         refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
         kept = reasons_to_keep(refs, retention)
         self.checkpoints = [ref.path for ref in refs if ref.path not in kept]
-        self.checkpoints += [each.path for each in found if each.standing == "superseded"]
-        self._leftovers = _leftovers(volume, attempt)
+        self.checkpoints += [each.path for each in found if each.standing == "superseded" and each.path not in spared]
+        self._leftovers = [path for path in _leftovers(volume, attempt) if path not in spared]
 
     def carry_out(self) -> list[Path]:
         """Returns the checkpoints that were deleted."""

@@ -11,6 +11,7 @@ from rljob_trainer.agent.app import create_app
 from rljob_trainer.volume import Volume
 
 TOKEN_VARIABLE = "RLJOB_AGENT_TOKEN"
+OPEN_METRICS_VARIABLE = "RLJOB_AGENT_OPEN_METRICS"
 
 
 def agent(
@@ -18,11 +19,14 @@ def agent(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8900,
     token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {TOKEN_VARIABLE}.")] = None,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", envvar=OPEN_METRICS_VARIABLE, help="Serve /metrics without the token.")
+    ] = False,
 ) -> None:
     """Serve a run's progress, checkpoints and metrics over HTTP, behind a bearer token."""
     import uvicorn
 
-    app = create_app(Volume(directory.resolve()), _token(token_file))
+    app = create_app(Volume(directory.resolve()), _token(token_file), open_metrics=open_metrics)
     config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
     with _listen(host, port) as listener:
         typer.echo(f"agent listens on http://{host}:{listener.getsockname()[1]}")

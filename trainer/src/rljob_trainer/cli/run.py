@@ -19,6 +19,12 @@ def run(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change a field, as in training.steps=2.")
     ] = None,
+    reward_models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reward-model", metavar="NAME=URL", help="A reward model whose server runs already; others are started."
+        ),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print structured log lines.")] = False,
     agent_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the agent on 127.0.0.1; 0 takes a free one.")
@@ -33,7 +39,7 @@ def run(
     from rljob_trainer.local.prepare import adopt, nothing_left, prepare, writable
     from rljob_trainer.local.supervisor import supervise
 
-    local = prepare(file, directory, ranks, overrides or [])
+    local = prepare(file, directory, ranks, overrides or [], reward_models or [])
     with only_run_in(local.volume):
         with writable(local.volume):
             uid = adopt(local)

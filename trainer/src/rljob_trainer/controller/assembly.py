@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import ray
 import structlog
 
+from rljob_api.contract import DriverJob
 from rljob_api.durations import parse_duration
 from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.mark import Held
@@ -25,8 +26,8 @@ from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, list_checkpoints, read_trainer_state
 from rljob_trainer.controller.attempt import record_resume, root_nonce
 from rljob_trainer.controller.checkpoints import Checkpoints
+from rljob_trainer.controller.engine_group import EngineGroup
 from rljob_trainer.controller.engines import SyncedEngines
-from rljob_trainer.controller.job import DriverJob
 from rljob_trainer.controller.loop import Loop
 from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.model_folder import first_weights, max_model_len, prepare_model_folder
@@ -41,7 +42,6 @@ from rljob_trainer.controller.workers import (
     START_SECONDS,
     UPDATE_SECONDS,
     ActorGroup,
-    EngineGroup,
     Scorer,
     Staff,
     rollout_seconds,
@@ -134,7 +134,7 @@ class Assembly:
         origin = self._origin()
         if origin.held is None:
             self._actors.start()  # their processes import while the data is read
-        rollers = self._rollers() if supervised_steps(self._spec) < self._spec.total_steps else None
+        rollers = self._rollers(origin) if supervised_steps(self._spec) < self._spec.total_steps else None
         with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
             weights = first_weights(self._spec, self._base_dir, self._folder)
@@ -225,10 +225,11 @@ class Assembly:
 
     # ------------------------------------------------------------------ parts
 
-    def _rollers(self) -> Rollers:
+    def _rollers(self, origin: Origin) -> Rollers:
         engines = EngineGroup(self._staff, self._engine_settings(), self._actors)
-        scorer = Scorer(self._staff, self._volume, self._folder, self._job.base_dir)
-        return Rollers(engines, scorer, Mender(self._spec.recovery, engines, scorer, self._pulse))
+        scorer = Scorer(self._staff, self._volume, self._folder, self._job.base_dir, self._job.reward_models)
+        mender = Mender(self._spec.recovery, engines, scorer, self._pulse, worth_spare=origin.step > 0)
+        return Rollers(engines, scorer, mender)
 
     def _settle(self, rollers: Rollers | None) -> None:
         """Reward code that is known to be right, and engines that are out of the ranks' way."""
@@ -281,11 +282,9 @@ class Assembly:
             name=self._job.name,
             uid=self._job.uid,
             directory=self._volume.root,
-            model=self._spec.model.path or "from scratch",
-            engine=self._spec.rollout.engine,
-            ranks=self._spec.ranks,
             project=self._spec.training.project,
-            config=self._spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+            # Variables may hold what is nobody's business.
+            config=self._spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"env"}),
             resumed_step=origin.step,
         )
         return LoggerSet(self._spec.training.loggers, run)

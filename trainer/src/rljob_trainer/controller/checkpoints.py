@@ -28,6 +28,7 @@ from rljob_trainer.checkpoint.manifest import (
     MODEL,
     TRAINER,
     CheckpointRef,
+    DamagedCheckpointError,
     Retention,
     commit,
     read_checkpoint,
@@ -44,6 +45,9 @@ log = structlog.get_logger()
 
 SAVE_SECONDS = 3600.0
 """Deadline of the ranks' part of a checkpoint."""
+
+DURABLE_SECONDS = 2 * SAVE_SECONDS
+"""Deadline of a whole one: a volume may stop to answer."""
 
 _WEIGHTS = (".safetensors", ".bin")
 _FIELD = "spec.checkpoint.resume"
@@ -78,6 +82,7 @@ class Checkpoints:
         self._volume, self._attempt, self._model_dir = volume, attempt, model_dir
         self._running: Future[CheckpointRef] | None = None
         self._durable: CheckpointRef | None = None
+        self._skipped: set[Path] = set()  # damaged: a person may restore them, so this attempt deletes none
 
     # ------------------------------------------------------------------ saving
 
@@ -117,7 +122,13 @@ class Checkpoints:
         """Wait until nothing is being saved. Raises what `poll` raises."""
         running, self._running = self._running, None
         if running is not None:
-            self._durable = running.result()
+            try:
+                self._durable = running.result(DURABLE_SECONDS)
+            except TimeoutError as error:
+                if running.done():  # it is the save's own
+                    raise
+                message = f"the checkpoint has not become durable within {DURABLE_SECONDS:.0f} s: does"
+                raise InfrastructureError(f"{message} {self._volume.root} answer?") from error
 
     def save(
         self, step: int, state: dict[str, object], reward: float | None, actors: Ranks, *,
@@ -134,7 +145,7 @@ class Checkpoints:
 
         For the time after `record_resume`; each save does it by itself. Raises FencedError.
         """
-        pruning = Pruning(self._volume, self._retention, self._attempt)
+        pruning = Pruning(self._volume, self._retention, self._attempt, spared=self._skipped)
         check_not_superseded(self._volume, self._attempt)  # after looking: a later attempt has seen no more than we
         for path in pruning.carry_out():
             log.info("checkpoint_pruned", path=str(path))
@@ -198,6 +209,7 @@ class Checkpoints:
 
         A path is where the run begins; the attempts after the first go on with the run's own checkpoints.
         Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
+        Raises InfrastructureError where the volume does not answer: the newest checkpoint may be whole.
         """
         resume = self._settings.resume
         if resume == "never":
@@ -216,8 +228,9 @@ class Checkpoints:
             try:
                 verify(ref)
                 return ref
-            except InfrastructureError as error:
+            except DamagedCheckpointError as error:
                 log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
+                self._skipped.add(ref.path)
         if origin is not None:
             return _named(origin)
         if candidates or lost:

@@ -2,11 +2,12 @@
 
 import structlog
 
+from rljob_trainer.controller.engine_group import EngineGroup
 from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.sync import Synced, WeightSync
-from rljob_trainer.controller.workers import SYNC_SECONDS, EngineGroup
+from rljob_trainer.controller.workers import SYNC_SECONDS
 
 log = structlog.get_logger()
 

@@ -3,26 +3,13 @@
 import json
 from pathlib import Path
 
-from pydantic import Field
-
-from rljob_api import ResolvedSpec
-from rljob_api.contract import CONTRACT_VERSION
-from rljob_api.v1alpha1.base import ApiModel
+from rljob_api.contract import CONTRACT_VERSION, DriverJob
 from rljob_trainer.errors import JobError
 from rljob_trainer.volume import write_json
 
 
-class DriverJob(ApiModel):
-    """One resolved RLJob. A driver refuses a contract whose major version it does not know."""
-
-    contract_version: str = CONTRACT_VERSION
-    name: str = Field(description="metadata.name.")
-    uid: str = Field(description="metadata.uid; a local run makes its own.")
-    base_dir: str = Field(description="Folder that relative paths of the spec start at.")
-    spec: ResolvedSpec = Field(description="The spec, every blank filled.")
-
-    def write(self, path: Path) -> None:
-        write_json(path, self.model_dump(mode="json", by_alias=True))
+def write_job(job: DriverJob, path: Path) -> None:
+    write_json(path, job.model_dump(mode="json", by_alias=True))
 
 
 def read_job(path: Path) -> DriverJob:

@@ -75,6 +75,8 @@ class Loop:
             metrics |= {names.TIME_STEP: seconds, names.TOKENS_PER_SECOND: tokens / seconds}
             self.reporting.step_done(step, stage_of(self.spec, step), metrics)
             self._save(step, metrics)
+            if self.mender is not None:
+                self.mender.step_done()
         if self.saved < self.state.step:  # the data ended before the steps did
             self._begin_checkpoint({})
         self._finish_checkpoint()
@@ -94,14 +96,14 @@ class Loop:
             self.actors.call("begin_stage", START_SECONDS, stage)
             self.actors.call("hold", START_SECONDS, self.state.mark(stage, self.state.state_dict()))
         self.stage = stage
-        if stage == "rl" and self.reinforced is not None:
-            self.reinforced.validate_first()
 
     # ------------------------------------------------------------------ steps
 
     def _train(self, step: int) -> tuple[int, Metrics]:
         held, self.held = self.held, None
         if self.reinforced is not None and self.stage == "rl":
+            if held is None and step == supervised_steps(self.spec) + 1:
+                self.reinforced.validate_first()
             return self.reinforced.step(step, held)
         return self._supervised_step(step, held)
 

@@ -9,7 +9,8 @@ import structlog
 
 from rljob_api.recovery import DRIVER_LEVELS, Action, Component, Failure, History, decide_recovery
 from rljob_api.v1alpha1.recovery import Recovery
-from rljob_trainer.controller.workers import EngineGroup, Scorer
+from rljob_trainer.controller.engine_group import EngineGroup
+from rljob_trainer.controller.workers import Scorer
 from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 
@@ -19,10 +20,16 @@ T = TypeVar("T")
 
 
 class Mender:
-    """Replaces an engine or the scorer that is lost, as the recovery policy says."""
+    """Replaces an engine or the scorer that is lost, as the recovery policy says.
 
-    def __init__(self, policy: Recovery, engines: EngineGroup, scorer: Scorer, pulse: Pulse) -> None:
+    worth_spare: the job has lost or saved something already, so a spare engine is worth its memory.
+    """
+
+    def __init__(
+        self, policy: Recovery, engines: EngineGroup, scorer: Scorer, pulse: Pulse, *, worth_spare: bool
+    ) -> None:
         self._policy, self._engines, self._scorer, self._pulse = policy, engines, scorer, pulse
+        self._worth_spare = worth_spare
         self._times: Counter[str] = Counter()
 
     def run(self, work: Callable[[], T]) -> T:
@@ -45,18 +52,28 @@ class Mender:
                 repairs[lost.worker] = self._repair(lost)
 
     def durable(self) -> None:
-        """There is a new durable checkpoint: what was lost before is forgotten, and a spare is worth its memory."""
+        """There is a new durable checkpoint: what was lost before is forgotten."""
         self._times.clear()
-        self._engines.keep_spare()
+        self._worth_spare = True
+
+    def step_done(self) -> None:
+        """Everything works, so nothing urgent is held up by a spare's start.
+
+        Where a spare dies, perhaps for want of memory, there is no other before the next checkpoint or loss.
+        """
+        self._worth_spare = self._worth_spare and self._engines.keep_spare()
 
     def _repair(self, lost: WorkerLost) -> Callable[[], None]:
         """What the policy says. Raises `lost` where that is another's to do."""
         if isinstance(lost, RankLost):
             raise lost
-        self._times[lost.worker] += 1
-        component = Component.ENGINE if isinstance(lost, EngineLost) else Component.REWARD
+        engine = isinstance(lost, EngineLost)
+        who = f"engine {self._engines.place(lost.worker)}" if engine else lost.worker
+        self._times[who] += 1
+        self._worth_spare = True
+        component = Component.ENGINE if engine else Component.REWARD
         reason = type(lost).__name__
-        failure = Failure(component, reason, lost.message, times=self._times[lost.worker])
+        failure = Failure(component, reason, lost.message, times=self._times[who])
         decision = decide_recovery(failure, History(), self._policy, DRIVER_LEVELS)
         log.warning("worker_lost", worker=lost.worker, action=str(decision.action), reason=lost.message)
         if decision.action is Action.REPLACE_ENGINE:

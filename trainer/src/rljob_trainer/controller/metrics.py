@@ -6,10 +6,9 @@ import numpy as np
 
 from rljob_trainer.actor.results import StepSums, Updated
 from rljob_trainer.controller.rollouts import Rollout, ScoredGroup
+from rljob_trainer.controller.sync import Synced
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
-from rljob_trainer.weight_sync.probe import ProbeResult
-from rljob_trainer.weight_sync.report import SyncReport
 
 Metrics = dict[str, float]
 
@@ -63,7 +62,7 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
         names.ACTOR_CLIP_FRACTION: sum(each.clipped for each in sums) / sum(each.tokens for each in sums),
         names.ROLLOUT_LOG_PROB_DIFF_MEAN: importance.mean_difference,
         names.ROLLOUT_LOG_PROB_DIFF_MAX: importance.max_difference,
-        names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.token_sample_size,
+        names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
     }
 
 
@@ -81,9 +80,10 @@ def recovery_metrics(rounds: Sequence[Rollout]) -> Metrics:
     return {names.RECOVERY_JOURNALED_GROUPS: float(journaled), names.RECOVERY_REPLAYED_UPDATES: float(replayed)}
 
 
-def sync_metrics(reports: Sequence[SyncReport], probes: Sequence[ProbeResult]) -> Metrics:
+def sync_metrics(synced: Synced) -> Metrics:
+    probes = synced.probes
     return {
-        names.SYNC_BYTES: float(sum(report.bytes for report in reports)),
+        names.SYNC_BYTES: float(sum(synced.sent)),
         names.SYNC_PROBE_MEAN: float(np.mean([probe.mean for probe in probes])),
         names.SYNC_PROBE_MAX: max(probe.max for probe in probes),
     }

@@ -69,9 +69,10 @@ class ReinforcedSteps:
     reporting: Reporting
 
     def validate_first(self) -> None:
-        """Before the first RL step, for comparison."""
-        if self.spec.training.validate_before_training and self.validation:
-            self.reporting.validated(self.state.step, self._validate(self.state.step))
+        """Before the first RL step, for comparison; once, however many attempts begin that step."""
+        step, wanted = self.state.step, self.spec.training.validate_before_training and self.validation
+        if wanted and not self.reporting.has_validated(step):
+            self.reporting.validated(step, self._validate(step))
 
     def step(self, step: int, held: Held | None) -> tuple[int, Metrics]:
         """One step; returns its tokens and metrics. held: of ranks that have done this very update already."""
@@ -175,7 +176,7 @@ class ReinforcedSteps:
             return {}
         with self.reporting.phase("sync"):
             synced = self.engines.hold_policy()
-        return sync_metrics(synced.reports, synced.probes) if synced else {}
+        return sync_metrics(synced) if synced else {}
 
     # ------------------------------------------------------------------ validation
 

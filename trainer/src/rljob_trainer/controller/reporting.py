@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from rljob_trainer.controller.rollouts import ScoredGroup
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.types import Group, Ids
@@ -30,7 +32,7 @@ class Reporting:
     ) -> None:  # fmt: skip
         self._progress, self._loggers, self._tokenizer = progress, loggers, tokenizer
         self._metrics = MetricsWriter(volume, attempt)
-        self._samples = volume.samples(attempt)
+        self._root, self._samples = volume.root, volume.samples(attempt)
         self._times: dict[str, float] = {}
 
     @contextmanager
@@ -53,10 +55,16 @@ class Reporting:
 
     def step_done(self, step: int, stage: Stage, metrics: dict[str, float]) -> None:
         """Write the step's line everywhere."""
-        line = self._metrics.write(step, stage, metrics | self._times)
+        measured = metrics | self._times
+        line = self._metrics.write(step, stage, measured)
         self._times = {}
         self._progress.step_done(line)
-        self._loggers.log(step, {name: value for name, value in line.items() if isinstance(value, int | float)})
+        self._loggers.log(step, {name: line[name] for name in measured})
+
+    def has_validated(self, step: int) -> bool:
+        """Whether the run has a validation with the weights after `step`."""
+        lines = read_metrics(self._root)
+        return any(line["step"] == step and names.VALIDATION_REWARD in line for line in lines)
 
     def validated(self, step: int, metrics: dict[str, float]) -> None:
         """Write a validation that belongs to no step: the one before the first RL step."""

@@ -16,15 +16,16 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from rljob_trainer.controller.engine_group import EngineGroup
 from rljob_trainer.controller.mender import Mender
-from rljob_trainer.controller.workers import EngineGroup, Scorer
+from rljob_trainer.controller.workers import Scorer
 from rljob_trainer.errors import EngineLost, InfrastructureError, RewardsLost, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Worker
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.rollout.host import Note
 from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
-from rljob_trainer.waiting import LOOK_SECONDS, cause_of, first_line
+from rljob_trainer.waiting import LOOK_SECONDS, cause_of, first_line, wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,14 @@ class Rollouts:
         return step in self._journal.steps
 
     def _try(self, collection: "_Collection", deadline: float) -> None:
+        if collection.tried:  # a lost engine's finished groups may be on their way into the journal
+            settling = self._scorer.worker.call("settle")
+            wait_for(settling, deadline - time.monotonic(), "the groups that are being scored", self._pulse.check)
         missing = collection.missing()
         collection.score_again(self._scorer.worker)
         if missing.prompts:
             self._ready()
-            collection.generate(missing, self._engines.workers, self._scorer.worker)
+            collection.generate(missing, self._engines.workers, self._scorer.worker, self._seconds)
         collection.receive(deadline)
         while collection.unscored:  # engines still went to a scorer that was replaced meanwhile
             collection.score_again(self._scorer.worker)
@@ -176,15 +180,18 @@ class _Collection:
             self.scores[scorer.call("score", bundle, self.order.key, only)] = places
         self.unscored = {}
 
-    def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker) -> None:
+    def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker, seconds: float) -> None:
         shares = min(len(engines), len(order.prompts))
         for index, engine in enumerate(engines[:shares]):
             share = order.share(index, shares)
-            stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key)
+            stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key, seconds)
             self.streams[stream] = _Stream(engine.name, scorer, {prompt.id for prompt in share.prompts})
 
     def receive(self, deadline: float) -> None:
-        """Until nobody makes anything. Raises an engine's loss when all others are done, the scorer's at once."""
+        """Until nobody makes anything.
+
+        Raises the scorer's loss at once, an engine's when all others are done or the scorer is lost too.
+        """
         lost: WorkerLost | None = None
         while self.streams or self.scores:
             left = deadline - time.monotonic()
@@ -196,6 +203,10 @@ class _Collection:
             except EngineLost as found:
                 self._forget(found.worker)
                 lost = found
+            except RewardsLost:
+                if lost is None:
+                    raise
+                raise lost from None  # nobody listens to that engine any more, so it must not go on
         if lost is None and self.scorer_failed:
             lost = self.pulse.diagnose() or RewardsLost("rewards lost a score", worker="rewards")
         if lost is not None:

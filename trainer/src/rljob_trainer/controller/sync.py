@@ -7,12 +7,11 @@ import numpy as np
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.sequence import TokenSequence
+from rljob_trainer.controller.engine_group import EngineGroup, engines_of
 from rljob_trainer.controller.workers import (
     START_SECONDS,
     SYNC_SECONDS,
     ActorGroup,
-    EngineGroup,
-    engines_of,
     sync_groups,
 )
 from rljob_trainer.errors import EngineLost
@@ -25,14 +24,13 @@ from rljob_trainer.weight_sync.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.weight_sync.report import SyncReport
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """reports: of every rank. probes: of every engine."""
+    """sent: bytes that each rank wrote. probes: of every engine."""
 
-    reports: list[SyncReport]
+    sent: list[int]
     probes: list[ProbeResult]
 
 
@@ -51,14 +49,13 @@ class WeightSync:
 
     def send(self, version: int) -> Synced:
         """Raises EngineLost for an engine that does not compute what the trainer computes: it cannot be mended."""
-        self._engines.call("begin_update", SYNC_SECONDS, version)
         feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
         each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
-        reports = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
-        answers: list[list[Sample]] = self._engines.call_in_turn(
+        sent = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
+        answers: list[list[Sample]] = self._engines.finish_update(
             START_SECONDS, ("finish_update", version), ("wake",), ("probe", self._prompts, self._size.tokens)
         )
-        return Synced(reports, self._compare(answers, version))
+        return Synced(sent, self._compare(answers, version))
 
     def _compare(self, answers: list[list[Sample]], version: int) -> list[ProbeResult]:
         """answers: of each engine to the probe."""

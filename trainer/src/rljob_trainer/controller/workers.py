@@ -5,11 +5,11 @@
            ──> RewardHost                 processes of the user's reward code
 
 Each group first takes over what a former driver left (hosting/). Ranks hold one policy together, so either all of them
-are taken over or none; engines are replaced one by one.
+are taken over or none; engines (engine_group.py) are replaced one by one.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,8 @@ from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.rewards.host import RewardHost
-from rljob_trainer.rollout.engine import EngineSettings
-from rljob_trainer.rollout.host import EngineHost
 from rljob_trainer.volume import Volume
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.waiting import loss_among, wait_for, wait_together
 
 log = structlog.get_logger()
 
@@ -40,10 +38,13 @@ UPDATE_SECONDS = 3600.0
 
 SYNC_SECONDS = 300.0
 
-SETTLE_SECONDS = 120.0
-"""How long a rank that is taken over may take to finish what its former driver asked for."""
+APART_SECONDS = 60.0
+"""How much longer than another a rank may take to finish what a former driver asked for, if it asked all of them."""
 
 REWARDS = "rewards"
+
+MODEL_CALLS = 32
+"""Bundles of groups that may wait for reward models at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,13 @@ class ActorGroup:
         return None
 
     def _held(self) -> Held | None:
+        pulse = self._staff.pulse
+        calls = [worker.call("held") for worker in self.workers]  # each answers after what it does now
+        what = "the trainer's ranks to finish what their former driver asked for"
         try:
-            states: list[Held | None] = self.call("held", SETTLE_SECONDS)
+            states: list[Held | None] = wait_together(
+                calls, UPDATE_SECONDS, APART_SECONDS, what, lambda: pulse.check("rank"), pulse.doing
+            )
         except InfrastructureError as error:
             log.warning("ranks_not_taken_over", reason=str(error))
             return None
@@ -135,7 +141,8 @@ class ActorGroup:
         except WorkerLost:
             raise
         except InfrastructureError as error:
-            raise pulse.diagnose() or error from error
+            others = loss_among(refs) if isinstance(refs, list) else None
+            raise others or pulse.diagnose() or error from error
 
     def end(self) -> None:
         for worker in self.workers:
@@ -143,124 +150,23 @@ class ActorGroup:
         self.workers = []
 
 
-class EngineGroup:
-    """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
-
-    spare: a process that has imported what an engine needs, for the place of the next one that is lost.
-    """
-
-    def __init__(self, staff: Staff, settings: EngineSettings, actors: ActorGroup) -> None:
-        self._staff, self._settings, self._actors = staff, settings, actors
-        count = staff.spec.ranks // settings.tensor_parallel_size
-        self._names = [f"engine-{number}" for number in range(count + 1)]
-        self._places = [staff.signature(settings, place) for place in range(count)]
-        self._spare_place = staff.signature(settings, "spare")
-        accepted = (*self._places, self._spare_place)
-        adopted = staff.roster.adopt(dict.fromkeys(self._names, accepted))
-        living = {worker.signature: worker for worker in adopted.values()}
-        self._spare = living.get(self._spare_place)
-        self.workers = [living.get(place) or self._host(place) for place in self._places]
-        self._adopted = set(adopted)
-        self._running: set[str] = set()
-        self._started: dict[str, Any] = {}
-        self.replaced = 0
-
-    @property
-    def running(self) -> bool:
-        return len(self._running) == len(self.workers)
-
-    def start(self) -> None:
-        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
-        begun = self._running | self._started.keys()
-        missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
-        if not missing:
-            return
-        gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
-        for index in missing:
-            size = self._settings.tensor_parallel_size
-            share = gpus[index * size : (index + 1) * size]
-            worker = self.workers[index]
-            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
-
-    def ready(self) -> None:
-        """Wait until all engines run."""
-        self.start()
-        while self._started:
-            name, started = next(iter(self._started.items()))
-            info = wait_for(started, START_SECONDS, f"{name} to start", self._staff.pulse.check)
-            log.info("engine_started", name=name, **info)
-            self._running.add(name)
-            del self._started[name]
-
-    def settle(self) -> None:
-        """Wait until engines that were taken over have finished what their former driver asked for, and lie down."""
-        seconds = rollout_seconds(self._staff.spec)
-        for worker in [worker for worker in self.workers if worker.name in self._adopted]:
-            resting = worker.call("lie_down")
-            if wait_for(resting, seconds, f"{worker.name} to finish", self._staff.pulse.check):
-                self._running.add(worker.name)
-            self._adopted.discard(worker.name)
-
-    def replace(self, name: str) -> None:
-        """End that engine, and let the spare or another process take its place."""
-        if self._spare is not None and self._spare.name == name:
-            lost, self._spare = self._spare, None
-            self._staff.roster.end(lost)
-            return
-        index = next(i for i, worker in enumerate(self.workers) if worker.name == name)
-        self._staff.roster.end(self.workers[index])
-        self._running.discard(name)
-        self._adopted.discard(name)
-        self._started.pop(name, None)
-        self.workers[index] = self._fill(self._places[index])
-        self.replaced += 1
-
-    def _fill(self, place: str) -> Worker:
-        if self._spare is None:
-            return self._host(place)
-        worker, self._spare = self._spare, None
-        worker.ask("sign", place)
-        return worker
-
-    def keep_spare(self) -> None:
-        """Start a spare where there is none, without waiting for it."""
-        if self._spare is None:
-            self._spare = self._host(self._spare_place)
-
-    def _host(self, place: str) -> Worker:
-        roster = self._staff.roster
-        name = next(name for name in self._names if name not in roster)
-        return roster.start(name, place, EngineHost, {"num_gpus": 0}, self._settings, self._staff.threads)
-
-    def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
-        return self.call_in_turn(seconds, (method, *args))
-
-    def call_in_turn(self, seconds: float, *calls: tuple[Any, ...]) -> list[Any]:
-        """Several calls, (method, *arguments) each, without a pause in between. Returns the last one's answers.
-
-        seconds: deadline of each. Raises what the first that failed raised.
-        """
-        asked = [(method, [worker.call(method, *args) for worker in self.workers]) for method, *args in calls]
-        last: list[Any] = []
-        for method, answers in asked:
-            what = f"the rollout engines to {method.replace('_', ' ')}"
-            last = list(wait_for(answers, seconds, what, self._staff.pulse.check))
-        return last
-
-
 class Scorer:
-    """The Ray worker that scores groups, as many at a time as it has processes."""
+    """The Ray worker that scores groups, as many at a time as it has processes; more where it waits for models."""
 
-    def __init__(self, staff: Staff, volume: Volume, model_dir: Path, base_dir: str) -> None:
+    def __init__(
+        self, staff: Staff, volume: Volume, model_dir: Path, base_dir: str, reward_models: Mapping[str, str]
+    ) -> None:
         self._staff = staff
-        log_file = volume.logs / "rewards.log"
-        self._arguments = (staff.spec.rewards, str(model_dir), base_dir, str(log_file), str(volume.root))
+        urls, log_file = dict(reward_models), volume.logs / "rewards.log"
+        self._arguments = (staff.spec.rewards, str(model_dir), base_dir, urls, str(log_file), str(volume.root))
         self._signature = staff.signature(*self._arguments)
         adopted = staff.roster.adopt({REWARDS: [self._signature]})
         self.worker = adopted.get(REWARDS) or self._host()
 
     def _host(self) -> Worker:
-        options = {"max_concurrency": self._staff.spec.rewards.processes + 1}
+        rewards = self._staff.spec.rewards
+        waiting = MODEL_CALLS if rewards.models else 0
+        options = {"max_concurrency": rewards.processes + waiting + 1}
         return self._staff.roster.start(REWARDS, self._signature, RewardHost, options, *self._arguments)
 
     def start(self) -> None:
@@ -293,12 +199,6 @@ def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], 
     """Ranks that send weights together: those of one engine on GPUs, all of one node where memory is shared."""
     size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node
     return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))
-
-
-def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:
-    """The engines that a sync group feeds: those that live on its ranks' devices."""
-    size = spec.rollout.tensor_parallel_size
-    return [engine for i, engine in enumerate(engines) if i * size in group]
 
 
 def rollout_seconds(spec: ResolvedSpec) -> float:

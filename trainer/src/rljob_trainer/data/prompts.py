@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rljob_api.v1alpha1 import Data
-from rljob_trainer.data.conversation import ChatFormat, read_prompt
+from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prompt
 from rljob_trainer.data.rows import Rows, open_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
 from rljob_trainer.types import Prompt
@@ -27,11 +27,6 @@ class PromptDataset:
         """Changes with any row's tokens, ground truth or place."""
         return self._tokens.fingerprint
 
-    @property
-    def filtered(self) -> int:
-        """Rows left out because their prompt is too long."""
-        return self._tokens.filtered
-
     def __len__(self) -> int:
         return len(self._tokens.rows)
 
@@ -47,6 +42,7 @@ class PromptDataset:
             ground_truth=row["reward_model"]["ground_truth"],
             extra_info=row.get("extra_info") or {},
             text=self._tokenizer.decode(ids.tolist()),
+            messages=read_messages(row, "prompt"),
         )
 
     def all(self, epoch: int | str) -> list[Prompt]:

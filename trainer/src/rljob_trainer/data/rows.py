@@ -101,7 +101,7 @@ class JsonlTable:
 class GeneratedTable:
     """Rows of a generated task."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
         self.columns: Sequence[str] = list(rows[0])
 
@@ -109,7 +109,7 @@ class GeneratedTable:
         return len(self._rows)
 
     def slice(self, start: int, stop: int) -> list[Row]:
-        return self._rows[start:stop]
+        return list(self._rows[start:stop])
 
     def where(self, index: int) -> str:
         return f"row {index}"
@@ -162,7 +162,8 @@ class Rows:
         for source in self.sources:
             for column in columns:
                 if column not in source.table.columns:
-                    raise source.error(f"no column {column!r}; it has {', '.join(source.table.columns)}")
+                    has = ", ".join(source.table.columns)
+                    raise source.error(f"no column {column!r}; it has {has}: add it, or correct the path")
 
     def error(self, index: int, message: str) -> DataError:
         """An error about row `index`."""

@@ -45,11 +45,6 @@ class SupervisedDataset:
         """Changes with any row's tokens or place."""
         return self._tokens.fingerprint
 
-    @property
-    def filtered(self) -> int:
-        """Rows left out because they are too long."""
-        return self._tokens.filtered
-
     def __len__(self) -> int:
         return len(self._tokens.rows)
 

@@ -1,6 +1,7 @@
 """Rows as token ids: tokenised once at the start, in batches, kept in one flat array."""
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,14 +36,12 @@ class TokenizedRows:
     rows: [N], each one's number in the files.
     token_ids: [all tokens], row after row; row i is token_ids[ends[i - 1]:ends[i]].
     prompt_tokens: [N], how many of a row's tokens are its prompt.
-    filtered: rows left out because they are too long.
     """
 
     rows: NDArray[np.int64]
     token_ids: Ids
     ends: NDArray[np.int64]
     prompt_tokens: NDArray[np.int32]
-    filtered: int
     fingerprint: str
 
     def ids(self, index: int) -> Ids:
@@ -134,13 +133,15 @@ class _Collector:
                 f" or maxResponseTokens ({self._limits.response_tokens}); raise them",
                 field="spec.data.maxPromptTokens",
             )
-        log.info("rows_tokenized", rows=len(self._kept), filtered=self.seen - len(self._kept))
+        filtered = self.seen - len(self._kept)
+        log.log(
+            logging.WARNING if filtered else logging.INFO, "rows_tokenized", rows=len(self._kept), filtered=filtered
+        )
         return TokenizedRows(
             rows=np.asarray(self._kept),
             token_ids=np.concatenate(self._ids),
             ends=np.cumsum([len(ids) for ids in self._ids]),
             prompt_tokens=np.asarray(self._prompt_tokens, dtype=np.int32),
-            filtered=self.seen - len(self._kept),
             fingerprint=self._hash.hexdigest(),
         )
 

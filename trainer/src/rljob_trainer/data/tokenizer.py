@@ -52,7 +52,7 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
     """
     from transformers import AutoTokenizer
 
-    folder = base_dir / str(model.path)
+    folder = base_dir / Path(str(model.path)).expanduser()
     source = str(folder) if folder.is_dir() else str(model.path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from rljob_trainer.hosting.imports import uncollected
+
 
 def import_transformers() -> None:
     """Import transformers, in such a way that it never imports torch in this process: seconds, and memory.
@@ -20,4 +22,5 @@ def import_transformers() -> None:
         is_torch_available()
     finally:
         del sys.modules["torch"]
-    from transformers import AutoTokenizer  # noqa: F401  the rest of the second
+    with uncollected():
+        from transformers import AutoTokenizer  # noqa: F401  the rest of the second

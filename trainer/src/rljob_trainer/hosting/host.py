@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rljob_trainer.errors import FencedError
+from rljob_trainer.hosting.imports import uncollected
 from rljob_trainer.hosting.trace import traced
 
 CONCURRENCY_GROUPS = {"control": 2, "background": 1}
@@ -52,10 +53,11 @@ class Host:
     def __init__(self, settings: HostSettings, *arguments: Any) -> None:
         self._attempt, self._signature = settings.attempt, settings.signature
         self._leave_after = settings.leave_after
-        self._heard = time.monotonic()
         self._doing: dict[object, tuple[str, float]] = {}
+        with uncollected():
+            self.worker = self.create(*arguments)
+        self._heard = time.monotonic()  # nobody is answered before
         threading.Thread(target=self._leave_when_abandoned, name="leave", daemon=True).start()
-        self.worker = self.create(*arguments)
 
     def create(self, *arguments: Any) -> Any:
         """Make the object whose methods `call` calls. Heavy imports belong here: a driver imports this module too."""

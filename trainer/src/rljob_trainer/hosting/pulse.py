@@ -33,10 +33,12 @@ class _Patient:
     """silent: seconds for which a question has been open. asked: that question. died: Ray's words, once it did.
 
     beat: the last answer; until the first one it may take START_SECONDS, for it imports.
+    vital: the job cannot go on without it.
     Seconds are counted round by round, so that a driver that was stopped itself takes nobody for dead.
     """
 
     worker: "Worker"
+    vital: bool = True
     silent: float = 0.0
     asked: Any = None
     beat: Beat | None = None
@@ -54,9 +56,14 @@ class Pulse:
         self._thread = threading.Thread(target=self._ask_on, name="pulse", daemon=True)
         self._thread.start()
 
-    def watch(self, worker: "Worker") -> None:
+    def watch(self, worker: "Worker", *, vital: bool = True) -> None:
+        """vital: whether its loss is one that `check` and `diagnose` raise."""
         with self._lock:
-            self._patients[worker.name] = _Patient(worker)
+            self._patients[worker.name] = _Patient(worker, vital)
+
+    def died(self, name: str) -> bool:
+        with self._lock:
+            return name in self._patients and self._patients[name].died is not None
 
     def forget(self, name: str) -> None:
         with self._lock:
@@ -70,7 +77,7 @@ class Pulse:
         with self._lock:
             patients = list(self._patients.values())
         for patient in patients:
-            if kinds and kind_of(patient.worker.name) not in kinds:
+            if not patient.vital or (kinds and kind_of(patient.worker.name) not in kinds):
                 continue
             allowed = self._silent_after if patient.beat is not None else START_SECONDS
             if patient.died is not None or patient.silent > allowed:

@@ -62,19 +62,19 @@ class Roster:
         """Whether this attempt has a worker of that name."""
         return name in self._workers
 
-    def adopt(self, signatures: Mapping[str, Collection[str]]) -> dict[str, Worker]:
+    def adopt(self, signatures: Mapping[str, Collection[str]], wanted: Collection[str] = ()) -> dict[str, Worker]:
         """Take over the living workers among these names, {name: what it may be}. Others of these names are ended.
 
+        wanted: signatures; when somebody has answered with each, nobody else is waited for. By default all are.
         Raises FencedError where a newer attempt has one of them.
         """
         living = _living()
         workers = {name: Worker(name, living[name], self._attempt, "") for name in signatures if name in living}
         claims = {name: worker.ask("claim") for name, worker in workers.items()}
-        if claims:
-            ray.wait(list(claims.values()), num_returns=len(claims), timeout=CLAIM_SECONDS)
+        answers = _answers(claims, set(wanted))
         adopted = {}
-        for name, claim in claims.items():
-            signature = _answer(claim)
+        for name in claims:
+            signature = answers.get(name, "")
             if signature in signatures[name]:
                 adopted[name] = self._add(replace(workers[name], signature=signature))
             else:
@@ -137,10 +137,24 @@ def _living() -> dict[str, Any]:
     return handles
 
 
+def _answers(claims: Mapping[str, "ray.ObjectRef[str]"], wanted: set[str]) -> dict[str, str]:
+    """{name: signature} of those who answered within CLAIM_SECONDS, or until each that is wanted has."""
+    deadline = time.monotonic() + CLAIM_SECONDS
+    names = {claim: name for name, claim in claims.items()}
+    answers: dict[str, str] = {}
+    while names and not (wanted and wanted <= set(answers.values())):
+        ready, _ = ray.wait(list(names), timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            log.warning("workers_not_taken_over", reason="no answer", workers=sorted(names.values()))
+            break
+        answers |= {names.pop(claim): _answer(claim) for claim in ready}
+    return answers
+
+
 def _answer(claim: "ray.ObjectRef[str]") -> str:
-    """Its signature; "" from one that is dead or frozen. Raises FencedError from one that a newer attempt has."""
+    """Its signature; "" from one that is dead. Raises FencedError from one that a newer attempt has."""
     try:
-        return ray.get(claim, timeout=0)
+        return ray.get(claim)
     except RayTaskError as error:
         raise cause_of(error) from None
     except RayError as error:

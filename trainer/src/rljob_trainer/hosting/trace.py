@@ -15,6 +15,12 @@ from pathlib import Path
 VARIABLE = "RLJOB_TRACE"
 
 
+def trace_folder() -> dict[str, str]:
+    """The variable for processes that work in other folders; empty where nobody asked."""
+    folder = os.environ.get(VARIABLE)
+    return {VARIABLE: str(Path(folder).absolute())} if folder else {}
+
+
 @contextmanager
 def traced(call: str) -> Iterator[None]:
     """Write down when this block ran; costs nothing where nobody asked for it."""
@@ -27,5 +33,6 @@ def traced(call: str) -> Iterator[None]:
         yield
     finally:
         line = {"pid": os.getpid(), "call": call, "start": start, "end": time.time()}
+        Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")

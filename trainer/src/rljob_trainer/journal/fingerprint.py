@@ -26,7 +26,8 @@ _ROLLOUT_SPEED = {
     "weight_sync",
 }
 _ACTOR_SPEED = {"tokens_per_micro_batch", "gradient_checkpointing", "fsdp"}
-_REWARDS_SPEED = {"processes"}
+_MODEL_SPEED = {"timeout", "lost_after", "replicas", "gpus_per_replica", "cpu", "memory", "template"}
+_REWARDS_SPEED: Any = {"processes": True, "models": {"__all__": _MODEL_SPEED}}
 
 
 def content_hash(*parts: str | bytes) -> str:

@@ -1,24 +1,39 @@
 """What this machine offers, and child processes that never outlive their parent."""
 
+import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 Child = subprocess.Popen[bytes]
 
-RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+MODULE = (sys.executable, "-P", "-m")
+"""Runs a module of this installation. -P: a file queue.py in the user's folder must not stand for Python's own."""
+
+RLJOB = (*MODULE, "rljob_trainer.cli")
 """The command `rljob` of this very installation."""
 
 
-def gpus_present() -> int:
-    """GPUs that a process may use: those of CUDA_VISIBLE_DEVICES, or all."""
+def visible_gpus() -> list[str]:
+    """Names of the GPUs that a process may use: those of CUDA_VISIBLE_DEVICES, or the numbers of all."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
-    return len(list(Path("/dev").glob("nvidia[0-9]*")))
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def gpus_present() -> int:
+    return len(visible_gpus())
 
 
 def start_child(
@@ -26,6 +41,7 @@ def start_child(
     log: Path,
     environment: Mapping[str, str],
     orphaned: signal.Signals = signal.SIGKILL,
+    stdin: int = subprocess.DEVNULL,
 ) -> Child:
     """Start a process whose output goes to `log`, and which the kernel sends `orphaned` when this process dies.
 
@@ -34,13 +50,18 @@ def start_child(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         return subprocess.Popen(
-            ["setpriv", "--pdeathsig", orphaned.name.removeprefix("SIG"), "--", *command],
-            stdin=subprocess.DEVNULL,
+            dying_with_its_parent(command, orphaned),
+            stdin=stdin,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=dict(environment),
             start_new_session=True,
         )
+
+
+def dying_with_its_parent(command: Sequence[str], how: signal.Signals = signal.SIGKILL) -> list[str]:
+    """The command of a process that the kernel sends a signal when its parent dies."""
+    return ["setpriv", "--pdeathsig", how.name.removeprefix("SIG"), "--", *command]
 
 
 END_SECONDS = 10.0
@@ -54,10 +75,63 @@ def end_child(child: Child) -> None:
             child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
-            child.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel ends it as soon as a volume answers
+                child.wait(END_SECONDS)
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one whose parents die become its children."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> None:
+    """Kill all processes below this one, their orphans included, and wait until they are gone.
+
+    Python's resource trackers come last: they end by themselves, and remove what memory those that were killed shared.
+    """
+    while children := psutil.Process().children(recursive=True):
+        for child in [each for each in children if not _is_tracker(each)] or children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, timeout=1)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def end_session(leader: int) -> None:
+    """Kill what a child that led a session could not end itself, because it was frozen or killed."""
+    deadline = time.monotonic() + END_SECONDS
+    while left := [process for process in psutil.process_iter() if _session_of(process) == leader]:
+        if time.monotonic() > deadline:  # in the kernel, which ends them as soon as a volume answers
+            return
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _session_of(process: psutil.Process) -> int:
+    """0 for one that has ended."""
+    try:
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, OSError):
+        return 0
 
 
 def last_line(log: Path) -> str:
     """The last line that a child wrote, "" where it wrote none."""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def last_error(log: Path) -> str:
+    """The last line of a child's output that names an error of its own, else its last line."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    named = (line for line in reversed(lines) if re.search(r"(?:Error|Exception)\b: \S", line))
+    found = next((line for line in named if "Engine core initialization failed" not in line), "")
+    return re.sub(r"^.*?(\w+(?:Error|Exception)\b: )", r"\1", found).strip() or last_line(log)

@@ -2,33 +2,43 @@
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.contract import LAYOUT_VERSION
-from rljob_api.v1alpha1 import RLJobSpec
+from rljob_api.v1alpha1 import RewardModel, RLJobSpec
 from rljob_api.validation import load_rljob, with_ranks
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
 from rljob_trainer.controller.stages import data_exhausted
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
-from rljob_trainer.local.machine import gpus_present
+from rljob_trainer.local.machine import visible_gpus
+from rljob_trainer.local.reward_servers import Plan
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume, write_json
 
-NOT_APPLIED = ("cluster",)
+NOT_APPLIED = (
+    "cluster", "env_from", "volumes", "volume_mounts", "image_pull_secrets", "checkpoint.volume", "suspend",
+    "active_deadline", "ttl_after_finished", "managed_by",
+)  # fmt: skip
 """Blocks of the spec that only a cluster can execute."""
+
+NOT_APPLIED_TO_MODELS = ("replicas", "image", "cpu", "memory", "template")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
     """A run that fits this machine.
 
-    base_dir: where the spec's relative paths start. environment: the variables of spec.env.
-    notes: what a person should know before it starts.
+    base_dir: where the spec's relative paths start. gpus: for its ranks. environment: the variables of spec.env, and
+    which GPUs are the ranks' where reward models have others. notes: what a person should know before it starts.
+    servers: reward models to start. running: URLs of those that run already, by name.
     """
 
     name: str
@@ -38,6 +48,8 @@ class LocalRun:
     gpus: int
     environment: dict[str, str]
     notes: tuple[str, ...]
+    servers: tuple[Plan, ...] = ()
+    running: Mapping[str, str] = field(default_factory=dict)
 
     def info(self, uid: str) -> RunInfo:
         return RunInfo(
@@ -45,28 +57,88 @@ class LocalRun:
             uid=uid,
             directory=self.volume.root,
             model=self.spec.model.path or "from scratch",
-            engine=self.spec.rollout.engine,
+            engine="" if self.spec.supervised_only else self.spec.rollout.engine,
             ranks=self.spec.ranks,
         )
 
 
-def prepare(file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str]) -> LocalRun:
-    """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine."""
+def prepare(
+    file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str], reward_models: Sequence[str] = ()
+) -> LocalRun:
+    """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine.
+
+    reward_models: NAME=URL of those whose server runs already.
+    """
     job = load_rljob(file, overrides)
-    gpus = gpus_present()
-    ranks = ranks or gpus or 1
-    if 0 < gpus < ranks:
-        raise JobError(f"--ranks {ranks} needs as many GPUs, and {gpus} are present: lower it")
-    written = job.spec.cluster != type(job.spec.cluster)()
+    spec, base_dir, gpus = job.spec, file.resolve().parent, visible_gpus()
+    running = _running(spec, reward_models)
+    started = [(i, model) for i, model in enumerate(spec.rewards.models) if model.name not in running]
+    taken = sum(model.gpus_per_replica for _, model in started) if gpus else 0
+    ranks = ranks or max(len(gpus) - taken, 1)
+    if gpus and ranks + taken > len(gpus):
+        raise JobError(_too_few(ranks, taken, len(gpus)))
+    ignored = _not_applied(spec)
+    servers = _planned(started, base_dir, gpus[ranks:])
+    devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])} if taken else {}
     return LocalRun(
         name=job.metadata.name,
-        spec=resolve(with_ranks(job.spec, ranks, gpus=gpus > 0)),
-        base_dir=file.resolve().parent,
+        spec=resolve(with_ranks(spec, ranks, gpus=bool(gpus))),
+        base_dir=base_dir,
         volume=Volume((directory or Path("runs") / job.metadata.name).resolve()),
         gpus=ranks if gpus else 0,
-        environment=environment_of(job.spec),
-        notes=(f"not applied on this machine: {', '.join(NOT_APPLIED)}",) if written else (),
+        environment=environment_of(spec) | devices,
+        notes=(f"not applied on this machine: {', '.join(ignored)}",) if ignored else (),
+        servers=servers,
+        running=running,
     )
+
+
+def _too_few(ranks: int, taken: int, gpus: int) -> str:
+    if not taken:
+        return f"--ranks {ranks} needs as many GPUs, and {gpus} are present: lower it"
+    return (
+        f"{ranks} ranks and the reward models' {taken} GPUs need {ranks + taken}, and {gpus} are present: lower --ranks"
+        " or gpusPerReplica, or serve a model elsewhere and say where with --reward-model NAME=URL"
+    )
+
+
+def _running(spec: RLJobSpec, reward_models: Sequence[str]) -> dict[str, str]:
+    running: dict[str, str] = {}
+    for given in reward_models:
+        name, _, url = given.partition("=")
+        if name not in {model.name for model in spec.rewards.models}:
+            raise JobError(f"--reward-model {given}: spec.rewards.models has no {name!r}")
+        if not url.startswith(("http://", "https://")):
+            raise JobError(f"--reward-model {given}: write NAME=URL, as in {name}=http://127.0.0.1:8000")
+        running[name] = url.rstrip("/")
+    return running
+
+
+def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: Sequence[str]) -> tuple[Plan, ...]:
+    """gpus: those that the ranks leave."""
+    plans, left = [], list(gpus)
+    for index, model in started:
+        folder = base_dir / Path(model.path).expanduser()
+        own = tuple(left.pop(0) for _ in range(model.gpus_per_replica)) if left else ()
+        path = str(folder) if folder.is_dir() else model.path
+        plans.append(Plan(model, f"spec.rewards.models[{index}]", path, own))
+    return tuple(plans)
+
+
+def _not_applied(spec: RLJobSpec) -> list[str]:
+    """Those of NOT_APPLIED that the file sets, as it names them."""
+    models = [name for name in NOT_APPLIED_TO_MODELS if any(_differs(model, name) for model in spec.rewards.models)]
+    return [
+        ".".join(map(to_camel, path)) for path in (name.split(".") for name in NOT_APPLIED) if _differs(spec, *path)
+    ] + [f"rewards.models[].{name}" for name in models]
+
+
+def _differs(model: BaseModel, name: str, *rest: str) -> bool:
+    """Whether a field has another value than its default."""
+    value = getattr(model, name)
+    if rest:
+        return _differs(value, *rest)
+    return bool(value != type(model).model_fields[name].get_default(call_default_factory=True))
 
 
 def environment_of(spec: RLJobSpec) -> dict[str, str]:

@@ -1,19 +1,15 @@
 """A Ray cluster of this machine alone, seen from the supervisor. `ray_head` is the process that holds it."""
 
-import os
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from rljob_trainer.local.machine import Child, end_child, start_child
+from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, start_child
 
 ADDRESS = "address"
 """File in Ray's folder with its address, there as soon as Ray can be connected to."""
@@ -45,34 +41,20 @@ class LocalRay:
 
 
 @contextmanager
-def local_ray(gpus: int, log: Path, environment: Mapping[str, str]) -> Iterator[LocalRay]:
-    """Start Ray, without waiting for it. At the end nothing is left, neither processes nor files."""
+def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str]) -> Iterator[LocalRay]:
+    """Start Ray, without waiting for it. At the end nothing is left, neither processes nor files.
+
+    engine: the kind of which its workers will be.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rljob-ray-"))  # short: the names of sockets in it may have 107 bytes
     try:
-        command = [sys.executable, "-m", "rljob_trainer.local.ray_head", str(folder), str(gpus)]
+        command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # Temporary files of its workers too: vLLM leaves some, and they go with the folder.
         head = start_child(command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM)
         try:
             yield LocalRay(folder / ADDRESS, head, log)
         finally:
             end_child(head)
-            _end_session(head.pid)
+            end_session(head.pid)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_session(leader: int) -> None:
-    """Kill what a head could not end itself, because it was frozen or killed."""
-    while left := [process for process in psutil.process_iter() if _session_of(process) == leader]:
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=1)
-
-
-def _session_of(process: psutil.Process) -> int:
-    """0 for one that has ended."""
-    try:
-        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
-    except (psutil.NoSuchProcess, OSError):
-        return 0

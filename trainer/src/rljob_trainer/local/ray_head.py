@@ -1,4 +1,4 @@
-"""The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS.
+"""The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS ENGINE
 
 It writes Ray's address to FOLDER/address and waits. When it is told to end, or when Ray ends or is frozen, it ends
 every process that Ray ever started here and deletes FOLDER. The kernel tells it to end when its parent dies, however
@@ -6,12 +6,14 @@ that happens, so a run leaves nothing behind.
 
 `ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
 nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
+
+Its workers are forked from a process that has imported the engine and all else that they need.
 """
 
-import ctypes
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +24,8 @@ import psutil
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
+from rljob_trainer.local import ray_worker
+from rljob_trainer.local.machine import MODULE, adopt_orphans, dying_with_its_parent, end_descendants
 from rljob_trainer.local.ray_cluster import ADDRESS
 
 OBJECT_STORE_BYTES = 512 << 20
@@ -32,7 +36,6 @@ LOOK_SECONDS = 0.2
 STOPPED_SECONDS = 10.0
 """How long a process of Ray may be stopped."""
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _VITAL = ("gcs_server", "raylet")
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -45,18 +48,26 @@ class _Head(Node):
 
 
 def main() -> None:
-    folder, gpus = Path(sys.argv[1]), int(sys.argv[2])
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of Ray's processes become our children
+    folder, gpus, engine = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
     try:
+        preloaded = _preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")
         address = _start(folder, gpus)
         (folder / "part").write_text(address)
         (folder / "part").rename(folder / ADDRESS)
-        _wait_for_the_end_of(_vital_processes())
+        _wait_for_the_end_of(_vital_processes(), preloaded)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_descendants()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _preload(path: Path, engine: str, device: str) -> int:
+    """The pid."""
+    os.environ[ray_worker.SOCKET] = str(path)
+    command = [*MODULE, "rljob_trainer.local.preloaded", str(path), engine, device]
+    return subprocess.Popen(dying_with_its_parent(command)).pid
 
 
 def _start(folder: Path, gpus: int) -> str:
@@ -71,6 +82,7 @@ def _start(folder: Path, gpus: int) -> str:
         no_monitor=True,
         include_log_monitor=False,
         include_dashboard=False,
+        setup_worker_path=ray_worker.__file__,
     )
     # spawn_reaper: the kernel kills Ray's processes when this one dies. Its hooks for our own end are those above.
     return str(_Head(settings, head=True, shutdown_at_exit=False, spawn_reaper=True).address)
@@ -81,16 +93,19 @@ def _vital_processes() -> dict[int, str]:
     return {child.pid: child.name() for child in children if child.name() in _VITAL}
 
 
-def _wait_for_the_end_of(vital: dict[int, str]) -> None:
-    stopped = dict.fromkeys(vital, 0.0)
+def _wait_for_the_end_of(vital: dict[int, str], preloaded: int) -> None:
+    stopped = dict.fromkeys((*vital, preloaded), 0.0)
     while True:
         while ended := _reap():
             if ended in vital:  # the others are orphans of Ray's workers
                 sys.exit(f"Ray's process {vital[ended]} ended unexpectedly")
-        for pid, name in vital.items():
+            stopped.pop(ended, None)
+        for pid in stopped:
             stopped[pid] = stopped[pid] + LOOK_SECONDS if _is_stopped(pid) else 0.0
+            if stopped[pid] > STOPPED_SECONDS and pid in vital:
+                sys.exit(f"Ray's process {vital[pid]} has been stopped for {STOPPED_SECONDS:.0f} s")
             if stopped[pid] > STOPPED_SECONDS:
-                sys.exit(f"Ray's process {name} has been stopped for {STOPPED_SECONDS:.0f} s")
+                os.kill(pid, signal.SIGKILL)  # Ray starts its workers without it
         time.sleep(LOOK_SECONDS)
 
 
@@ -101,15 +116,10 @@ def _reap() -> int:
 
 def _is_stopped(pid: int) -> bool:
     """Whether somebody froze it: such a process would neither answer nor end."""
-    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-
-
-def end_descendants() -> None:
-    """Kill all processes below this one, their orphans included, and wait until they are gone."""
-    while children := psutil.Process().children(recursive=True):
-        for child in children:
-            child.kill()
-        psutil.wait_procs(children, timeout=1)
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:  # reaped by subprocess, while Ray started its own
+        return False
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -2,9 +2,10 @@
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rljob_trainer.progress.reporter import HEARTBEAT
+from rljob_trainer.progress.state import heartbeat
+from rljob_trainer.volume import Volume
 
 START_SECONDS = 600.0
 """How long a driver may take to give its first sign of life."""
@@ -20,7 +21,7 @@ class Silence:
     Until the first sign of this driver it may take START_SECONDS: it imports, on a machine that may be cold.
     """
 
-    path: Path
+    volume: Volume
     allowed: float
     seconds: float = 0.0
     begun: bool = False
@@ -28,18 +29,12 @@ class Silence:
     looked: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.stamp = self._stamp()
+        self.stamp = heartbeat(self.volume)
 
     def too_long(self) -> bool:
-        now, stamp = time.monotonic(), self._stamp()
+        now, stamp = time.monotonic(), heartbeat(self.volume)
         self.seconds += min(now - self.looked, LONGEST_LOOK)
         self.looked = now
         if stamp != self.stamp:
             self.seconds, self.begun, self.stamp = 0.0, True, stamp
         return self.seconds > (self.allowed + HEARTBEAT if self.begun else START_SECONDS)
-
-    def _stamp(self) -> int | None:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return None

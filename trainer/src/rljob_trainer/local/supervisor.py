@@ -1,6 +1,7 @@
 """One local run, from a file to an exit code. It supervises drivers as the operator does in a cluster.
 
-    rljob run ──> ray_head      Ray, whose processes the drivers use
+    rljob run ──> reward models their servers, which drivers ask; before the first one they are waited for
+              ──> ray_head      Ray, whose processes the drivers use
               ──> driver        one attempt; its exit record says how it ended
               ──> agent         serves the run's files
               ──> view          of the same files, in this process
@@ -19,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.contract import DriverJob, ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
 from rljob_trainer.checkpoint.lineage import lineage, read_claim
 from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.controller.attempt import exit_record, read_exit, reason_of
-from rljob_trainer.controller.job import DriverJob
+from rljob_trainer.controller.job import write_job
 from rljob_trainer.errors import (
     DataError,
     FencedError,
@@ -34,10 +35,12 @@ from rljob_trainer.errors import (
     RLJobError,
     StorageFullError,
 )
+from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
+from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
@@ -51,8 +54,7 @@ ORPHAN_SECONDS = 5.0
 PATIENT_THREADS = {"GOMP_SPINCOUNT": "20000"}
 """Threads that wait for one another soon give up the core, for ranks, engines and rewards share the cores.
 
-On two cores a small model's step took 0.54 s with this and 0.73 s where they give it up at once; on busy cores, two
-threads that spin for long made it three times slower than one thread.
+Not at once: small operations follow one another within microseconds, and waking up takes longer than that.
 """
 
 
@@ -80,7 +82,7 @@ class Stop:
     driver: Child | None = None
 
     def record(self) -> ExitRecord:
-        """Of a driver that was stopped and left no record."""
+        """Of a driver that was ended here because of it."""
         if self.times == 1:
             return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
         return ExitRecord(code=128 + self.signal, reason="Interrupted", message="stopped at once, without a checkpoint")
@@ -109,7 +111,10 @@ class Supervisor:
 
     def __init__(self, run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> None:
         self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
-        self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment()}
+        self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment(), **trace_folder()}
+        self._servers = RewardServers(
+            run.servers, run.running, self._volume.logs, {**PATIENT_THREADS, **os.environ, **run.environment}
+        )
         self._job_file = self._volume.control / "job.json"
         self._history = History()
         self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
@@ -117,9 +122,10 @@ class Supervisor:
             self._volume.logs.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> ExitRecord:
-        with running_agent(self._volume, self._agent_port, self._environment) as agent:
+        with self._servers, running_agent(self._volume, self._agent_port, self._environment) as agent:
             while True:
-                with local_ray(self._run.gpus, self._volume.logs / "ray.log", self._environment) as ray:
+                engine = self._run.spec.rollout.engine
+                with local_ray(self._run.gpus, engine, self._volume.logs / "ray.log", self._environment) as ray:
                     record = self._use(ray, agent)
                 if record is not None:
                     return record
@@ -146,16 +152,20 @@ class Supervisor:
 
     def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
         """How one driver ended, in its words or ours, and its exit code."""
+        self._servers.wait(self._view.note, lambda: self._stop.times > 0)
         attempt = last_attempt(self._volume) + 1
         self._write_job()
         with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
             self._stop.driver = driver
-            if self._stop.times:  # it came before the driver could be told
+            early = self._stop.times > 0  # it came before the driver could be told
+            if early:
                 driver.kill()
             hung = self._follow(attempt, driver, ray, agent)
         record = read_exit(self._volume, attempt) or hung
         if record is None:
-            record = self._stop.record() if self._stop.times else lost(driver.returncode, self._volume)
+            unready = driver.returncode == -signal.SIGTERM  # it could not take the request yet, so it had not begun
+            stopped = self._stop.times > 1 or (self._stop.times == 1 and (early or unready))
+            record = self._stop.record() if stopped else lost(driver.returncode, self._volume)
         return record, driver.returncode
 
     def _write_job(self) -> None:
@@ -164,15 +174,18 @@ class Supervisor:
         if begun is not None and begun.attempt >= self._first_attempt:
             checkpoint = spec.checkpoint.model_copy(update={"resume": "auto"})
             spec = spec.model_copy(update={"checkpoint": checkpoint})
-        job = DriverJob(name=self._run.name, uid=self._uid, base_dir=str(self._run.base_dir), spec=spec)
+        job = DriverJob(
+            name=self._run.name, uid=self._uid, base_dir=str(self._run.base_dir), spec=spec,
+            reward_models=self._servers.urls,
+        )  # fmt: skip
         with writable(self._volume):
-            job.write(self._job_file)
+            write_job(job, self._job_file)
 
     def _follow(self, attempt: int, driver: Child, ray: LocalRay, agent: Agent) -> ExitRecord | None:
         """Until the driver has ended. A record where it had to be ended because it was silent."""
         told = False
         goes_on = self._news_of_takeover(attempt)
-        silence = Silence(self._volume.progress, parse_duration(self._run.spec.recovery.hang_after))
+        silence = Silence(self._volume, parse_duration(self._run.spec.recovery.hang_after))
         while driver.poll() is None:
             if self._stop.times and not told:
                 self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
@@ -181,12 +194,12 @@ class Supervisor:
                 self._view.note(news)
             if news := next(goes_on, None):
                 self._view.note(news)
+            self._servers.mend(self._view.note)
             self._view.poll()
             if ray.head.poll() is not None:
                 _end_orphan(driver)
             if silence.too_long():
                 driver.kill()
-                driver.wait()
                 message = f"the driver gave no sign of life for {silence.seconds:.0f} s and was ended"
                 return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverHung", message=message)
             time.sleep(POLL_SECONDS)

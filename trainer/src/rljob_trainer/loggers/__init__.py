@@ -1,14 +1,14 @@
-"""Where metrics go besides the run's own file: experiment trackers, each in a small file, imported when a job names it.
+"""Where metrics go besides the run's own file: experiment trackers, each in a small file.
 
-No tracker can stop or slow a training: each lives in a thread of its own behind a bounded queue, and one that fails is
-left out after one warning. Only a package that is not installed is an error, raised before the training starts.
+No tracker can stop or slow a training: each is imported and lives in a process of its own, behind a bounded queue, and
+one that fails is left out after one warning. What it prints goes to logs/NAME.log of the run. Only a package that is
+not installed is an error, raised before the training starts.
 
-    LoggerSet.log --> queue (1000 steps) --> thread --> Logger.log         one of these for each tracker
+    LoggerSet.log --> queue (1000 steps) --> thread --> pipe --> process: Logger.log       one of these for each tracker
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Final
 
@@ -22,18 +22,23 @@ __all__ = ["LOGGERS", "Logger", "LoggerSet", "Status"]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """package: what `import` says. target: module and class below rljob_trainer.loggers."""
+    """package: what `import` says. target: MODULE:CLASS. environment: of its process, where ours says nothing."""
 
     package: str
     target: str
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 LOGGERS: Final[dict[str, _Row | None]] = {
     "console": None,  # `rljob run` shows the run's files; there is nothing to send
-    "tensorboard": _Row("tensorboard", "tensorboard_logger:TensorBoardLogger"),
-    "wandb": _Row("wandb", "wandb_logger:WandbLogger"),
-    "mlflow": _Row("mlflow", "mlflow_logger:MlflowLogger"),
-    "trackio": _Row("trackio", "trackio_logger:TrackioLogger"),
+    "tensorboard": _Row("tensorboard", "rljob_trainer.loggers.tensorboard_logger:TensorBoardLogger"),
+    "wandb": _Row("wandb", "rljob_trainer.loggers.wandb_logger:WandbLogger"),
+    "mlflow": _Row(
+        "mlflow",
+        "rljob_trainer.loggers.mlflow_logger:MlflowLogger",
+        {"MLFLOW_DISABLE_TELEMETRY": "true"},  # it would report to MLflow's makers, whatever server the metrics go to
+    ),
+    "trackio": _Row("trackio", "rljob_trainer.loggers.trackio_logger:TrackioLogger"),
 }
 """Each name of spec.training.loggers. Its package comes with the extra of the same name."""
 
@@ -48,12 +53,12 @@ class LoggerSet:
         rows = [(index, name, row) for index, name in enumerate(names) if (row := LOGGERS[name])]
         for index, name, row in rows:
             _require(row.package, name, f"spec.training.loggers[{index}]")
-        self._loggers = [BackgroundLogger(name, _make(row.target), run) for _, name, row in rows]
+        self._loggers = [BackgroundLogger(name, row.target, run, row.environment) for _, name, row in rows]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand over one step's metrics; never waits."""
         for logger in self._loggers:
-            logger.log(step, dict(metrics))
+            logger.log(step, metrics)
 
     def finish(self, status: Status) -> None:
         """Give each tracker some seconds to send what is left."""
@@ -66,9 +71,3 @@ class LoggerSet:
 def _require(package: str, name: str, field: str) -> None:
     if find_spec(package) is None:
         raise JobError(f"{name} is not installed: pip install 'rljob-trainer[{name}]', or remove it", field=field)
-
-
-def _make(target: str) -> Logger:
-    module, name = target.split(":")
-    logger: Logger = getattr(import_module(f"rljob_trainer.loggers.{module}"), name)()
-    return logger

@@ -1,14 +1,22 @@
-"""Keeps a tracker's delays and failures away from the training."""
+"""Keeps a tracker's delays, failures and output away from the training."""
 
+import os
+import pickle
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
+import psutil
 import structlog
 
-from rljob_trainer.loggers.protocol import Logger, Status
+from rljob_trainer.local.machine import last_line, start_child
+from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.volume import Volume
 
 log = structlog.get_logger(__name__)
 
@@ -22,12 +30,23 @@ _Step = tuple[int, Mapping[str, float]]
 
 
 class BackgroundLogger:
-    """Runs one tracker in a daemon thread. One failure, and it is left out for the rest of the run."""
+    """Runs one tracker in a process (child.py). One failure, and it is left out for the rest of the run.
 
-    def __init__(self, name: str, logger: Logger, run: RunInfo) -> None:
-        self._name, self._logger, self._run = name, logger, run
-        self._queue: queue.Queue[_Step | Status] = queue.Queue(maxsize=QUEUE_STEPS)
-        self._skipped = 0
+    name: in warnings, and of the log file. target: the Logger, as MODULE:CLASS.
+    environment: variables of its process, where ours has none of the same names.
+    """
+
+    def __init__(self, name: str, target: str, run: RunInfo, environment: Mapping[str, str]) -> None:
+        self._name, self._output = name, Volume(run.directory).logs / f"{name}.log"
+        self._child = start_child(
+            [sys.executable, "-P", "-m", "rljob_trainer.loggers.child", target],
+            self._output,
+            {**environment, **os.environ},
+            stdin=subprocess.PIPE,
+        )
+        self._queue: queue.Queue[RunInfo | _Step | Status | None] = queue.Queue(maxsize=QUEUE_STEPS)
+        self._queue.put(run)
+        self._too_slow = self._abandoned = False
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._serve, name=f"logger-{name}", daemon=True)
         self._thread.start()
@@ -38,28 +57,38 @@ class BackgroundLogger:
     def close(self, status: Status) -> None:
         """The last call before `join`; a queue that is full has lost the tracker's end anyway."""
         self._put(status)
+        self._put(None)
         self._deadline = time.monotonic() + FINISH_SECONDS
 
     def join(self) -> None:
         self._thread.join(max(0.0, self._deadline - time.monotonic()))
         if self._thread.is_alive():
-            log.warning("logger_abandoned", logger=self._name, waited_seconds=FINISH_SECONDS)
+            log.warning("logger_abandoned", tracker=self._name, waited_seconds=FINISH_SECONDS)
+            self._abandoned = True
+            self._kill()
 
-    def _put(self, item: _Step | Status) -> None:
+    def _put(self, item: _Step | Status | None) -> None:
         if not self._thread.is_alive():
             return
         try:
             self._queue.put_nowait(item)
         except queue.Full:
-            if not self._skipped:
-                log.warning("logger_too_slow", logger=self._name, waiting_steps=QUEUE_STEPS)
-            self._skipped += 1
+            if not self._too_slow:
+                log.warning("logger_too_slow", tracker=self._name, waiting_steps=QUEUE_STEPS)
+            self._too_slow = True
 
     def _serve(self) -> None:
-        try:
-            self._logger.start(self._run)
-            while not isinstance(item := self._queue.get(), str):
-                self._logger.log(*item)
-            self._logger.finish(item)
-        except Exception as error:  # noqa: BLE001 - a tracker is somebody else's code, and no reason to stop a training
-            log.warning("logger_failed", logger=self._name, error=f"{type(error).__name__}: {error}")
+        assert self._child.stdin is not None
+        with suppress(OSError), self._child.stdin as pipe:  # it breaks where the process has ended
+            while (item := self._queue.get()) is not None:
+                pickle.dump(item, pipe)
+                pipe.flush()
+        if self._child.wait() and not self._abandoned:
+            log.warning("logger_failed", tracker=self._name, error=last_line(self._output), log=str(self._output))
+
+    def _kill(self) -> None:
+        """With what it has started: wandb's own process would go on sending."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self._child.pid)
+            for each in (*process.children(recursive=True), process):
+                each.kill()

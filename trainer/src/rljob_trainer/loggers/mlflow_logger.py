@@ -13,7 +13,7 @@ from rljob_trainer.progress.run_info import RunInfo
 
 UID_TAG = "rljob.uid"
 _ENDED = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-_MAX_PARAMS, _MAX_VALUE = 100, 500  # of one batch, and of a value: MLflow's own limits
+_BATCH, _MAX_VALUE = 100, 500  # parameters at a time, characters of a value: MLflow's own limits
 
 
 class MlflowLogger:
@@ -37,8 +37,9 @@ class MlflowLogger:
 
     def _create(self, experiment: str, run: RunInfo) -> Run:
         created = self._client.create_run(experiment, run_name=run.name, tags={UID_TAG: run.uid})
-        flat = list(_flatten(run.config).items())[:_MAX_PARAMS]
-        self._client.log_batch(created.info.run_id, params=[Param(key, str(value)[:_MAX_VALUE]) for key, value in flat])
+        params = [Param(key, str(value)[:_MAX_VALUE]) for key, value in _flatten(run.config).items()]
+        for first in range(0, len(params), _BATCH):
+            self._client.log_batch(created.info.run_id, params=params[first : first + _BATCH])
         return created
 
 

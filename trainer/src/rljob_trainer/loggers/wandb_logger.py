@@ -1,4 +1,7 @@
-"""Weights & Biases. Its own variables govern it: WANDB_API_KEY, WANDB_MODE=offline, WANDB_ENTITY ..."""
+"""Weights & Biases. Its own variables govern it: WANDB_API_KEY, WANDB_MODE=offline, WANDB_ENTITY ...
+
+Offline, each attempt writes a folder of its own below the run's; `wandb sync RUN/wandb/offline-run-*` joins them.
+"""
 
 from collections.abc import Mapping
 
@@ -6,6 +9,8 @@ import wandb
 
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
+
+_EXIT_CODES: dict[Status, int] = {"done": 0, "failed": 1, "stopped": 255}  # 255 is wandb's own for Ctrl-C
 
 
 class WandbLogger:
@@ -17,7 +22,7 @@ class WandbLogger:
             resume="allow",
             dir=str(run.directory),
             config=dict(run.config),
-            settings=wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
+            settings=wandb.Settings(console="off", disable_git=True, save_code=False),
         )
         # wandb refuses steps that go back, as they do after a resume: the step is a metric like any other, the x axis.
         self._run.define_metric("*", step_metric="step")
@@ -26,4 +31,4 @@ class WandbLogger:
         self._run.log({**metrics, "step": step})
 
     def finish(self, status: Status) -> None:
-        self._run.finish(exit_code=0 if status == "done" else 1)
+        self._run.finish(exit_code=_EXIT_CODES[status])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_trainer.checkpoint.lineage import Segment, lineage, read_claim
+from rljob_trainer.progress.names import TIME_STEP
 from rljob_trainer.volume import Volume
 
 Line = dict[str, Any]
@@ -27,8 +28,13 @@ def read_metrics(run_dir: Path) -> list[Line]:
     run = lineage(volume)
     if run.root is None:
         return []
-    before = list(parse_lines(_text(volume.metrics_before(run.root.attempt))))
-    return before + [line for each in reversed(run.segments) for line in _lines(volume, each)]
+    history: list[Line] = []
+    done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
+    for segment in run.segments:
+        lines = [line for line in _lines(volume, segment) if line["step"] not in done or TIME_STEP not in line]
+        done |= {line["step"] for line in lines if TIME_STEP in line}
+        history = lines + history
+    return [*parse_lines(_text(volume.metrics_before(run.root.attempt))), *history]
 
 
 def _lines(volume: Volume, segment: Segment) -> list[Line]:

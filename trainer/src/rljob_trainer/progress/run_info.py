@@ -12,6 +12,7 @@ class RunInfo:
 
     uid: the job's (job.json), so that a later attempt continues the same run of an experiment tracker.
     directory: root of the run's volume.
+    engine: "" where nothing is generated.
     config: the resolved spec as JSON (camelCase), for experiment trackers.
     resumed_step: last step that this attempt did not have to run.
     """

@@ -35,6 +35,14 @@ def last_attempt(volume: Volume) -> int:
     return max((int(match[1]) for match in matches if match), default=0)
 
 
+def heartbeat(volume: Volume) -> int | None:
+    """A number that changes every few seconds while a driver lives; None before the first one's sign of life."""
+    try:
+        return volume.progress.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
 def silence(volume: Volume) -> float | None:
     """Seconds since the driver last gave a sign of life; None if it never did."""
     try:

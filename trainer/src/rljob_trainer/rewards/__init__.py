@@ -1,9 +1,10 @@
-"""Rewards: the user's functions, in processes of their own, with a deadline for each call.
+"""Rewards: the user's functions, in processes of their own with a deadline for each call, and reward models.
 
     GroupScorer (scorer.py)      scores a group, then journals it; hosted by a Ray worker with threads
-      -> RewardWorker (worker.py)  decodes its samples
+      -> RewardWorker (worker.py)  decodes its samples; sums up what functions and models say
       -> RewardPool (pool.py)      weighted sums; one thread for each process
            -> child.py             the process: loads the functions (load.py), answers one message for each call
+      -> RewardModels (models/)    weighted sums; asks the models' servers
 
 Reward processes import this package, so importing it imports nothing else.
 """

@@ -1,5 +1,7 @@
 """The Ray worker of rewards."""
 
+from collections.abc import Mapping
+
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.hosting.host import Host
 from rljob_trainer.rewards.scorer import GroupScorer
@@ -10,5 +12,7 @@ class RewardHost(Host):
 
     harmless = frozenset({"score"})
 
-    def create(self, rewards: Rewards, model_dir: str, base_dir: str, log: str, volume: str) -> GroupScorer:
-        return GroupScorer(rewards, model_dir, base_dir, log, volume)
+    def create(
+        self, rewards: Rewards, model_dir: str, base_dir: str, urls: Mapping[str, str], log: str, volume: str
+    ) -> GroupScorer:
+        return GroupScorer(rewards, model_dir, base_dir, urls, log, volume)

@@ -15,7 +15,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -24,21 +24,12 @@ import numpy as np
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.rewards.policy import Component, Response, without_score
 from rljob_trainer.rewards.process import CallError, RewardProcess
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
 from rljob_trainer.types import Floats, GroupScore, Prompt
 
-_EXCERPT = 60
 _RETRIES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """One response as rewards see it. tokens and truncated reach them in extra_info."""
-
-    text: str
-    tokens: int
-    truncated: bool = False
 
 
 class RewardPool:
@@ -70,23 +61,19 @@ class RewardPool:
             raise error
 
     def submit(self, prompt: Prompt, responses: Sequence[Response]) -> "Future[GroupScore]":
-        """Score a group, without waiting. The future's result or error is that of score()."""
+        """Score a group, without waiting: the weighted sum for each response, and each component.
+
+        Safe from many threads at once. The future raises:
+            RewardError: a call hung, crashed, raised or returned what is no reward, and rewards.onError is fail
+                (drop_group sets GroupScore.error instead).
+            InfrastructureError: no process can be started.
+        """
         if self._closed:
             raise _closed()
         group = _Group(self._rewards, prompt, responses)
         for index in range(len(responses)):
             self._jobs.put((group, index))
         return group.future
-
-    def score(self, prompt: Prompt, responses: Sequence[Response]) -> GroupScore:
-        """The weighted sum for each response, and each component. Safe from many threads at once.
-
-        Raises:
-            RewardError: a call hung, crashed, raised or returned what is no reward, and rewards.onError is fail
-                (drop_group sets GroupScore.error instead).
-            InfrastructureError: no process can be started.
-        """
-        return self.submit(prompt, responses).result()
 
     def close(self) -> None:
         """Kill the processes, also in the middle of a call, and wait until they are gone."""
@@ -168,18 +155,17 @@ class _Group:
 
     def blame(self, index: int, error: CallError) -> None:
         """The user's function failed for response `index`: rewards.onError decides."""
-        name = self._rewards.functions[error.function].name
-        text = self._responses[index].text
-        excerpt = repr(text[:_EXCERPT]) + ("..." if len(text) > _EXCERPT else "")
-        message = f"reward {name} {error.reason}, for prompt {self._prompt.id}, sample {index}: {excerpt}"
-        if self._rewards.on_error == "fail":
-            remedy = "; correct it, or set rewards.onError: drop_group"
-            self.fail(RewardError(message + remedy, field=f"spec.rewards.functions[{error.function}]"))
+        name, field = self._rewards.functions[error.function].name, f"spec.rewards.functions[{error.function}]"
+        try:
+            score = without_score(
+                self._rewards, Component(name, field), error.reason, self._prompt, self._responses, index
+            )
+        except RewardError as failure:
+            self.fail(failure)
             return
         with self._lock:
             if not self.future.done():
-                nothing = np.full(len(self._responses), np.nan, dtype=np.float32)
-                self.future.set_result(GroupScore(self._prompt.id, nothing, {}, message, self._retries))
+                self.future.set_result(replace(score, retries=self._retries))
 
     def fail(self, error: Exception) -> None:
         with self._lock:
@@ -200,15 +186,6 @@ class _Group:
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
         return GroupScore(self._prompt.id, total.astype(np.float32), components, retries=self._retries)
-
-
-def check_rewards(rewards: Rewards, base_dir: Path) -> None:
-    """Load the reward functions once, in a process of their own, before anything expensive starts.
-
-    Raises:
-        RewardError: a function cannot be loaded; names the field and the line.
-    """
-    RewardPool(rewards.model_copy(update={"processes": 1}), base_dir).close()
 
 
 def _start(process: RewardProcess) -> Exception | None:

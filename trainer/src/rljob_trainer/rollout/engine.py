@@ -16,7 +16,6 @@ of its driver, starts anew with begin_update; one that raises leaves the engine 
 starts another.
 """
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
@@ -113,31 +112,18 @@ def check_abandoned(abandoned: Event | None) -> None:
         raise FencedError("the responses were abandoned: another attempt takes the rollout engine over")
 
 
-def import_engine(settings: EngineSettings) -> Callable[[EngineSettings], RolloutEngine]:
+def import_engine(kind: str, device: str) -> Callable[[EngineSettings], RolloutEngine]:
     """What makes an engine of that kind; imports its libraries (seconds). Raises JobError where vLLM is missing."""
-    if settings.kind == "hf":
+    if kind == "hf":
         from rljob_trainer.rollout.hf import HfEngine
 
         return HfEngine
     from rljob_trainer.rollout.vllm import VllmEngine, import_vllm
 
-    import_vllm(settings.device)
+    import_vllm(device)
     return VllmEngine
-
-
-def preload_engine(settings: EngineSettings) -> None:
-    """import_engine, for a process that serves one engine all its life: it saves a fifth of vLLM's start on a CPU.
-
-    Garbage is not collected meanwhile, and no later collection looks through what was imported.
-    """
-    gc.disable()
-    try:
-        import_engine(settings)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def create_engine(settings: EngineSettings) -> RolloutEngine:
     """Start the engine of that kind. Raises JobError where it is not installed or its memory does not suffice."""
-    return import_engine(settings)(settings)
+    return import_engine(settings.kind, settings.device)(settings)

@@ -16,8 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.failures import GENERATING, explained
 from rljob_trainer.rollout.attention import GROUPED
 from rljob_trainer.rollout.batch import Batch
+from rljob_trainer.rollout.decoder import Decoder, make_decoder
 from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths
 from rljob_trainer.rollout.slots import SlotCache
 from rljob_trainer.rollout.tokenizer import StopStrings, end_token_ids, load_tokenizer
@@ -38,6 +40,7 @@ class HfEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._model = _build(settings)
+        self._decoder = make_decoder(self._model)
         self._tokenizer = load_tokenizer(settings.model_dir, settings.trust_remote_code)
         self._end_ids = torch.tensor(end_token_ids(settings.model_dir, settings.trust_remote_code)).to(settings.device)
         self._receiver = BucketReceiver()
@@ -56,9 +59,12 @@ class HfEngine:
             )
         check_lengths(requests, self._settings)
         stops = StopStrings(self._tokenizer, sampling.stop)
-        for batch in self._batches(requests):
-            generation = _Generation(self._model, self._settings, batch, sampling, self._end_ids, stops)
-            yield from generation.run(abandoned)
+        with explained(GENERATING):
+            for batch in self._batches(requests):
+                generation = _Generation(
+                    self._model, self._decoder, self._settings, batch, sampling, self._end_ids, stops
+                )
+                yield from generation.run(abandoned)
 
     def _batches(self, requests: Sequence[GenerationRequest]) -> Iterable[Sequence[GenerationRequest]]:
         """What is generated together: everything or, deterministic, the requests of one prompt.
@@ -76,6 +82,7 @@ class HfEngine:
     def begin_update(self, version: int) -> None:
         self._version = NO_WEIGHTS
         self._model.to(self._settings.device)
+        self._decoder.bind()
         self._receiver.begin(version)
 
     @torch.no_grad()
@@ -95,6 +102,7 @@ class HfEngine:
         """Give up the weights' GPU memory; between calls of generate there is no KV cache."""
         if self._settings.device == "cuda":
             self._version = NO_WEIGHTS
+            self._decoder.release()
             self._model.to("cpu")
             torch.cuda.empty_cache()
 
@@ -130,6 +138,7 @@ class _Generation:
     def __init__(
         self,
         model: Any,
+        decoder: Decoder,
         settings: EngineSettings,
         requests: Sequence[GenerationRequest],
         sampling: Sampling,
@@ -138,7 +147,7 @@ class _Generation:
     ) -> None:
         longest = max(len(request.prompt_token_ids) for request in requests)
         slots = min(settings.max_num_seqs, len(requests))
-        self.model, self.stops, self.queue = model, stops, deque(requests)
+        self.model, self.decoder, self.stops, self.queue = model, decoder, stops, deque(requests)
         self.batch = Batch(slots, sampling, end_ids, settings.max_model_len)
         capacity = min(longest + sampling.max_tokens, settings.max_model_len)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers, slots, capacity)
@@ -198,14 +207,8 @@ class _Generation:
         # Additive, because eager attention adds its mask and sdpa takes both kinds.
         hidden = self.columns[:longest] > positions[:, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device).masked_fill_(hidden, -torch.inf)
-        logits = self.model(
-            self.batch.last_ids(),
-            attention_mask=mask[:, None, None],
-            position_ids=positions[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        ).logits
-        self.batch.append(rows, logits[:, -1])
+        logits = self.decoder.step(self.batch.last_ids()[:, 0], positions, mask[:, None, None], self.cache)
+        self.batch.append(rows, logits)
 
     @torch.inference_mode()
     def _collect(self) -> list[Sample]:

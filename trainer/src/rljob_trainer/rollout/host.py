@@ -1,4 +1,4 @@
-"""The Ray worker of a rollout engine. Light, because the driver imports it; its process does not import the trainer."""
+"""The Ray worker of a rollout engine. Light, because the driver imports it."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.hosting.host import Host
-from rljob_trainer.rollout.engine import EngineSettings, preload_engine
+from rljob_trainer.rollout.engine import EngineSettings, import_engine
 from rljob_trainer.rollout.worker import RolloutWorker
 from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
 from rljob_trainer.waiting import cause_of
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from rljob_trainer.journal import GroupKey
 
 
-SCORE_SECONDS = 600.0
-"""How long an engine waits for one more score when it has finished. A driver that takes over waits for that."""
-
-
 LOOK_SECONDS = 0.02
 """How often an engine looks for scores between groups: a look costs a millisecond."""
+
+BUNDLE_SECONDS = 0.2
+"""How long a finished group waits for others to go to a busy scorer with; an engine that dies takes it along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class EngineHost(Host):
         """Imports what the engine needs, while others still read data and weights."""
         self._wanted = False
         with suppress(JobError):  # vLLM is missing: start says so
-            preload_engine(settings)
+            import_engine(settings.kind, settings.device)
         if settings.device == "cpu":
             import torch
 
@@ -76,7 +75,7 @@ class EngineHost(Host):
 
     def generate(
         self, scorer: "Worker", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
-        key: "GroupKey | None",
+        key: "GroupKey | None", seconds: float,
     ) -> Iterator[Any]:  # fmt: skip
         """Yield for each bundle of groups, once it is scored, the groups themselves and then its note.
 
@@ -84,6 +83,7 @@ class EngineHost(Host):
         groups must not cost as many messages.
 
         key: under which the scorer journals the groups; None for a validation.
+        seconds: how long to wait for a score when all is generated; a driver that gives up does so by itself.
         """
         self._wanted = key is not None
         start = time.monotonic()
@@ -95,19 +95,20 @@ class EngineHost(Host):
             finished.clear()
             asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
 
-        looked = start
+        looked = bundled = start
         for group in self.worker.generate_groups(prompts, sampling, seeds):
             finished.append(group)
             if asked and time.monotonic() - looked < LOOK_SECONDS:
                 continue
             yield from _scored(asked, 0.0)
             looked = time.monotonic()
-            if not asked:
+            if not asked or looked - bundled > BUNDLE_SECONDS:
                 ask()
+                bundled = looked
         if finished:
             ask()
         while asked:
-            yield from _scored(asked, SCORE_SECONDS)
+            yield from _scored(asked, seconds)
 
 
 def _scored(asked: list[_Bundle], seconds: float) -> Iterator[Any]:

@@ -25,7 +25,8 @@ def choose(logits: Tensor, u: Tensor, sampling: Sampling) -> tuple[Tensor, Tenso
     and top-p (at temperature 1 for greedy choice).
     """
     greedy = sampling.temperature == 0
-    log_probs = torch.log_softmax(logits.float() if greedy else logits.float() / sampling.temperature, dim=-1)
+    scaled = logits.float() if greedy or sampling.temperature == 1 else logits.float() / sampling.temperature
+    log_probs = torch.log_softmax(scaled, dim=-1)
     if greedy:
         tokens = log_probs.argmax(dim=-1)
     elif sampling.top_k == -1 and sampling.top_p == 1:

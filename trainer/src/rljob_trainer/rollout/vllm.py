@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
+from rljob_trainer.failures import GENERATING_IN_VLLM, explained
 from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths
 from rljob_trainer.rollout.tokenizer import end_token_ids
 from rljob_trainer.rollout.vllm_worker import EXTENSION
@@ -28,7 +29,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 CPU_ENVIRONMENT = {
-    "TORCHDYNAMO_DISABLE": "1",  # compiling costs 18 s at the start and needs a C++ compiler
+    "TORCHDYNAMO_DISABLE": "1",  # vLLM's sampler is compiled even so, which needs a C++ compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding gives every engine of a node the same cores
 }
 
@@ -67,7 +68,7 @@ class VllmEngine:
                 self._add(key, request, sampling)
             while waiting:
                 check_abandoned(abandoned)
-                with _as_infrastructure_error("while generating"):
+                with _in_our_terms("while generating"):
                     outputs = self._engine.step()
                 for output in outputs:
                     yield _sample(waiting.pop(output.request_id), output.outputs[0])
@@ -97,7 +98,7 @@ class VllmEngine:
         self._engine.add_request(key, TokensPrompt(prompt_token_ids=request.prompt_token_ids.tolist()), params)
 
     def _in_workers(self, method: str, *arguments: Any) -> None:
-        with _as_infrastructure_error(f"in {method}"):
+        with _in_our_terms(f"in {method}"):
             self._engine.collective_rpc(method, args=arguments)
 
     def begin_update(self, version: int) -> None:
@@ -128,7 +129,8 @@ class VllmEngine:
     def _wake(self, tag: str) -> None:
         """Once for each sleep: mapping memory that is mapped is an error."""
         if tag in self._asleep:
-            self._engine.wake_up(tags=[tag])
+            with _in_our_terms(f"to wake its {tag}"):
+                self._engine.wake_up(tags=[tag])
             self._asleep.remove(tag)
 
     def close(self) -> None:
@@ -141,10 +143,12 @@ class VllmEngine:
 
 
 @contextmanager
-def _as_infrastructure_error(where: str) -> Iterator[None]:
+def _in_our_terms(where: str) -> Iterator[None]:
+    """Raises JobError with the remedy where memory ran out, InfrastructureError for whatever else goes wrong."""
     try:
-        yield
-    except InfrastructureError:
+        with explained(GENERATING_IN_VLLM):
+            yield
+    except RLJobError:
         raise
     except Exception as error:
         raise InfrastructureError(f"vLLM failed {where}: {error}") from error
@@ -212,7 +216,7 @@ def _keep_weights_unpacked() -> None:
     """Let linear layers read their parameters at each call.
 
     vLLM's CPU layers otherwise hold repacked copies, into which load_weights cannot write. Packing did not make
-    generation of small models faster, and renewing the packed copies took four times as long.
+    generation of small models faster, and renewing the packed copies took eight times as long (bench/weight_sync.py).
     """
     from vllm import _custom_ops as operations
     from vllm.model_executor.layers import utils

@@ -51,9 +51,6 @@ class RolloutWorker:
             self._engine.sleep()
         return self._engine is not None
 
-    def policy_version(self) -> int:
-        return self.engine.policy_version
-
     def generate_groups(
         self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]]
     ) -> Iterator[Group]:

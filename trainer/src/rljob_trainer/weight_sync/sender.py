@@ -1,6 +1,5 @@
 """The trainer's side of a weight sync."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -19,7 +18,6 @@ from rljob_trainer.weight_sync.bucket import (
     TensorSlot,
     aligned,
 )
-from rljob_trainer.weight_sync.report import SyncReport
 from rljob_trainer.weight_sync.transport import Block, allocate
 
 Deliver = Callable[[BucketDescriptor], Callable[[], None]]
@@ -43,26 +41,25 @@ class WeightSender:
         self._writes = device == "cuda" or group is None or dist.get_rank(group) == 0
 
     @torch.no_grad()
-    def send(self, tensors: Iterable[tuple[str, Tensor]], version: int, deliver: Deliver) -> SyncReport:
+    def send(self, tensors: Iterable[tuple[str, Tensor]], version: int, deliver: Deliver) -> int:
         """Send all `tensors`; `deliver` is called on the group's first rank only.
 
+        Returns how many bytes this rank wrote.
         Raises what `deliver` or its wait raises; the other ranks of the group raise InfrastructureError then.
         """
-        start = time.perf_counter()
-        count = sent = 0
+        sent = 0
         delivery, rest = _Delivery(self._group, deliver), iter(tensors)
         try:
             with closing(_Buckets(self._device, self._dtype, self._bucket_bytes, writes=self._writes)) as buckets:
                 for index, (slots, block) in enumerate(buckets.pack(rest)):
                     delivery.wait()  # only then does the next round write into the other block
                     delivery.start(version, index, slots, block)
-                    count += len(slots)
-                    sent += sum(slot.nbytes for slot in slots)
+                    sent += sum(slot.nbytes for slot in slots) if self._writes else 0
                 delivery.wait()
         except InfrastructureError:
             deque(rest, maxlen=0)  # ranks of other groups go on gathering, and that takes all ranks
             raise
-        return SyncReport(count, sent, time.perf_counter() - start)
+        return sent
 
 
 class _Buckets:

@@ -10,7 +10,8 @@ To add a task, write its file and its line in TASKS.
 import difflib
 import random
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -64,19 +65,24 @@ def generate(name: str, task: Task, request: Request) -> list[Mapping[str, Any]]
     raise ValueError(f"too few examples of {name} with these arguments for split {request.split}; widen them")
 
 
-def read_synthetic(url: str, field: str) -> list[Mapping[str, Any]]:
+def read_synthetic(url: str, field: str) -> Sequence[Mapping[str, Any]]:
     """The rows that a synthetic:// URL names.
 
     Raises:
         DataError: unknown task or argument, or a value out of bounds; `field` is to blame.
     """
-    parts = urlsplit(url)
-    arguments = dict(parse_qsl(parts.query, keep_blank_values=True))
     try:
-        task, request = parse(parts.netloc, arguments)
-        return generate(parts.netloc, task, request)
+        return _generated(url)
     except ValueError as error:
         raise DataError(f"{url}: {error}", field=field) from error
+
+
+@lru_cache(maxsize=4)
+def _generated(url: str) -> tuple[Mapping[str, Any], ...]:
+    """Once in a process: a run reads them for its tokenizer, for the supervised steps and for its prompts."""
+    parts = urlsplit(url)
+    task, request = parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return tuple(generate(parts.netloc, task, request))
 
 
 def write_task(
@@ -90,7 +96,10 @@ def write_task(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
     written = []
     for split, count in (("train", rows), ("validation", validation_rows)):
         try:

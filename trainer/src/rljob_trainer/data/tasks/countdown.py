@@ -16,6 +16,7 @@ from rljob_trainer.data.tasks.base import PARAMETERS, Example
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 _ATOM = 3
+_ATTEMPTS = 10_000
 
 
 @dataclass(frozen=True, config=PARAMETERS)
@@ -32,14 +33,16 @@ class Countdown:
         return "math"
 
     def example(self, rng: random.Random) -> Example:
-        while True:
+        for _ in range(_ATTEMPTS):
             numbers = sorted(rng.randint(1, self.max_number) for _ in range(self.count))  # one prompt for each exercise
             made = self._expression(rng, rng.sample(numbers, len(numbers)))
             if made is not None and made.value.denominator == 1 and 1 <= made.value <= self.max_target:
-                break
-        target = int(made.value)
-        prompt = f"{' '.join(str(number) for number in numbers)} = {target}"
-        return Example(prompt=prompt, ground_truth={"target": target, "numbers": numbers}, response=made.text)
+                target = int(made.value)
+                prompt = f"{' '.join(str(number) for number in numbers)} = {target}"
+                return Example(prompt=prompt, ground_truth={"target": target, "numbers": numbers}, response=made.text)
+        raise ValueError(
+            f"hardly any exercise has a target up to {self.max_target}: raise maxTarget, or lower maxNumber"
+        )
 
     def _expression(self, rng: random.Random, numbers: list[int]) -> "_Expression | None":
         """Of all numbers, in this order; None where it divides by 0."""

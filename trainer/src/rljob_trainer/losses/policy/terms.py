@@ -16,18 +16,16 @@ A ratio that goes to 0 needs no bound."""
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """The T tokens of n whole responses, flat: those of response 0, then of response 1, ...
+    """T tokens of responses, flat: those of response 0, then of response 1, ...
 
     log_probs: [T], of the sampled tokens under the policy that is trained, with gradient; float32.
     old_log_probs: [T], under the policy at the start of the step; no gradient.
     advantages: [T].
-    lengths: [n], int64, tokens of each response, for losses whose ratio is of whole responses (GSPO, geo-mean).
     """
 
     log_probs: Tensor
     old_log_probs: Tensor
     advantages: Tensor
-    lengths: Tensor
 
     def ratio(self) -> Tensor:
         """pi(token) / pi_old(token), [T]."""

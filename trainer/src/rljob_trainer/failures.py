@@ -1,4 +1,4 @@
-"""What goes wrong inside a rank, in terms of the job: memory that does not suffice, and peers that are gone."""
+"""What goes wrong inside a rank or an engine, in terms of the job: not enough memory, and peers that are gone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,9 +41,21 @@ SENDING = Remedies(
     gpu=Remedy("spec.rollout.gpuMemoryUtilization", "lower it, or lower rollout.weightSync.bucketMib"),
     host=Remedy("spec.rollout.weightSync.bucketMib", "lower it, or give the ranks more memory"),
 )
+GENERATING = Remedies(
+    gpu=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens"),
+    host=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens, or give the engine more memory"),
+)
+
+GENERATING_IN_VLLM = Remedies(
+    gpu=Remedy("spec.rollout.gpuMemoryUtilization", "lower it, or lower data.maxResponseTokens or rollout.maxNumSeqs"),
+    host=GENERATING.host,
+)
 
 _HOST_ALLOCATOR = "DefaultCPUAllocator"
 """torch reports a host allocation that failed as a plain RuntimeError with this name in it."""
+
+_GPU_ALLOCATORS = ("CUDA out of memory", "CUDA Error: out of memory")
+"""So begin torch's error, which vLLM repeats as text where a worker process had it, and that of vLLM's sleep mode."""
 
 
 @contextmanager
@@ -60,7 +72,7 @@ def explained(remedies: Remedies) -> Iterator[None]:
 
 def _explanation(error: Exception, remedies: Remedies) -> RLJobError | None:
     text = str(error)
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _GPU_ALLOCATORS):
         return JobError(f"the GPU's memory did not suffice: {remedies.gpu.advice}", field=remedies.gpu.field)
     if isinstance(error, MemoryError) or _HOST_ALLOCATOR in text:
         return JobError(f"the host's memory did not suffice: {remedies.host.advice}", field=remedies.host.field)

@@ -1,0 +1,29 @@
+"""A Ray for one test module."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+TRIES = 3
+
+
+@contextmanager
+def own_ray(namespace: str) -> Iterator[None]:
+    """Connected to. Ray gives its own processes 30 s to start, which a busy machine may not have."""
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(
+                num_cpus=2, namespace=namespace, include_dashboard=False, log_to_driver=False, logging_level="error",
+                object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
+            )  # fmt: skip
+            break
+        except Exception as error:  # Ray raises no other
+            ray.shutdown()
+            if "timed out during startup" not in str(error) or not left:
+                raise
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,257 @@
+"""What reward models are sent, how their answers are read, and what becomes of servers that fail: played ones."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljob_api.v1alpha1 import RewardModel, Rewards
+from rljob_trainer.errors import InfrastructureError, JobError, RewardError
+from rljob_trainer.rewards.models.formats import Unscored, format_of
+from rljob_trainer.rewards.models.group import RewardModels
+from rljob_trainer.rewards.policy import Response
+from rljob_trainer.types import Prompt
+
+CLASSIFIER = {"name": "rm", "path": "m", "kind": "classifier"}
+JUDGE = {
+    "name": "judge", "path": "m", "kind": "generative", "promptTemplate": "{prompt} -> {response}",
+    "scorePattern": r"Score: (\S+)",
+}  # fmt: skip
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+PROMPT = Prompt("0/7", np.arange(3, dtype=np.int32), "test", {"answer": 2}, {}, "text", MESSAGES)
+
+
+def format_(**fields: Any) -> Any:
+    return format_of(RewardModel.model_validate(fields), "spec.rewards.models[0]")
+
+
+def pooled(*scores: float) -> dict[str, Any]:
+    return {"data": [{"data": base64.b64encode(np.array(scores, dtype=np.float32).tobytes()).decode()}]}
+
+
+def said(text: str | None) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}}]}
+
+
+# ---- what is sent, and what is read
+
+
+def test_a_classifier_gets_the_conversation_with_the_response_and_gives_a_logit():
+    classifier = format_(**CLASSIFIER)
+    body = classifier.request(PROMPT, "2")
+
+    assert body["messages"] == [*MESSAGES, {"role": "assistant", "content": "2"}]
+    assert (body["task"], body["use_activation"]) == ("classify", False)
+    assert classifier.score(pooled(-3.5)) == -3.5
+
+
+def test_placeholders_are_replaced_once_and_other_braces_stay():
+    template = '{prompt}|{response}|{ground_truth}|{"score": 1}|{x}'
+    body = format_(**CLASSIFIER, promptTemplate=template).request(PROMPT, "I say {ground_truth}")
+    assert body["input"] == 'Be brief.\n\n1+1?|I say {ground_truth}|{"answer": 2}|{"score": 1}|{x}'
+
+
+def test_a_judge_is_asked_in_a_message_and_its_last_score_counts():
+    judge = format_(**JUDGE)
+    body = judge.request(PROMPT, "2")
+
+    assert body["messages"] == [{"role": "user", "content": "Be brief.\n\n1+1? -> 2"}]
+    assert (body["temperature"], body["max_tokens"]) == (0, 512)
+    assert judge.score(said("Score: 1\nNo. Score: 0.25")) == 0.25
+    assert format_(**JUDGE, maxTokens=9).request(PROMPT, "2")["max_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("model", "answer", "words"),
+    [
+        (CLASSIFIER, pooled(float("nan")), "gave nan as score"),
+        (CLASSIFIER, pooled(float("-inf")), "gave -inf as score"),
+        (CLASSIFIER, pooled(1, 2), r"gave 2 scores; a classifier needs one label \(num_labels: 1\)"),
+        (CLASSIFIER, {"data": []}, r"answered {'data': \[\]}, which has no scores"),
+        (JUDGE, said("Score: inf"), "gave inf as score"),
+        (JUDGE, said("Score: high"), "gave 'high' as score, not a number"),
+        (JUDGE, said("I refuse"), "answered without a score: scorePattern is not in 'I refuse'"),
+        (JUDGE, said(None), "answered without a score: scorePattern is not in ''"),
+        (JUDGE, {"error": "x"}, "answered {'error': 'x'}, which is no chat completion"),
+    ],
+)
+def test_an_answer_without_a_finite_score_says_what_it_is(model, answer, words):
+    with pytest.raises(Unscored, match=words):
+        format_(**model).score(answer)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [("(", "is no regular expression: missing"), ("(a)(b)", "has 2 groups"), ("a", "has 0 groups")],
+)
+def test_a_pattern_that_is_none_is_refused_at_the_start(pattern, words):
+    with pytest.raises(RewardError, match=words) as error:
+        format_(**{**JUDGE, "scorePattern": pattern})
+    assert error.value.field == "spec.rewards.models[0].scorePattern"
+
+
+# ---- groups, and servers that fail
+
+
+Answer = tuple[int, Any]
+
+
+@contextmanager
+def played(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[str]:
+    """The URL of a server that answers as told. answer: of a request's body and its number, from 1."""
+    lock, count = threading.Lock(), [0]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with lock:
+                count[0] += 1
+                number = count[0]
+            status, content = answer(body, number)
+            if status == 0:
+                return  # the connection breaks off
+            sent = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def length(body: dict[str, Any], _number: int = 0) -> Answer:
+    return 200, pooled(len(body["messages"][-1]["content"]))
+
+
+@contextmanager
+def asking(url: str, on_error: str = "fail", **fields: Any) -> Iterator[RewardModels]:
+    model = {**CLASSIFIER, "timeout": "5s", "lostAfter": "60s", **fields}
+    models = RewardModels(Rewards.model_validate({"models": [model], "onError": on_error}), {"rm": url})
+    try:
+        yield models
+    finally:
+        models.close()
+
+
+def score(models: RewardModels, *texts: str) -> Any:
+    return models.submit(PROMPT, [Response(text, len(text)) for text in texts]).result(timeout=120)
+
+
+def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
+    second = {**CLASSIFIER, "name": "other", "weight": -2}
+    rewards = Rewards.model_validate({"models": [{**CLASSIFIER, "weight": 0.5}, second]})
+    with played(length) as url, played(lambda body, number: (200, pooled(1.0))) as other:
+        models = RewardModels(rewards, {"rm": url, "other": other})
+        group = score(models, "a", "abcd")
+        models.close()
+    assert group.rewards.tolist() == [0.5 - 2, 2 - 2]
+    assert {name: values.tolist() for name, values in group.components.items()} == {"rm": [1, 4], "other": [1, 1]}
+    assert (group.prompt_id, group.error, group.retries) == ("0/7", None, 0)
+
+
+@pytest.mark.parametrize(
+    "trouble", [(500, "engine is dead"), (503, ""), (429, ""), (0, ""), (200, "no json")], ids=lambda each: str(each[0])
+)
+def test_trouble_that_passes_is_waited_for_and_never_a_reward(trouble):
+    with played(lambda body, number: trouble if number <= 3 else length(body)) as url, asking(url) as models:
+        group = score(models, "abc")
+    assert group.rewards.tolist() == [3]
+    assert group.retries == 3
+
+
+def test_a_server_that_is_gone_ends_the_attempt_as_infrastructure_by_name():
+    with played(length) as url:
+        pass
+    with asking(url, timeout="1s", lostAfter="1s") as models, pytest.raises(InfrastructureError) as error:
+        score(models, "abc")
+    assert error.value.message.startswith(f"reward model rm at {url} gave no answer for 1s: ConnectError")
+
+
+def test_a_server_that_only_fails_is_infrastructure_too_whatever_on_error_says():
+    failing = played(lambda body, number: (500, "EngineDeadError"))
+    soon = {"timeout": "1s", "lostAfter": "1s"}
+    with failing as url, asking(url, "drop_group", **soon) as models, pytest.raises(InfrastructureError) as error:
+        score(models, "abc")
+    assert error.value.message.endswith("gave no answer for 1s: it answered 500: EngineDeadError")
+
+
+def test_a_server_that_hangs_is_asked_again():
+    held = threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        if number == 1:
+            held.wait(60)
+        return length(body)
+
+    with played(answer) as url, asking(url, timeout="500ms") as models:
+        group = score(models, "abc")
+        held.set()
+    assert group.rewards.tolist() == [3]
+    assert group.retries >= 1
+
+
+def bad(body: dict[str, Any], _number: int) -> Answer:
+    content = body["messages"][-1]["content"]
+    if content == "long":
+        return 400, {"message": "maximum context length is 8"}
+    return 200, pooled(float("nan") if content == "nan" else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("nan", "gave nan as score"), ("long", "refused it with 400: .*length is 8.*")]
+)
+def test_a_response_without_a_score_ends_the_job_by_name_or_its_group_alone(text, words):
+    named = f"reward rm {words}, for prompt 0/7, sample 1: '{text}'"
+    with played(bad) as url:
+        with asking(url) as models, pytest.raises(RewardError, match=f"{named}; correct it") as error:
+            score(models, "ok", text)
+        with asking(url, on_error="drop_group") as models:
+            dropped, kept = score(models, "ok", text), score(models, "ok")
+    assert error.value.field == "spec.rewards.models[0]"
+    assert np.isnan(dropped.rewards).all()
+    assert f"sample 1: '{text}'" in dropped.error
+    assert (kept.error, kept.rewards.tolist()) == (None, [1])
+
+
+@pytest.mark.parametrize("status", [404, 501, 401])
+def test_a_server_of_something_else_ends_the_job(status):
+    other = played(lambda body, number: (status, "no"))
+    with other as url, asking(url, "drop_group") as models, pytest.raises(RewardError) as error:
+        score(models, "abc")
+    assert error.value.message == f"{url}/pooling answered {status}, so it serves no such model: no"
+
+
+def test_a_model_without_a_known_server_is_named():
+    with pytest.raises(JobError, match="no server is known for rm"):
+        RewardModels(Rewards.model_validate({"models": [CLASSIFIER]}), {})
+
+
+def test_closing_ends_what_is_asked():
+    held = threading.Event()
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        held.wait(60)
+        return length(body)
+
+    with played(answer) as url:
+        with asking(url) as models:
+            future = models.submit(PROMPT, [Response("a", 1)])
+        held.set()
+        with pytest.raises(InfrastructureError, match="closed before the group was scored"):
+            future.result(timeout=60)

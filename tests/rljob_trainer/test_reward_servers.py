@@ -1,0 +1,172 @@
+"""Servers of reward models beside a run: waited for, started again, and ended with all that they started.
+
+vLLM is played by a package of its name; test_reward_models_run has the real one.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rljob_api.v1alpha1 import RewardModel
+from rljob_trainer.errors import JobError
+from rljob_trainer.local.prepare import prepare
+from rljob_trainer.local.reward_servers import Plan, RewardServers
+from tests.rljob_trainer.run_support import wait_until, write_job
+
+SERVER = """
+import http.server, os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as vLLM does while it starts
+subprocess.Popen(["sleep", "1000"])            # its engine
+print(*sys.argv[1:])
+if os.environ.get("PLAY") == "fail":
+    time.sleep(0.3)
+    print("(EngineCore pid=7) ERROR 11-22 04:00:00 [core.py:1] ValueError: no such model")
+    print("RuntimeError: Engine core initialization failed. See root cause above.")
+    sys.exit(1)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+time.sleep(0.5)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+Make = Callable[..., RewardServers]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Make]:
+    package = tmp_path / "played" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(SERVER)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()  # else the real package would be found first
+    path = os.pathsep.join(filter(None, [str(tmp_path / "played"), os.environ.get("PYTHONPATH")]))
+
+    def make(**environment: str) -> RewardServers:
+        fields = {"name": "rm", "path": "m", "kind": "classifier", "arguments": ["--dtype", "float32"]}
+        plan = Plan(RewardModel.model_validate(fields), "spec.rewards.models[0]", "/models/m", ())
+        return RewardServers([plan], {}, tmp_path, {**os.environ, "PYTHONPATH": path, **environment})
+
+    before = below()  # other tests' servers
+    yield make
+    assert set(below()) <= set(before), "nothing is left"
+
+
+def below() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_engine(servers: Make, tmp_path: Path):
+    notes: list[str] = []
+    with servers() as made:
+        made.wait(notes.append, lambda: False)
+        assert notes == [f"waiting for reward model rm (its output is in {tmp_path / 'reward-model-rm.log'})"]
+        assert "--model /models/m --served-model-name rm" in (tmp_path / "reward-model-rm.log").read_text()
+        made.mend(notes.append)
+        assert len(notes) == 1, "it runs"
+        url = made.urls["rm"]
+        next(each for each in below() if "vllm.entrypoints.openai.api_server" in each.cmdline()[:3]).kill()
+        wait_until(made._servers[0].has_ended)
+        made.mend(notes.append)
+        assert notes[1].startswith("reward model rm ended and is started again")
+        made.wait(notes.append, lambda: False)
+        assert made.urls == {"rm": url}
+
+
+def test_one_that_does_not_start_is_the_job_s_fault_in_its_own_words(servers: Make):
+    with servers(PLAY="fail") as made, pytest.raises(JobError) as error:
+        made.wait(lambda note: None, lambda: False)
+    assert error.value.field == "spec.rewards.models[0]"
+    assert error.value.message.startswith("reward model rm did not start: ValueError: no such model (more in ")
+
+
+def test_somebody_who_asks_to_stop_is_not_kept_waiting(servers: Make):
+    with servers() as made:
+        made.wait(lambda note: None, lambda: True)
+
+
+PARENT = """
+import os, signal, sys, time
+from pathlib import Path
+from rljob_trainer.local.machine import start_child
+start_child(sys.argv[2:], Path(sys.argv[1]), os.environ, orphaned=signal.SIGTERM)
+time.sleep(1000)
+"""
+
+
+def test_its_processes_end_also_when_whoever_started_them_is_killed(tmp_path: Path):
+    command = [sys.executable, "-m", "rljob_trainer.local.holder", "sh", "-c", "sleep 1001 & sleep 1002"]
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log"), *command])
+    wait_until(lambda: any("1001" in each.cmdline() for each in psutil.Process(parent.pid).children(recursive=True)))
+    started = psutil.Process(parent.pid).children(recursive=True)
+    parent.kill()
+    parent.wait()
+    _, left = psutil.wait_procs(started, timeout=60)
+    assert left == []
+
+
+SHARER = """
+import time
+from multiprocessing.shared_memory import SharedMemory
+held = SharedMemory(create=True, size=1)
+print(held.name, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_the_shared_memory_of_what_is_killed_goes_with_it():
+    holder = [sys.executable, "-m", "rljob_trainer.local.holder"]
+    ignorant = ["sh", "-c", 'trap "" TERM; "$@"; sleep 1000', "sh", sys.executable, "-c", SHARER]
+    with subprocess.Popen([*holder, *ignorant], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        segment = Path("/dev/shm") / process.stdout.readline().strip()
+        assert segment.exists()
+        process.terminate()
+        process.wait(60)
+    assert not segment.exists()
+
+
+# ---- what is planned
+
+
+def job(folder: Path, gpus: int = 1) -> Path:
+    (folder / "rm").mkdir(exist_ok=True)
+    models = [
+        {"name": "rm", "path": "rm", "kind": "classifier", "gpusPerReplica": gpus, "replicas": 2},
+        {"name": "hub", "path": "org/m", "kind": "classifier", "gpusPerReplica": 1},
+    ]
+    return write_job(folder, rewards={"functions": [], "models": models})
+
+
+def test_on_cpus_a_folder_beside_the_file_is_served_and_replicas_are_not_applied(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run = prepare(job(tmp_path), None, None, [])
+    assert [(plan.path, plan.gpus) for plan in run.servers] == [(str(tmp_path / "rm"), ()), ("org/m", ())]
+    assert run.notes == ("not applied on this machine: cluster, rewards.models[].replicas",)
+
+
+def test_gpus_are_shared_out_and_too_few_are_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
+    run = prepare(job(tmp_path, gpus=2), None, None, [])
+    assert (run.gpus, run.environment["CUDA_VISIBLE_DEVICES"]) == (2, "4,5")
+    assert [plan.gpus for plan in run.servers] == [("6", "7"), ("8",)]
+
+    elsewhere = prepare(job(tmp_path, gpus=2), None, 4, [], ["rm=http://elsewhere:8000/"])
+    assert elsewhere.running == {"rm": "http://elsewhere:8000"}
+    assert [plan.gpus for plan in elsewhere.servers] == [("8",)]
+    with pytest.raises(JobError, match="3 ranks and the reward models' 3 GPUs need 6, and 5 are present"):
+        prepare(job(tmp_path, gpus=2), None, 3, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("other=http://x", "spec.rewards.models has no 'other'"), ("rm=x:80", "write NAME=URL")]
+)
+def test_a_url_for_nobody_is_refused(tmp_path: Path, given: str, words: str):
+    with pytest.raises(JobError, match=words):
+        prepare(job(tmp_path), None, None, [], [given])

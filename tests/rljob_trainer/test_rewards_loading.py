@@ -1,0 +1,107 @@
+"""Reward code that cannot be loaded is refused at the start, with its field; and what code may do."""
+
+import textwrap
+
+import pytest
+
+from rljob_trainer.errors import RewardError
+from rljob_trainer.rewards import process as reward_process
+from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
+
+
+@pytest.fixture
+def pool_of(tmp_path):
+    with reward_pools(tmp_path) as make:
+        yield make
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "message"),
+    [
+        ("x = 1\ndef compute_score(:\n", "source", "line 2: invalid syntax: def compute_score"),
+        ("\nimport nothing_of_that_name\n", "source", "No module named 'nothing_of_that_name' \\(line 2 of"),
+        ("\n\n1 / 0\n", "source", "ZeroDivisionError: division by zero \\(line 3 of"),
+        ("def other(): pass", "function", "no function 'compute_score'; it defines other"),
+        ("compute_score = 3", "function", "no function 'compute_score'; it defines none"),
+        (
+            "def compute_score(a, b): return 1",
+            "function",
+            r"compute_score\(a, b\) cannot be called as f\(data_source=...,",
+        ),
+        ("async def compute_score(**row): return 1", "function", "compute_score is async"),
+        ("import sys; sys.exit(2)", "source", "SystemExit: 2"),
+    ],
+)
+def test_wrong_code_is_refused_at_the_start(tmp_path, source, field, message):
+    with pytest.raises(RewardError, match=message) as error:
+        load(rewards({"name": "own", "source": source}), tmp_path)
+    assert error.value.field == f"spec.rewards.functions[0].{field}"
+    (tmp_path / "r.py").write_text(source)
+    with pytest.raises(RewardError, match=message) as error:
+        load(rewards({"name": "own", "path": "r.py"}), tmp_path)
+    assert error.value.field == f"spec.rewards.functions[0].{'path' if field == 'source' else field}"
+    assert not children()
+
+
+def test_code_that_kills_its_process_while_loading_is_refused(tmp_path):
+    with pytest.raises(RewardError, match="loading the functions ended its process with exit code 5"):
+        load(rewards({"name": "own", "source": "import os; os._exit(5)"}), tmp_path)
+
+
+def test_code_that_hangs_while_loading_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_process, "LOAD_SECONDS", 0.7)
+    with pytest.raises(RewardError, match=r"did not return within 0\.7 s"):
+        load(rewards({"name": "own", "source": "import time; time.sleep(60)"}), tmp_path)
+    assert not children()
+
+
+def test_a_wrong_argument_blames_the_arguments(tmp_path):
+    with pytest.raises(RewardError) as error:
+        load(rewards({"name": "own", "source": BEHAVE, "arguments": {"second": 1}}), tmp_path)
+    assert error.value.field == "spec.rewards.functions[0].arguments"
+    assert "unexpected keyword argument 'second'" in error.value.message
+
+
+def test_a_missing_file_and_a_missing_module_are_named(tmp_path):
+    with pytest.raises(
+        RewardError, match=r"functions\[0\].path: no file .*none.py; a relative path starts at the RLJob"
+    ):
+        load(rewards({"name": "own", "path": "none.py"}), tmp_path)
+    with pytest.raises(RewardError, match=r"functions\[0\].module: no_such_module: .*No module named"):
+        load(rewards({"name": "own", "module": "no_such_module"}), tmp_path)
+
+
+def test_the_failing_functions_place_is_named(tmp_path):
+    with pytest.raises(RewardError, match=r"^spec.rewards.functions\[1\].arguments: pattern: Field required"):
+        load(rewards({"name": "a", "builtin": "exact_match"}, {"name": "b", "builtin": "regex"}), tmp_path)
+
+
+def test_a_file_may_import_its_neighbours_and_a_module_lies_beside_the_job(tmp_path, pool_of):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "neighbour.py").write_text("VALUE = 5")
+    function = "def grade(data_source, solution_str, ground_truth, extra_info=None): return VALUE"
+    (tmp_path / "sub" / "mine.py").write_text(f"from neighbour import VALUE\n{function}")
+    (tmp_path / "beside.py").write_text(f"VALUE = 7\n{function}")
+    pool = pool_of(
+        rewards(
+            {"name": "file", "path": "sub/mine.py", "function": "grade"},
+            {"name": "module", "module": "beside", "function": "grade"},
+        )
+    )
+    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [12]
+
+
+def test_code_may_define_dataclasses(pool_of):
+    source = """
+        from __future__ import annotations
+        from dataclasses import dataclass
+
+        @dataclass
+        class Parsed:
+            value: float
+
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            return Parsed(2.0).value
+    """
+    pool = pool_of(rewards({"name": "my-own", "source": textwrap.dedent(source)}))
+    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [2]

@@ -1,0 +1,246 @@
+"""Reward processes that others kill or stop, what they print, and what is left of them afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.rewards.pool import RewardPool
+from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
+
+
+@pytest.fixture
+def pool_of(tmp_path):
+    with reward_pools(tmp_path) as make:
+        yield make
+
+
+COUNT = """
+import os, pathlib, signal, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, folder=""):
+    calls = pathlib.Path(folder, "calls")
+    with calls.open("a") as file:
+        print(os.getpid(), file=file)
+    call = len(calls.read_text().splitlines())
+    if solution_str == "slow once" and call == 1:
+        time.sleep(60)
+    if solution_str == "raise":
+        raise ValueError
+    if solution_str == "exit":
+        os._exit(3)
+    if solution_str in signal.Signals.__members__:
+        os.kill(os.getpid(), signal.Signals[solution_str])
+    return 5.0
+"""
+
+
+@pytest.fixture
+def counted(pool_of, tmp_path):
+    """A pool whose function counts its calls, and the process of each call so far."""
+
+    def calls():
+        path = tmp_path / "calls"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    return pool_of(rewards({"name": "own", "source": COUNT, "arguments": {"folder": str(tmp_path)}})), calls
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_a_response_whose_process_is_killed_or_stopped_from_outside_is_scored_again(counted, sign):
+    pool, calls = counted
+    started = time.monotonic()
+    future = pool.submit(prompt(), responses("slow once", "fine"))
+    until(calls)
+    os.kill(calls()[0], sign)
+    score = future.result()
+    assert (score.rewards.tolist(), score.error, score.retries) == ([5, 5], None, 1)
+    assert len(calls()) == 3
+    assert time.monotonic() - started < 10  # of a timeout of 20 s
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("SIGKILL", 3), ("SIGTERM", 3), ("SIGSTOP", 3), ("SIGSEGV", 1)])
+def test_a_function_that_ends_its_own_process_is_blamed_in_the_end(counted, kind, expected):
+    pool, calls = counted
+    with pytest.raises(RewardError, match=f"reward own .*process.*sample 0: '{kind}'"):
+        scored(pool, prompt(), responses(kind))
+    assert len(calls()) == expected
+
+
+@pytest.mark.parametrize("kind", ["raise", "exit"])
+def test_an_error_of_the_function_is_not_tried_again(counted, kind):
+    pool, calls = counted
+    with pytest.raises(RewardError):
+        scored(pool, prompt(), responses(kind))
+    assert len(calls()) == 1
+
+
+def test_retries_are_counted_for_a_dropped_group_too(pool_of):
+    score = scored(pool_of(rewards(on_error="drop_group")), prompt(), responses("fine", "oom"))
+    assert "SIGKILL" in score.error
+    assert score.retries == 2
+
+
+def test_an_idle_process_that_was_stopped_is_replaced(pool_of):
+    pool = pool_of(rewards())
+    first = int(scored(pool, prompt(), responses("pid")).rewards[0])
+    os.kill(first, signal.SIGSTOP)
+    until(lambda: psutil.Process(first).status() == psutil.STATUS_STOPPED)
+    score = scored(pool, prompt(), responses("pid"))
+    assert (int(score.rewards[0]) != first, score.retries) == (True, 0)
+
+
+def test_a_process_killed_while_it_loads_is_started_again(tmp_path, pool_of):
+    source = f"""
+        import os, pathlib, signal
+
+        starts = pathlib.Path({str(tmp_path / "starts")!r})
+        with starts.open("a") as file:
+            file.write(".")
+        if len(starts.read_text()) < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            return 1
+    """
+    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
+    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [1]
+    with pytest.raises(RewardError, match=r"loading the functions crashed its process: SIGKILL \(out of memory\?\)"):
+        load(rewards({"name": "own", "source": "import os; os.kill(os.getpid(), 9)"}), tmp_path)
+
+
+def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_function(tmp_path):
+    program = f"""
+        from pathlib import Path
+        from rljob_api.v1alpha1 import Rewards
+        from rljob_trainer.rewards.pool import RewardPool, Response
+        from rljob_trainer.types import Prompt
+        import numpy as np, os
+        function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.0}}}}
+        rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "4s"}})
+        with RewardPool(rewards, Path(".")) as pool:
+            future = pool.submit(Prompt("0/0", np.arange(3), "t", "x", {{}}, ""), [Response("hang", 1)])
+            print("scoring", flush=True)
+            print(future.result().rewards.tolist())
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "scoring\n"
+        reward = psutil.Process(process.pid).children()[0]
+        for running in (process, reward):
+            os.kill(running.pid, signal.SIGSTOP)
+        time.sleep(4.5)
+        for stopped in (reward, process):
+            os.kill(stopped.pid, signal.SIGCONT)
+        assert process.stdout.read() == "[4.0]\n"
+
+
+# ---- output, and what is left
+
+
+def test_what_functions_print_goes_to_the_log_and_never_to_our_output(tmp_path, pool_of, capfd):
+    source = "print('loading')\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    source += "    print('scoring', solution_str)\n    return 1\n"
+    given = rewards({"name": "own", "source": source})
+    scored(pool_of(given, log=tmp_path / "log"), prompt(), responses("abc"))
+    assert (tmp_path / "log").read_text() == "loading\nscoring abc\n"
+    assert capfd.readouterr() == ("", "")
+    scored(pool_of(given), prompt(), responses("abc"))
+    assert capfd.readouterr() == ("", "loading\nscoring abc\n")
+
+
+def test_reward_processes_import_nothing_heavy(pool_of):
+    source = """
+        import sys
+
+        heavy = {"torch", "ray", "transformers", "numpy", "pydantic"} & set(sys.modules)
+
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            return len(heavy)
+    """
+    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
+    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [0]
+
+
+def test_closing_ends_a_call_and_whoever_waits_for_it(tmp_path):
+    pool = RewardPool(rewards(processes=2), tmp_path)
+    futures = [pool.submit(prompt(i), responses("hang", "deaf")) for i in range(3)]
+    time.sleep(0.3)
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 5
+    assert not children()
+    for future in futures:
+        with pytest.raises(InfrastructureError, match="closed"):
+            future.result(timeout=0)
+    with pytest.raises(InfrastructureError, match="closed"):
+        scored(pool, prompt(), responses("fine"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("reward-")]
+
+
+def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of):
+    source = f"""
+        import pathlib, subprocess
+
+        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+            child = subprocess.Popen(["sleep", "60"])
+            pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
+            child.wait()
+    """
+    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}, timeout="500ms"))
+    with pytest.raises(RewardError, match="did not return"):
+        scored(pool, prompt(), responses("x"))
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def gone(pid, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("how", ["idle", "hang", "deaf"])
+def test_reward_processes_die_with_a_killed_parent(tmp_path, how):
+    program = f"""
+        from pathlib import Path
+        from rljob_api.v1alpha1 import Rewards
+        from rljob_trainer.rewards.pool import RewardPool, Response
+        from rljob_trainer.types import Prompt
+        import numpy as np, psutil, time
+        rewards = Rewards.model_validate({{"functions": [{{"name": "own", "source": {BEHAVE!r}}}], "processes": 2}})
+        pool = RewardPool(rewards, Path("."))
+        prompt = Prompt("0/0", np.arange(3), "t", "x", {{}}, "")
+        pool.submit(prompt, [Response("sleep", 1)] * 2).result()
+        if {how!r} != "idle":
+            pool.submit(prompt, [Response({how!r}, 1)] * 2)
+            time.sleep(0.5)
+        print(*[child.pid for child in psutil.Process().children()], flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        os.kill(parent.pid, signal.SIGKILL)
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)

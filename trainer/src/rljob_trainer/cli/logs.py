@@ -1,0 +1,70 @@
+"""`rljob logs RUN`: what the drivers of a run have logged."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rljob_trainer.volume import Volume
+
+POLL_SECONDS = 0.5
+
+
+def logs(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Of this attempt; the default is the newest.", show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more, and go on with the next attempts.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are.")] = False,
+) -> None:
+    """Print what a run's drivers have logged: an event a line, such as checkpoint_saved."""
+    from rljob_trainer.errors import DataError
+    from rljob_trainer.progress.state import last_attempt
+    from rljob_trainer.volume import Volume
+
+    volume = Volume(run)
+    first = attempt or last_attempt(volume)
+    if not first:
+        raise DataError(f"no attempt has begun in {run}")
+    if not follow and not volume.log(first).exists():
+        raise DataError(f"attempt {first} has logged nothing in {run}")
+    for line in _following(volume, first) if follow else volume.log(first).open():
+        print(line.rstrip() if as_json else _readable(line), flush=follow)
+
+
+def _following(volume: "Volume", attempt: int) -> Iterator[str]:
+    """Whole lines of this attempt, then of those after it, for ever."""
+    from rljob_trainer.progress.state import last_attempt
+
+    read = 0
+    while True:
+        over = last_attempt(volume) > attempt  # asked before the file is read to its end
+        with suppress(FileNotFoundError), volume.log(attempt).open() as file:
+            file.seek(read)
+            while (line := file.readline()).endswith("\n"):
+                yield line
+                read = file.tell()
+        if over:
+            attempt, read = attempt + 1, 0
+        else:
+            time.sleep(POLL_SECONDS)
+
+
+def _readable(line: str) -> str:
+    """As a driver says it on a terminal. What is no event stays as it is."""
+    from structlog.dev import ConsoleRenderer
+
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    return ConsoleRenderer(colors=sys.stdout.isatty())(None, "", event) if isinstance(event, dict) else line.rstrip()

@@ -1,0 +1,143 @@
+"""The rollout engines of a job, replaced one by one, and the spare that stands by for the next one that is lost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.controller.workers import START_SECONDS, ActorGroup, Staff, rollout_seconds
+from rljob_trainer.hosting.roster import Worker
+from rljob_trainer.rollout.engine import EngineSettings
+from rljob_trainer.rollout.host import EngineHost
+from rljob_trainer.waiting import wait_for, wait_for_engines
+
+log = structlog.get_logger()
+
+
+class EngineGroup:
+    """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
+
+    spare: a process that has imported what an engine needs, for the place of the next one that is lost.
+    """
+
+    def __init__(self, staff: Staff, settings: EngineSettings, actors: ActorGroup) -> None:
+        self._staff, self._settings, self._actors = staff, settings, actors
+        count = staff.spec.ranks // settings.tensor_parallel_size
+        self._names = [f"engine-{number}" for number in range(count + 1)]
+        self._places = [staff.signature(settings, place) for place in range(count)]
+        self._spare_place = staff.signature(settings, "spare")
+        accepted = (*self._places, self._spare_place)
+        adopted = staff.roster.adopt(dict.fromkeys(self._names, accepted), wanted=self._places)
+        living = {worker.signature: worker for worker in adopted.values()}
+        self._spare = living.get(self._spare_place)
+        if self._spare is not None:
+            staff.pulse.watch(self._spare, vital=False)
+        self.workers = [living.get(place) or self._fill(place) for place in self._places]
+        self._adopted = set(adopted)
+        self._running: set[str] = set()
+        self._started: dict[str, Any] = {}
+        self.replaced = 0
+
+    @property
+    def running(self) -> bool:
+        return len(self._running) == len(self.workers)
+
+    def start(self) -> None:
+        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
+        begun = self._running | self._started.keys()
+        missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
+        if not missing:
+            return
+        gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
+        for index in missing:
+            size = self._settings.tensor_parallel_size
+            share = gpus[index * size : (index + 1) * size]
+            worker = self.workers[index]
+            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
+
+    def ready(self) -> None:
+        """Wait until all engines run."""
+        self.start()
+        while self._started:
+            name, started = next(iter(self._started.items()))
+            info = wait_for(started, START_SECONDS, f"{name} to start", self._staff.pulse.check)
+            log.info("engine_started", name=name, **info)
+            self._running.add(name)
+            del self._started[name]
+
+    def settle(self) -> None:
+        """Wait until engines that were taken over have finished what their former driver asked for, and lie down."""
+        seconds = rollout_seconds(self._staff.spec)
+        for worker in [worker for worker in self.workers if worker.name in self._adopted]:
+            resting = worker.call("lie_down")
+            if wait_for(resting, seconds, f"{worker.name} to finish", self._staff.pulse.check):
+                self._running.add(worker.name)
+            self._adopted.discard(worker.name)
+
+    def place(self, name: str) -> str:
+        """What that engine is for: its number, whatever its name."""
+        return next(str(index) for index, worker in enumerate(self.workers) if worker.name == name)
+
+    def replace(self, name: str) -> None:
+        """End that engine, and let the spare or another process take its place."""
+        index = next(i for i, worker in enumerate(self.workers) if worker.name == name)
+        self._staff.roster.end(self.workers[index])
+        self._running.discard(name)
+        self._adopted.discard(name)
+        self._started.pop(name, None)
+        self.workers[index] = self._fill(self._places[index])
+        self.replaced += 1
+
+    def _fill(self, place: str) -> Worker:
+        if self._spare is None or self._spare_died():
+            return self._host(place)
+        worker, self._spare = self._spare, None
+        self._staff.pulse.watch(worker)
+        worker.ask("sign", place)
+        return worker
+
+    def keep_spare(self) -> bool:
+        """Start a spare where there is none, without waiting for it. Returns False where it died in the meantime."""
+        if self._spare is not None:
+            return not self._spare_died()
+        self._spare = self._host(self._spare_place)
+        self._staff.pulse.watch(self._spare, vital=False)
+        return True
+
+    def _spare_died(self) -> bool:
+        """Forget a spare that did."""
+        if self._spare is None or not self._staff.pulse.died(self._spare.name):
+            return False
+        log.warning("spare_lost", name=self._spare.name)
+        self._staff.roster.end(self._spare)
+        self._spare = None
+        return True
+
+    def _host(self, place: str) -> Worker:
+        roster = self._staff.roster
+        name = next(name for name in self._names if name not in roster)
+        return roster.start(name, place, EngineHost, {"num_gpus": 0}, self._settings, self._staff.threads)
+
+    def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
+        """Raises what the first that failed raised."""
+        answers = [worker.call(method, *args) for worker in self.workers]
+        what = f"the rollout engines to {method.replace('_', ' ')}"
+        return list(wait_for(answers, seconds, what, self._staff.pulse.check))
+
+    def finish_update(self, seconds: float, *calls: tuple[Any, ...]) -> list[Any]:
+        """The engines' part of a weight update: calls, (method, *arguments) each, without a pause in between.
+
+        seconds: deadline of each call. Returns the last one's answers. Raises EngineLost for an engine that fails.
+        """
+        asked = [(method, [(worker, worker.call(method, *args)) for worker in self.workers]) for method, *args in calls]
+        last: list[Any] = []
+        for method, answers in asked:
+            last = wait_for_engines(answers, seconds, method.replace("_", " "), self._staff.pulse.check)
+        return last
+
+
+def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:
+    """The engines that a sync group feeds: those that live on its ranks' devices."""
+    size = spec.rollout.tensor_parallel_size
+    return [engine for i, engine in enumerate(engines) if i * size in group]

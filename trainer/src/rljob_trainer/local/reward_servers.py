@@ -1,0 +1,154 @@
+"""Servers of reward models beside a run: vLLM processes that live as long as `rljob run` does.
+
+    start ──> /health answers ──> drivers ask them ──> the run ends, and they with it
+                   │                  └── one that ends is started again; drivers wait for it meanwhile
+                   └── one that ends before: the job is wrong, and its output says why
+
+Servers that run already (--reward-model NAME=URL) are only asked whether they are there.
+"""
+
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Self
+from urllib.request import ProxyHandler, build_opener
+
+from rljob_api import reward_server
+from rljob_api.v1alpha1 import RewardModel
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, last_error, start_child
+
+START_SECONDS = 3600.0
+"""How long a server may take until it is ready: it may have to fetch its model."""
+
+LOOK_SECONDS = 0.5
+HEALTH_SECONDS = 5.0
+
+_LOOPBACK = "127.0.0.1"
+_HOLDER = (*MODULE, "rljob_trainer.local.holder")
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A server to start. field: the model's place in the spec. path: of the model. gpus: devices; empty for CPUs."""
+
+    model: RewardModel
+    field: str
+    path: str
+    gpus: tuple[str, ...]
+
+
+class RewardServers:
+    """plans: of those to start. running: URLs of those that run already, by name. logs: folder for their output."""
+
+    def __init__(
+        self, plans: Sequence[Plan], running: Mapping[str, str], logs: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._servers = [_Server(plan, logs / f"reward-model-{plan.model.name}.log", environment) for plan in plans]
+        self.urls = {**running, **{server.plan.model.name: server.url for server in self._servers}}
+        self._running = dict(running)
+
+    def __enter__(self) -> Self:
+        for server in self._servers:
+            server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for server in self._servers:
+            server.end()
+
+    def wait(self, note: Note, stopped: Callable[[], bool]) -> None:
+        """Until all are ready, or somebody asks to stop. One that was ready and hangs is started again.
+
+        Raises JobError where one ends before it is ready, InfrastructureError where one is not within START_SECONDS.
+        """
+        for server in self._servers:
+            server.revive()
+        missing, deadline = self._missing(), time.monotonic() + START_SECONDS
+        if missing:
+            note(f"waiting for {', '.join(map(self._described, missing))}")
+        while missing and not stopped():
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"waited {START_SECONDS:.0f} s for reward models: {', '.join(missing)}")
+            for server in self._servers:
+                server.check()
+            time.sleep(LOOK_SECONDS)
+            missing = self._missing()
+        for server in self._servers:
+            server.was_ready = server.was_ready or not missing
+
+    def mend(self, note: Note) -> None:
+        """Start those that have ended again."""
+        for server in self._servers:
+            if server.has_ended():
+                note(f"reward model {server.plan.model.name} ended and is started again: {last_error(server.log)}")
+                server.end()
+                server.start()
+
+    def _missing(self) -> list[str]:
+        return [name for name, url in self.urls.items() if not _is_healthy(url)]
+
+    def _described(self, name: str) -> str:
+        logs = {server.plan.model.name: server.log for server in self._servers}
+        where = f"its output is in {logs[name]}" if name in logs else f"at {self._running[name]}"
+        return f"reward model {name} ({where})"
+
+
+class _Server:
+    """One vLLM process. Its port stays the same, so drivers find it again."""
+
+    def __init__(self, plan: Plan, log: Path, environment: Mapping[str, str]) -> None:
+        self.plan, self.log, self.was_ready = plan, log, False
+        self._port = _free_port()
+        self.url = f"http://{_LOOPBACK}:{self._port}"
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(plan.gpus)} if plan.gpus else {}
+        self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices}
+        self._child: Child | None = None
+
+    def start(self) -> None:
+        plan = self.plan
+        command = reward_server.command(sys.executable, plan.model, plan.path, _LOOPBACK, self._port, len(plan.gpus))
+        # SIGTERM, not SIGKILL, when we die: the holder then ends vLLM's processes.
+        self._child = start_child([*_HOLDER, *command], self.log, self._environment, orphaned=signal.SIGTERM)
+
+    def has_ended(self) -> bool:
+        return self._child is not None and self._child.poll() is not None
+
+    def check(self) -> None:
+        """Raises JobError where it has ended without ever having been ready."""
+        if self.has_ended() and not self.was_ready:
+            message = f"reward model {self.plan.model.name} did not start: {last_error(self.log)} (more in {self.log})"
+            raise JobError(message, field=self.plan.field)
+
+    def revive(self) -> None:
+        if self.was_ready and not _is_healthy(self.url):
+            self.end()
+            self.start()
+
+    def end(self) -> None:
+        if self._child is not None:
+            end_child(self._child)
+            end_session(self._child.pid)
+            self._child = None
+
+
+def _is_healthy(url: str) -> bool:
+    ask = build_opener(ProxyHandler({})).open
+    try:
+        with ask(f"{url}{reward_server.HEALTH}", timeout=HEALTH_SECONDS):
+            return True
+    except (OSError, HTTPException):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind((_LOOPBACK, 0))
+        return int(taken.getsockname()[1])

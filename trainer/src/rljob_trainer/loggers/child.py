@@ -1,0 +1,54 @@
+"""A tracker's process: python -m rljob_trainer.loggers.child MODULE:CLASS. Its standard input says what to do, pickled:
+
+RunInfo              first
+(step, metrics)      each step
+"done"               the Status, last; without it the driver died, and the tracker's own run stays unfinished
+"""
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from rljob_trainer.loggers.protocol import Logger
+
+
+def main() -> None:
+    code = 0
+    try:
+        serve(_load(sys.argv[1]), _messages(sys.stdin.buffer))
+    except Exception:  # noqa: BLE001 - a tracker is somebody else's code; our parent reads the last line
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    os._exit(code)  # exit handlers of trackers wait for the network, some of them for ever
+
+
+def serve(logger: Logger, messages: Iterator[Any]) -> None:
+    logger.start(next(messages))
+    for message in messages:
+        if isinstance(message, tuple):
+            logger.log(*message)
+        else:
+            logger.finish(message)
+
+
+def _load(target: str) -> Logger:
+    module, name = target.split(":")
+    logger: Logger = getattr(import_module(module), name)()
+    return logger
+
+
+def _messages(file: BinaryIO) -> Iterator[Any]:
+    while True:
+        try:
+            yield pickle.load(file)
+        except EOFError:
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The server of one reward model, asked until it answers: trouble on the way is never a reward.
+
+200                         an answer, with or without a score
+400, 413, 422               it does not take this text, as one that is too long: Unscored
+408, 429, 5xx, no answer    sent again, after a wait, for at most lostAfter: then InfrastructureError
+501, any other              RewardError: this server has no such model
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import structlog
+
+from rljob_api.durations import parse_duration
+from rljob_api.v1alpha1 import RewardModel
+from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
+from rljob_trainer.rewards.policy import Component
+from rljob_trainer.types import Prompt
+
+log = structlog.get_logger()
+
+CONCURRENCY = 64
+"""Requests at once for each server: vLLM makes batches of those that it has."""
+
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+"""Seconds between two tries; the wait doubles."""
+
+CONNECT_SECONDS = 5.0
+
+_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+_BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_SHOWN = 300
+
+
+class _Again(Exception):
+    """Worth another try, and why."""
+
+
+class ModelClient:
+    """Scores of one model. url: of its server. field: its place in the spec. Use it in one event loop.
+
+    Raises RewardError for a pattern that is none.
+    """
+
+    def __init__(self, model: RewardModel, url: str, field: str) -> None:
+        self.component, self.weight = Component(model.name, field), model.weight
+        self._url, self._lost_after = url, model.lost_after
+        self._format: Format = format_of(model, field)
+        self._room = asyncio.Semaphore(CONCURRENCY * model.replicas)
+        timeout = httpx.Timeout(parse_duration(model.timeout), connect=CONNECT_SECONDS, pool=None)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
+
+    async def score(self, prompt: Prompt, response: str) -> tuple[float, int]:
+        """The score of one response, and how often it had to be asked for again.
+
+        Raises Unscored where the answer has none, InfrastructureError where there is no answer within lostAfter, and
+        RewardError where the server is no such server.
+        """
+        body = self._format.request(prompt, response)
+        async with self._room:
+            answer, tries = await self._ask(body)
+        return self._format.score(answer), tries - 1
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, body: dict[str, Any]) -> tuple[Any, int]:
+        wait, tries, why = FIRST_WAIT, 0, "no answer"
+        try:
+            async with asyncio.timeout(parse_duration(self._lost_after)):
+                while True:
+                    tries += 1
+                    try:
+                        return await self._try(body), tries
+                    except _Again as again:
+                        why = str(again)
+                    log.warning(
+                        "reward_model_asked_again", model=self.component.name, reason=why, tries=tries, again_in=wait
+                    )
+                    await asyncio.sleep(wait)
+                    wait = min(2 * wait, LONGEST_WAIT)
+        except TimeoutError:
+            message = f"reward model {self.component.name} at {self._url} gave no answer for {self._lost_after}: {why}"
+            raise InfrastructureError(message) from None
+
+    async def _try(self, body: dict[str, Any]) -> Any:
+        try:
+            answer = await self._http.post(self._format.path, json=body)
+        except httpx.TransportError as error:
+            raise _Again(f"{type(error).__name__} {error}".strip()) from error
+        status, words = answer.status_code, answer.text[:_SHOWN]
+        if status in _REFUSED:
+            raise Unscored(f"refused it with {status}: {words}")
+        if status in _BUSY or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED):
+            raise _Again(f"it answered {status}: {words}")
+        if status != HTTPStatus.OK:
+            message = f"{self._url}{self._format.path} answered {status}, so it serves no such model: {words}"
+            raise RewardError(message, field=self.component.field)
+        try:
+            return answer.json()
+        except ValueError as error:
+            raise _Again(f"its answer is no JSON: {words}") from error

@@ -1,0 +1,104 @@
+"""All reward models of a job: groups in, scores out, from an event loop in a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.rewards.models.client import ModelClient
+from rljob_trainer.rewards.models.formats import Unscored
+from rljob_trainer.rewards.policy import Response, without_score
+from rljob_trainer.types import Floats, GroupScore, Prompt
+
+
+class _WithoutScore(Exception):
+    """A response has no score, so its group is left out."""
+
+    def __init__(self, score: GroupScore) -> None:
+        super().__init__(score.error)
+        self.score = score
+
+
+class RewardModels:
+    """The clients of rewards.models. urls: of their servers, by name.
+
+    Raises:
+        RewardError: a scorePattern is none.
+        JobError: nobody said where a model's server is.
+    """
+
+    def __init__(self, rewards: Rewards, urls: Mapping[str, str]) -> None:
+        self._rewards = rewards
+        missing = [model.name for model in rewards.models if model.name not in urls]
+        if missing:
+            raise JobError(f"no server is known for {', '.join(missing)}", field="spec.rewards.models")
+        self._clients = [
+            ModelClient(model, urls[model.name], f"spec.rewards.models[{i}]") for i, model in enumerate(rewards.models)
+        ]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reward-models", daemon=True)
+        self._thread.start()
+
+    def submit(self, prompt: Prompt, responses: Sequence[Response]) -> "Future[GroupScore]":
+        """Score a group, without waiting: the weighted sum for each response, and each model's own score.
+
+        Safe from many threads at once. The future raises:
+            RewardError: an answer has no score, and rewards.onError is fail (drop_group sets GroupScore.error instead);
+                or a server is none of a reward model.
+            InfrastructureError: a server did not answer within lostAfter.
+        """
+        return self._run(self._score(prompt, responses))
+
+    def close(self) -> None:
+        """Stop asking; what was asked for fails."""
+        self._run(self._close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _score(self, prompt: Prompt, responses: Sequence[Response]) -> GroupScore:
+        asked = [(client, index) for client in self._clients for index in range(len(responses))]
+        tasks = [asyncio.create_task(self._one(client, prompt, responses, index)) for client, index in asked]
+        try:
+            results = await asyncio.gather(*tasks)
+        except _WithoutScore as error:
+            return error.score
+        except asyncio.CancelledError:
+            raise InfrastructureError("reward models were closed before the group was scored") from None
+        finally:
+            for task in tasks:
+                task.cancel()
+        scores = np.array([score for score, _ in results]).reshape(len(self._clients), len(responses))
+        weights = np.array([client.weight for client in self._clients])
+        components: dict[str, Floats] = {
+            client.component.name: values.astype(np.float32)
+            for client, values in zip(self._clients, scores, strict=True)
+        }
+        retries = sum(again for _, again in results)
+        return GroupScore(prompt.id, (weights @ scores).astype(np.float32), components, retries=retries)
+
+    async def _one(
+        self, client: ModelClient, prompt: Prompt, responses: Sequence[Response], index: int
+    ) -> tuple[float, int]:
+        try:
+            return await client.score(prompt, responses[index].text)
+        except Unscored as error:
+            score = without_score(self._rewards, client.component, str(error), prompt, responses, index)
+            raise _WithoutScore(score) from error
+
+    async def _close(self) -> None:
+        me = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not me]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for client in self._clients:
+            await client.close()

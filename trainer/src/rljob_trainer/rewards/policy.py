@@ -1,0 +1,56 @@
+"""What functions and models share: the response as both see it, the sum of both, and a response that has no score."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.errors import RewardError
+from rljob_trainer.types import Floats, GroupScore, Prompt
+
+_EXCERPT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response as rewards see it. tokens and truncated reach functions in extra_info."""
+
+    text: str
+    tokens: int
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One of the rewards that are summed up. field: its place in the spec ("spec.rewards.functions[0]")."""
+
+    name: str
+    field: str
+
+
+def without_score(
+    rewards: Rewards, component: Component, reason: str, prompt: Prompt, responses: Sequence[Response], index: int
+) -> GroupScore:
+    """Of a group whose response `index` has no score: rewards.onError decides.
+
+    Raises RewardError naming the sample, unless the group is to be left out.
+    """
+    text = responses[index].text
+    excerpt = repr(text[:_EXCERPT]) + ("..." if len(text) > _EXCERPT else "")
+    message = f"reward {component.name} {reason}, for prompt {prompt.id}, sample {index}: {excerpt}"
+    if rewards.on_error == "fail":
+        raise RewardError(f"{message}; correct it, or set rewards.onError: drop_group", field=component.field)
+    nothing = np.full(len(responses), np.nan, dtype=np.float32)
+    return GroupScore(prompt.id, nothing, {}, message)
+
+
+def summed(parts: Sequence[GroupScore]) -> GroupScore:
+    """One group's scores by functions and by models together; left out where one part is."""
+    retries = sum(part.retries for part in parts)
+    for part in parts:
+        if part.error is not None:
+            return replace(part, retries=retries)
+    rewards: Floats = np.stack([part.rewards for part in parts]).sum(axis=0, dtype=np.float32)
+    components = {name: values for part in parts for name, values in part.components.items()}
+    return GroupScore(parts[0].prompt_id, rewards, components, retries=retries)
