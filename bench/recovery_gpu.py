@@ -231,7 +231,7 @@ def _phases(*columns: Sequence[Line]) -> list[list[str]]:
 
 def fault_part(struck: Sequence[Struck]) -> list[str]:
     rows = [
-        [f"{each.fault.kind}, {each.phase}", str(each.step), f"{each.next_update:.1f}", f"{each.next_step:.1f}",
+        [f"{each.fault.kind}, {each.fault.phase}", str(each.step), f"{each.next_update:.1f}", f"{each.next_step:.1f}",
          str(each.repeated), str(each.journaled)]
         for each in struck
     ]  # fmt: skip

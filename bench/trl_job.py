@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
-from trl import GRPOConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
@@ -18,7 +20,19 @@ Reward = Callable[[str, Any], float]
 _LOSS_TYPES = {"sequence_mean": "grpo", "token_mean": "dapo", "dr_grpo": "dr_grpo"}
 
 
-def grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
+def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> GRPOTrainer:
+    """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
+    return GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        _reward_functions(spec),
+        args=_grpo_config(spec, model.with_suffix(".trl")),
+        train_dataset=rows(spec.data.train),
+        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
+        callbacks=[callback],
+    )
+
+
+def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
     """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
 
     Raises ValueError for another algorithm than GRPO, or several updates a step.
@@ -52,7 +66,7 @@ def grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
         gradient_checkpointing=actor.gradient_checkpointing,
         bf16=False,
         use_cpu=not gpu,
-        optim="adamw_torch_fused" if gpu else "adamw_torch",
+        optim="adamw_torch_fused",
         save_strategy="no",
         report_to=[],
         logging_steps=1,
@@ -76,7 +90,7 @@ def rewards(spec: ResolvedSpec) -> list[Reward]:
     return [build(str(each.builtin), each.arguments) for each in spec.rewards.functions]
 
 
-def reward_functions(spec: ResolvedSpec) -> list[Callable[..., list[float]]]:
+def _reward_functions(spec: ResolvedSpec) -> list[Callable[..., list[float]]]:
     """The same with the signature that GRPOTrainer calls."""
 
     def score_with(reward: Reward) -> Callable[..., list[float]]:

@@ -39,8 +39,8 @@ def main() -> None:
     work = missing(chosen, read(file), commits)
     print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
     failures = Campaign(options, commits, work).run()
-    write_page(read(file), options.output)
-    print(f"wrote {options.output / 'learning.md'}")
+    written = write_page(read(file), options.output)
+    print(f"wrote {options.output / 'learning.md'}" if written else "no run is finished yet, so there is no page")
     if failures:
         sys.exit("\n".join(failures))
 

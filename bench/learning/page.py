@@ -24,17 +24,18 @@ responses to 256 prompts that training never sees, after the supervised steps (s
 The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
 
 
-def write_page(results: Iterable[Result], folder: Path) -> None:
+def write_page(results: Iterable[Result], folder: Path) -> bool:
+    """Returns False, and writes nothing, where no run is finished."""
     last = newest(results)
     known = arms({task.name: reward_functions(task.example) for task in TASKS})
     found = [
         (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
     ]
     found = [(arm, runs) for arm, runs in found if runs]
-    if not found:
-        return
-    figure(found).savefig(folder / "learning.png", dpi=120)
-    (folder / "learning.md").write_text("\n\n".join(_parts(found)) + "\n")
+    if found:
+        figure(found).savefig(folder / "learning.png", dpi=120)
+        (folder / "learning.md").write_text("\n\n".join(_parts(found)) + "\n")
+    return bool(found)
 
 
 def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:

@@ -24,6 +24,9 @@ CODE = (
 )
 """What decides a result, besides the task's example; a commit to anything else leaves results valid."""
 
+CHANGED = "+"
+"""Ends the commit of results whose files differed from it."""
+
 LAST = 10
 """RL steps that the closing numbers are means of."""
 
@@ -113,8 +116,15 @@ def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
 
 
 def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str, str]) -> list[tuple[Arm, int]]:
-    """(arm, seed) without a result of its task's commit, the first seed of every arm before the second of any."""
-    done = {(result.task, result.arm, result.seed, result.commit) for result in results}
+    """(arm, seed) without a result of its task's commit, the first seed of every arm before the second of any.
+
+    Results of changed files never count: the next change has the same name.
+    """
+    done = {
+        (result.task, result.arm, result.seed, result.commit)
+        for result in results
+        if not result.commit.endswith(CHANGED)
+    }
     wanted = [
         (arm, seed)
         for arm in arms
@@ -125,10 +135,12 @@ def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str
 
 
 def code_commit(task: Task) -> str:
-    """The last commit that changed what decides the task's results, with a + where files differ from it."""
+    """The last commit that changed what decides the results, with CHANGED after it where files differ from it."""
     paths = (*CODE, str(task.example.parent.relative_to(ROOT)))
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    return git("log", "-1", "--format=%h", "--", *paths) + ("+" if git("status", "--porcelain", "--", *paths) else "")
+    return git("log", "-1", "--format=%h", "--", *paths) + (
+        CHANGED if git("status", "--porcelain", "--", *paths) else ""
+    )

@@ -8,13 +8,12 @@ It writes lines with our metrics' names: the mean reward of each step, and the g
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOTrainer
+from transformers import AutoTokenizer, TrainerCallback
 
-from bench.trl_job import grpo_config, reward_functions, rewards, rows
+from bench.trl_job import grpo_trainer, rewards, rows
 from rljob_api import ResolvedSpec
 from rljob_trainer.progress import names
 
@@ -22,24 +21,16 @@ from rljob_trainer.progress import names
 def main() -> None:
     spec = ResolvedSpec.model_validate_json(Path(sys.argv[1]).read_text())
     folder = Path(sys.argv[2])
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     with Path(sys.argv[3]).open("w") as output:
-        trainer = GRPOTrainer(
-            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            reward_functions(spec),
-            args=grpo_config(spec, folder.with_suffix(".trl")),
-            train_dataset=rows(spec.data.train),
-            processing_class=tokenizer,
-            callbacks=[Recorder(spec, tokenizer, output)],
-        )
-        trainer.train()
+        grpo_trainer(spec, folder, Recorder(spec, folder, output)).train()
 
 
 class Recorder(TrainerCallback):
     """Writes the mean reward of every step, and validates greedily when the job would."""
 
-    def __init__(self, spec: ResolvedSpec, tokenizer: Any, output: Any) -> None:
-        self._spec, self._tokenizer, self._output = spec, tokenizer, output
+    def __init__(self, spec: ResolvedSpec, model: Path, output: TextIO) -> None:
+        self._spec, self._output = spec, output
+        self._tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
         self._validation = list(rows(spec.data.validation))
 
     def on_train_begin(self, _args: Any, _state: Any, _control: Any, model: Any = None, **_: Any) -> None:

@@ -1,41 +1,30 @@
 """Steps of TRL's GRPOTrainer:  python -m bench.step.trl_steps SPEC.json MODEL LINES.jsonl
 
-It writes {"step", "time", "tokens", <TRL's own profile>} at the end of each step.
+It writes {"step", "time", "length"} at the end of each step.
 """
 
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOTrainer
+from transformers import TrainerCallback
 
-from bench.trl_job import grpo_config, reward_functions, rows
+from bench.trl_job import grpo_trainer
 from rljob_api import ResolvedSpec
 
 
 def main() -> None:
     spec = ResolvedSpec.model_validate_json(Path(sys.argv[1]).read_text())
-    folder = Path(sys.argv[2])
     with Path(sys.argv[3]).open("w") as output:
-        trainer = GRPOTrainer(
-            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            reward_functions(spec),
-            args=grpo_config(spec, folder.with_suffix(".trl")),
-            train_dataset=rows(spec.data.train),
-            processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-            callbacks=[Clock(output)],
-        )
-        trainer.train()
+        grpo_trainer(spec, Path(sys.argv[2]), Clock(output)).train()
 
 
 class Clock(TrainerCallback):
     """Writes when each step was logged, which is its end."""
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output: TextIO) -> None:
         self._output = output
 
     def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:

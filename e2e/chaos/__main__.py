@@ -13,7 +13,7 @@ from pathlib import Path
 
 from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
-from e2e.chaos.report import Campaign, table
+from e2e.chaos.report import Campaign, goals, table
 from e2e.chaos.report import draw as draw_picture
 from e2e.chaos.trial import Trial, disturbed, undisturbed, write_job
 
@@ -46,17 +46,17 @@ def run_campaign(
     job: Job, faults: int, dice: random.Random, folder: Path, say: Callable[[str], None]
 ) -> tuple[Campaign, list[str]]:
     """Undisturbed runs, then disturbed ones until `faults` have struck. Returns also what went wrong."""
-    file = write_job(folder / "job.yaml", job.document())
+    files = [write_job(folder / f"seed-{seed}.yaml", job.document(seed=seed)) for seed in job.seeds]
     calm = []
-    for number in range(job.calm_runs):
-        say(f"{job.name}: undisturbed run {number + 1}")
-        calm.append(undisturbed(file, folder / f"calm-{number + 1}"))
+    for file in files:
+        say(f"{job.name}: undisturbed run, {file.stem}")
+        calm.append(undisturbed(file, folder / f"calm-{file.stem}", ranks=job.ranks))
     trials: list[Trial] = []
-    wrong = [f"{job.name}: an undisturbed run ended with {each.code}" for each in calm if each.code]
+    wrong = [problem for each in calm for problem in _unfinished(job, each)]
     while not wrong and (left := faults - sum(len(trial.struck) for trial in trials)) > 0:
         directory = folder / f"trial-{len(trials) + 1}"
         drawn = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
-        trials.append(disturbed(file, directory, drawn, dice, say))
+        trials.append(disturbed(files[0], directory, drawn, dice, say, ranks=job.ranks))
         wrong += _judge(job, calm, trials[-1])
     verdict = f"{job.promise} in all {len(trials)} runs." if not wrong else f"{'; '.join(wrong)}."
     return Campaign(job.title, calm, trials, verdict), wrong
@@ -65,29 +65,37 @@ def run_campaign(
 def _judge(job: Job, calm: list[Trial], trial: Trial) -> list[str]:
     """What is wrong with a disturbed run."""
     name = f"{job.name}/{trial.directory.name}"
-    if trial.code:
-        return [f"{name} ended with {trial.code}: {trial.output.strip().splitlines()[-1]}"]
+    if problems := _unfinished(job, trial):
+        return problems
     steps = [line["step"] for line in trial.history]
     if steps != [line["step"] for line in calm[0].history]:
         return [f"{name} has steps {steps}"]
-    return [f"{name}: {problem}" for problem in job.compare(calm, trial)]
+    return [f"{name}: {problem}" for problem in job.problems(calm, trial)]
+
+
+def _unfinished(job: Job, trial: Trial) -> list[str]:
+    name = f"{job.name}/{trial.directory.name}"
+    if trial.code:
+        return [f"{name} ended with {trial.code}: {trial.output.strip().splitlines()[-1]}"]
+    return [f"{name} left {each} behind" for each in trial.left]
 
 
 def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draw_picture(campaigns, folder / "recovery.png")
     struck = sum(len(each.struck) for each in campaigns)
+    in_phase = sum(each.in_phase for campaign in campaigns for each in campaign.struck)
     about = (
         f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults."
-        " Each strikes one process of a run in a chosen phase of a step; a stopped process is continued after up to"
-        " 12 s or never, and `recovery.hangAfter` is 5s (a stopped GCS or raylet is missed after 10 s). Groups are"
-        " scored while others roll out. Times start at the signal, also where steps go on until the process is missed."
-        " ETTR of a job: seconds of an undisturbed run over those of a disturbed one, from the first step to the end,"
-        " with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes, by its mean time to the"
-        " next new step."
+        f" Each strikes one process of a run in a phase that was drawn (for {in_phase} of them it came within 30 s; the"
+        " others struck then). A stopped process is continued after up to 12 s or never; `recovery.hangAfter` is 5s (a"
+        " stopped GCS or raylet is missed after 10 s). Times start at the signal, also where steps go on until the"
+        " process is missed. ETTR of a job: seconds of an undisturbed run over those of a disturbed one, from the first"
+        " RL step to the end, with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes, by its"
+        " mean time to the next new step."
     )
     picture = "![Seconds to the next optimizer step](recovery.png)"
-    parts = ["# Recovery from faults on one machine", about, picture]
+    parts = ["# Recovery from faults on one machine", about, picture, "## Goals", goals(campaigns)]
     for campaign in campaigns:
         ratio = f"ETTR {campaign.effective_time_ratio:.2f}."
         parts += [f"## {campaign.title}", f"{campaign.verdict} {ratio}", table(campaign)]

@@ -7,8 +7,8 @@ from typing import Literal
 
 import psutil
 
-Kind = Literal["driver", "rank", "engine", "scorer", "reward process", "gcs", "raylet"]
-Phase = Literal["rollout", "advantage", "update", "sync", "saving", "any"]
+Kind = Literal["driver", "rank", "engine", "scorer", "reward process", "ray head", "gcs", "raylet"]
+Phase = Literal["rollout", "scoring", "advantage", "update", "sync", "saving", "any"]
 
 _TITLES: dict[Kind, str] = {
     "driver": "rljob_trainer.cli driver",
@@ -16,16 +16,17 @@ _TITLES: dict[Kind, str] = {
     "engine": "ray::EngineHost",
     "scorer": "ray::RewardHost",
     "reward process": "rljob_trainer.rewards.child",
+    "ray head": "rljob_trainer.local.ray_head",
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",
 }
 """What the command lines of a run's processes contain."""
 
 KINDS: tuple[Kind, ...] = tuple(_TITLES)
-PHASES: tuple[Phase, ...] = ("rollout", "advantage", "update", "sync", "saving", "any")
+PHASES: tuple[Phase, ...] = ("rollout", "scoring", "advantage", "update", "sync", "saving", "any")
 
-_WEIGHTS = (3, 3, 3, 2, 3, 1, 1)
-"""How often each kind is hit: the last two cost a new Ray each time."""
+_WEIGHTS = (3, 3, 3, 2, 3, 0.5, 1, 1)
+"""How often each kind is hit: the last three cost a new Ray each time."""
 
 STOPPED_SHARE = 0.3
 

@@ -4,32 +4,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from e2e.chaos.traces import MARK_VARIABLE
 from e2e.chaos.trial import Trial
 from e2e.chaos.weights import differing
 
+SUPERVISED_STEPS = 40
 STEPS = 60
-LAST = 20
-"""Steps over which rewards are compared."""
+FIRST, LAST = slice(3), slice(-20, None)
+"""Steps whose rewards show what a run began with, and what it has learnt."""
 
-BAND = 0.1
-"""How far a mean reward may lie outside the range of the undisturbed runs: sampling differs, learning may not."""
+REWARD = f"""
+import os, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    mark = os.environ["{MARK_VARIABLE}"]
+    open(mark, "w").close()
+    time.sleep(0.002)
+    right = sum(one == other for one, other in zip(solution_str, ground_truth))
+    os.unlink(mark)
+    return right / max(len(solution_str), len(ground_truth))
+"""
+"""The share of letters in their places. It leaves a mark while it is called, and takes long enough to be struck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """share: of all faults. calm_runs: undisturbed runs. compare: what is wrong with a disturbed run, if anything."""
+    """share: of all faults. seeds: of the undisturbed runs; disturbed ones have the first.
+
+    problems: what is wrong with disturbed runs beside undisturbed ones, if anything.
+    """
 
     name: str
     title: str
     rollout: dict[str, Any]
     share: float
-    calm_runs: int
-    compare: Callable[[Sequence[Trial], Trial], list[str]]
     promise: str
+    problems: Callable[[Sequence[Trial], Trial], list[str]]
+    seeds: tuple[int, ...] = (0,)
+    ranks: int = 1
     steps: int = STEPS
 
-    def document(self, steps: int | None = None) -> dict[str, Any]:
-        """The RLJob."""
+    def document(self, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
+        """The RLJob. seed: of prompts and sampling; the weights begin alike."""
         return {
             "apiVersion": "rljob.dev/v1alpha1",
             "kind": "RLJob",
@@ -41,14 +57,13 @@ class Job:
                     "maxPromptTokens": 16,
                     "maxResponseTokens": 12,
                     "promptsPerStep": 8,
+                    "seed": seed,
                 },
+                "sft": {"steps": SUPERVISED_STEPS, "learningRate": 2.0e-3},  # or rewards would hardly rise
                 "algorithm": {"preset": "grpo"},
-                "rollout": {"samplesPerPrompt": 8, **self.rollout},
+                "rollout": {"samplesPerPrompt": 8, "seed": seed, **self.rollout},
                 "actor": {"learningRate": 5.0e-4, "miniBatchSize": 4, "gradientCheckpointing": False},
-                "rewards": {
-                    "functions": [{"name": "letters", "builtin": "similarity", "arguments": {"method": "positions"}}],
-                    "processes": 1,
-                },
+                "rewards": {"functions": [{"name": "letters", "source": REWARD}], "processes": 1},
                 "training": {"steps": steps or self.steps},
                 "checkpoint": {"everySteps": 5},
                 "recovery": {"hangAfter": "5s", "maxRestarts": 50, "backoff": {"initial": "100ms", "max": "1s"}},
@@ -57,24 +72,42 @@ class Job:
         }
 
 
-def same_weights(calm: Sequence[Trial], trial: Trial) -> list[str]:
+def different_weights(calm: Sequence[Trial], trial: Trial) -> list[str]:
     names = differing(calm[0].directory, trial.directory)
     return [f"{len(names)} parameters differ from the undisturbed run's, {names[0]} for one"] if names else []
 
 
-def same_rewards(calm: Sequence[Trial], trial: Trial) -> list[str]:
-    band = [each.rewards(LAST) for each in calm]
-    mean = trial.rewards(LAST)
-    if min(band) - BAND <= mean <= max(band) + BAND:
-        return []
-    return [f"mean reward {mean:.3f} outside {min(band) - BAND:.3f} .. {max(band) + BAND:.3f}"]
+def band(calm: Sequence[Trial]) -> tuple[float, float]:
+    """Rewards of the last steps, undisturbed: from the lowest to the highest, and their distance once more beyond."""
+    rewards = [each.rewards(LAST) for each in calm]
+    low, high = min(rewards), max(rewards)
+    return low - (high - low), high + (high - low)
 
 
-EQUAL = "Every step once, and weights equal to the undisturbed run's bit for bit,"
-ALIKE = "Every step once, and rewards within the undisturbed runs' band,"
+def blind(calm: Sequence[Trial]) -> list[str]:
+    """A band in which runs lie that have learnt nothing shows nothing."""
+    low, high = band(calm)
+    begun = max(each.rewards(FIRST) for each in calm)
+    return (
+        [f"the band {low:.3f} .. {high:.3f} holds the reward of the first steps, {begun:.3f}"] if begun >= low else []
+    )
+
+
+def different_rewards(calm: Sequence[Trial], trial: Trial) -> list[str]:
+    (low, high), reward = band(calm), trial.rewards(LAST)
+    return blind(calm) + (
+        [] if low <= reward <= high else [f"mean reward {reward:.3f} outside {low:.3f} .. {high:.3f}"]
+    )
+
+
+EQUAL = "Every step once, nothing left behind, and weights equal to the undisturbed run's bit for bit,"
+ALIKE = "Every step once, nothing left behind, and rewards within the undisturbed runs' band,"
+
+_DETERMINISTIC = {"engine": "hf", "deterministic": True}
 
 JOBS = (
-    Job("deterministic", "hf, deterministic", {"engine": "hf", "deterministic": True}, 0.6, 1, same_weights, EQUAL),
-    Job("refilling", "hf, refilling", {"engine": "hf"}, 0.25, 2, same_rewards, ALIKE),
-    Job("vllm", "vllm", {"engine": "vllm"}, 0.15, 2, same_rewards, ALIKE, steps=40),
+    Job("deterministic", "hf, deterministic", _DETERMINISTIC, 0.4, EQUAL, different_weights),
+    Job("ranks", "hf, deterministic, two ranks", _DETERMINISTIC, 0.15, EQUAL, different_weights, ranks=2),
+    Job("refilling", "hf, refilling", {"engine": "hf"}, 0.25, ALIKE, different_rewards, seeds=(0, 1, 2)),
+    Job("vllm", "vllm", {"engine": "vllm"}, 0.2, ALIKE, different_rewards, seeds=(0, 1, 2), steps=40),
 )

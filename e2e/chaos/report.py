@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from e2e.chaos.faults import KINDS
+from e2e.chaos.faults import KINDS, Kind
 from e2e.chaos.trial import Struck, Trial
 
 FAULT_EVERY_SECONDS = 600.0
@@ -29,8 +29,48 @@ class Campaign:
 
     @property
     def effective_time_ratio(self) -> float:
-        """ETTR: seconds of an undisturbed run over those of a disturbed one, from the first step to the end."""
+        """ETTR: seconds of an undisturbed run over those of a disturbed one, from the first RL step to the end."""
         return float(np.mean([each.seconds for each in self.calm]) / np.mean([each.seconds for each in self.trials]))
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """seconds: at most so many from the kill of such a process to the end of the next optimizer step."""
+
+    kind: Kind
+    engine: str
+    seconds: float
+
+
+GOALS = (Goal("driver", "", 10.0), Goal("engine", "hf", 5.0), Goal("engine", "vllm", 30.0))
+STALL_GOAL = 0.05
+"""Seconds for which a checkpoint may keep the training of a tiny model waiting."""
+
+
+def goals(campaigns: Sequence[Campaign]) -> str:
+    """Markdown: each goal, and how often it was met."""
+    rows = ["| | goal | times | met | p50 | p95 | longest |", "|---" * 7 + "|"]
+    for goal in GOALS:
+        seconds = [
+            each.next_update
+            for campaign in campaigns
+            if campaign.title.startswith(goal.engine)
+            for each in campaign.struck
+            if (each.fault.kind, each.fault.signal) == (goal.kind, "SIGKILL")
+        ]
+        name = f"{goal.engine} {goal.kind} killed to next update".strip()
+        rows += _goal(name, seconds, goal.seconds, "s", 1)
+    stalls = [1000 * stall for each in campaigns for calm in each.calm for stall in calm.stalls]
+    return "\n".join(rows + _goal("training waits for a checkpoint", stalls, 1000 * STALL_GOAL, "ms", 0))
+
+
+def _goal(name: str, values: Sequence[float], goal: float, unit: str, digits: int) -> list[str]:
+    """No row where nothing was measured."""
+    if not values:
+        return []
+    met = sum(value < goal for value in values)
+    shown = (f"{value:.{digits}f} {unit}" for value in (*np.percentile(values, (50, 95)), max(values)))
+    return [f"| {name} | < {goal:g} {unit} | {len(values)} | {met} | {' | '.join(shown)} |"]
 
 
 def table(campaign: Campaign) -> str:

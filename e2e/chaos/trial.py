@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from threading import Timer
 from typing import Any
 
 import psutil
 
-from e2e.chaos.faults import Fault, inject
+from e2e.chaos.faults import Fault, Phase, inject
+from e2e.chaos.traces import Traces
 from rljob_trainer.progress.history import Line, parse_lines, read_metrics
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume
+
+RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 
 PHASE_SECONDS = 30.0
 """How long to wait for the phase in which a fault is to strike; then it strikes all the same."""
@@ -40,14 +44,14 @@ LOOK_SECONDS = 0.01
 class Struck:
     """A fault that was injected.
 
-    step: the last one before it.
+    in_phase: whether its phase came before it struck. step: the last one before it.
     next_update: seconds from the signal to the end of the next optimizer step, a repeated one included.
     next_step: to the end of the next new step.
     repeated: updates that were done again. journaled: groups from the journal.
     """
 
     fault: Fault
-    phase: str
+    in_phase: bool
     step: int
     next_update: float
     next_step: float
@@ -57,12 +61,13 @@ class Struck:
 
 @dataclass(slots=True)
 class Trial:
-    """seconds: from the first step to the end. code: of `rljob run`."""
+    """seconds: from the first RL step to the end. code: of `rljob run`. left: processes and files left behind."""
 
     directory: Path
     code: int = -1
     seconds: float = 0.0
     struck: list[Struck] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     @property
     def output(self) -> str:
@@ -73,14 +78,18 @@ class Trial:
     def history(self) -> list[Line]:
         return [line for line in read_metrics(self.directory) if "time/step" in line]
 
-    def rewards(self, last: int) -> float:
-        """Mean reward of the last `last` steps."""
-        values = [line["reward/mean"] for line in self.history[-last:]]
-        return float(sum(values) / len(values))
+    def rewards(self, steps: slice) -> float:
+        """Their mean over these RL steps."""
+        return fmean([line["reward/mean"] for line in self.history if "reward/mean" in line][steps])
+
+    @property
+    def stalls(self) -> list[float]:
+        """Seconds for which each checkpoint kept the training waiting."""
+        return [line["time/checkpoint"] for line in self.history if "time/checkpoint" in line]
 
 
-def undisturbed(job: Path, directory: Path) -> Trial:
-    return disturbed(job, directory, iter(()), random.Random(0))
+def undisturbed(job: Path, directory: Path, *, ranks: int | None = None) -> Trial:
+    return disturbed(job, directory, iter(()), random.Random(0), ranks=ranks)
 
 
 def disturbed(
@@ -89,12 +98,14 @@ def disturbed(
     faults: Iterator[Fault],
     dice: random.Random,
     say: Callable[[str], None] = lambda _: None,
+    *,
+    ranks: int | None = None,
 ) -> Trial:
     """Run the job, strike while it trains, and wait for its end."""
     trial = Trial(directory)
-    with _started(job, directory) as process:
-        watch = _Watch(Volume(directory), process)
-        if watch.until(watch.lines, RECOVERY_SECONDS):
+    with Traces() as traces, _started(job, directory, ranks, traces) as process:
+        watch = _Watch(Volume(directory), process, traces)
+        if watch.until(watch.has_begun, RECOVERY_SECONDS):
             begun = time.monotonic()
             for fault in faults:
                 struck = _strike(fault, watch, psutil.Process(process.pid), dice)
@@ -105,6 +116,7 @@ def disturbed(
                 say(f"{len(trial.struck)}: {fault} -> {cost}, {struck.journaled} groups journaled")
             trial.code = process.wait(END_SECONDS)
             trial.seconds = time.monotonic() - begun
+            trial.left = traces.left()
     return trial
 
 
@@ -113,13 +125,13 @@ def output_of(directory: Path) -> Path:
 
 
 @contextmanager
-def _started(job: Path, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
+def _started(job: Path, directory: Path, ranks: int | None, traces: Traces) -> "Iterator[subprocess.Popen[bytes]]":
     directory.parent.mkdir(parents=True, exist_ok=True)
     with output_of(directory).open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rljob_trainer.cli", "run", str(job), "--dir", str(directory)],
+            [*RLJOB, "run", str(job), "--dir", str(directory), *(["--ranks", str(ranks)] if ranks else [])],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **traces.environment}, start_new_session=True,
         )  # fmt: skip
     try:
         yield process
@@ -132,8 +144,8 @@ def _started(job: Path, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
 class _Watch:
     """A run's files, from outside."""
 
-    def __init__(self, volume: Volume, process: "subprocess.Popen[bytes]") -> None:
-        self._volume, self._process = volume, process
+    def __init__(self, volume: Volume, process: "subprocess.Popen[bytes]", traces: Traces) -> None:
+        self._volume, self._process, self._traces = volume, process, traces
         self._files: dict[Path, tuple[int, list[Line]]] = {}
 
     def lines(self) -> list[Line]:
@@ -145,11 +157,19 @@ class _Watch:
                 self._files[path] = len(text.encode()), [line for line in parse_lines(text) if "time/step" in line]
         return sorted((line for _, lines in self._files.values() for line in lines), key=lambda line: line["time"])
 
+    def has_begun(self) -> bool:
+        """Whether an RL step is done."""
+        return any("reward/mean" in line for line in self.lines())
+
     def phase(self) -> str:
-        """What the trainer does; `saving` beside it where a checkpoint is being written."""
-        if any(self._volume.checkpoints.glob(".step-*.part")):
-            return "saving"
+        """What the trainer does."""
         return str((read_object(self._volume.progress) or {}).get("phase", ""))
+
+    def is_in(self, phase: Phase) -> bool:
+        """Checkpoints are written, and groups scored, beside what the trainer does."""
+        if phase == "saving":
+            return any(self._volume.checkpoints.glob(".step-*.part"))
+        return self._traces.scores() if phase == "scoring" else self.phase() == phase
 
     def until(self, holds: Callable[[], Any], seconds: float) -> bool:
         """Whether it came to hold before the run ended."""
@@ -164,9 +184,8 @@ class _Watch:
 def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Random) -> Struck | None:
     """None where the run ended before."""
     time.sleep(dice.uniform(0.0, 1.0))
-    if fault.phase != "any":
-        watch.until(lambda: watch.phase() == fault.phase, PHASE_SECONDS)
-    target, phase, at = inject(fault, run, dice) if run.is_running() else None, watch.phase(), time.time()
+    in_phase = fault.phase == "any" or watch.until(lambda: watch.is_in(fault.phase), PHASE_SECONDS)
+    target, at = inject(fault, run, dice) if run.is_running() else None, time.time()
     if target is None:
         return None
     if fault.continued_after is not None:
@@ -184,7 +203,7 @@ def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Rando
     update = next(line for line in upto if line["step"] != under_way or not updating)
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
     repeated = sum(line["step"] <= last for line in upto)
-    return Struck(fault, phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
+    return Struck(fault, in_phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
 
 
 def _ended(process: psutil.Process) -> bool:

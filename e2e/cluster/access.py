@@ -1,0 +1,70 @@
+"""A way into a Kubernetes cluster: the local one, or any that a kubeconfig names."""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from e2e.cluster.binaries import BINARIES
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.layout import write_secret
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+
+@dataclass(frozen=True)
+class Access:
+    """None is kubectl's own choice: $KUBECONFIG or ~/.kube/config, and the current context of that.
+
+    cache: where kubectl keeps what it has discovered.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    cache: Path | None = None
+
+    def client(self) -> "ApiClient":
+        from kubernetes.config import new_client_from_config  # a second of imports, which few need
+
+        file = str(self.kubeconfig) if self.kubeconfig else None
+        client: ApiClient = new_client_from_config(config_file=file, context=self.context)
+        return client
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        """Its output. objects: its standard input."""
+        command = [_kubectl(), *self._flags(), *arguments]
+        run = subprocess.run(command, input=objects, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ClusterError(f"kubectl {' '.join(arguments)} failed: {run.stderr.strip()}")
+        return run.stdout
+
+    def _flags(self) -> list[str]:
+        values = {"kubeconfig": self.kubeconfig, "context": self.context, "cache-dir": self.cache}
+        return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+    def settings(self) -> dict[str, Any]:
+        """A kubeconfig of this cluster and this user alone, with certificates and tokens in it."""
+        view = self.kubectl("config", "view", "--minify", "--flatten", "--raw", "--output=yaml")
+        settings: dict[str, Any] = yaml.safe_load(view)
+        return settings
+
+    def as_service_account(self, namespace: str, name: str, target: Path) -> "Access":
+        """The same cluster with a ServiceAccount's token, and so with the rights of its roles; writes a kubeconfig."""
+        token = self.kubectl("create", "token", name, f"--namespace={namespace}", "--duration=24h").strip()
+        settings = self.settings()
+        settings["users"] = [{"name": name, "user": {"token": token}}]
+        settings["contexts"][0]["context"] |= {"user": name, "namespace": namespace}
+        write_secret(target, yaml.safe_dump(settings).encode())
+        return Access(target)
+
+
+def _kubectl() -> str:
+    built = BINARIES["kubectl"]
+    found = str(built.path) if built.built else shutil.which("kubectl")
+    if found is None:
+        raise ClusterError("there is no kubectl: install it, or run python -m e2e.cluster build kubectl")
+    return found

@@ -1,0 +1,96 @@
+"""The programs of the local cluster: which Go module each comes from, and where its build is kept."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+
+KUBERNETES = "1.36.3"
+STAGING = "v0" + KUBERNETES.removeprefix("1")
+"""Kubernetes publishes its libraries (k8s.io/api, ...) under their own numbers: v0.36.3 is v1.36.3's."""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One program.
+
+    package: within the module; "" is the module's root. None builds no program: the data alone is wanted.
+    staging: version of the modules that the module's own go.mod asks for at v0.0.0 and takes from its repository.
+    variables: what the linker writes into the program, as PACKAGE.NAME=VALUE.
+    data: folders of the module that belong to the program, such as its CRDs.
+    """
+
+    name: str
+    module: str
+    version: str
+    package: str | None = ""
+    staging: str = ""
+    variables: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where its build is kept. The name changes with every field, so that a changed recipe is built anew."""
+        recipe = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
+        return cache() / f"{self.name}-{self.version}-{recipe}"
+
+    @property
+    def built(self) -> bool:
+        return self.folder.is_dir()
+
+    @property
+    def path(self) -> Path:
+        if not self.built:
+            raise ClusterError(f"{self.name} {self.version} is not built: run python -m e2e.cluster build {self.name}")
+        return self.folder / self.name
+
+    def share(self, data: str) -> Path:
+        """One of its `data` folders, published beside the program."""
+        return self.path.parent / data
+
+
+def cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob"
+
+
+def _kubernetes(name: str) -> Binary:
+    _, minor, _ = KUBERNETES.split(".")
+    stamps = {"gitVersion": f"v{KUBERNETES}", "gitMajor": "1", "gitMinor": minor}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    variables = tuple(f"{package}.{key}={value}" for package in packages for key, value in stamps.items())
+    return Binary(name, "k8s.io/kubernetes", f"v{KUBERNETES}", f"cmd/{name}", STAGING, variables)
+
+
+_ALL = (
+    Binary("etcd", "go.etcd.io/etcd/server/v3", "v3.7.3"),
+    _kubernetes("kube-apiserver"),
+    _kubernetes("kube-controller-manager"),
+    _kubernetes("kube-scheduler"),
+    _kubernetes("kubectl"),
+    Binary("kuberay-operator", "github.com/ray-project/kuberay/ray-operator", "v1.6.2", data=("config/crd/bases",)),
+    Binary("kwok", "sigs.k8s.io/kwok", "v0.8.0", "cmd/kwok", data=("kustomize/stage",)),
+    Binary("helm", "helm.sh/helm/v4", "v4.3.0", "cmd/helm"),
+    Binary(
+        "prometheus-operator",
+        "github.com/prometheus-operator/prometheus-operator",
+        "v0.85.0",
+        package=None,
+        data=("example/prometheus-operator-crd",),
+    ),
+    Binary("kueue", "sigs.k8s.io/kueue", "v0.18.4", "cmd/kueue", data=("charts/kueue",)),
+)
+
+BINARIES = {binary.name: binary for binary in _ALL}
+
+DEFAULT = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kuberay-operator",
+    "kwok",
+)
+"""What `up` needs; the others are built when asked for."""

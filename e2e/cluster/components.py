@@ -1,0 +1,171 @@
+"""The cluster's components: the command line of each, and the URL that says that it is ready."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.binaries import BINARIES
+from e2e.cluster.layout import HOST, SERVICES, Layout
+
+
+@dataclass(frozen=True)
+class Component:
+    """A program with its flags.
+
+    listeners: names of its ports in the layout; its health is asked at the last.
+    """
+
+    name: str
+    flags: Callable[[Layout], Mapping[str, object]]
+    health: str
+    listeners: tuple[str, ...]
+    scheme: str = "https"
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, layout: Layout) -> list[str]:
+        flags = [f"--{name}={value}" for name, value in self.flags(layout).items()]
+        return [str(BINARIES[self.name].path), *flags]
+
+    def health_url(self, layout: Layout) -> str:
+        return layout.url(self.listeners[-1], self.scheme) + self.health
+
+
+def _etcd(layout: Layout) -> dict[str, object]:
+    client, peer, health = (layout.url("etcd"), layout.url("etcd-peer"), layout.url("etcd-health", "http"))
+    certificate, key, authority = (layout.pki(f"etcd{end}") for end in (".crt", ".key", "-ca.crt"))
+    return {
+        "name": "etcd",
+        "data-dir": layout.folder / "etcd",
+        "listen-client-urls": client,
+        "advertise-client-urls": client,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"etcd={peer}",
+        "listen-metrics-urls": health,
+        "cert-file": certificate,
+        "key-file": key,
+        "trusted-ca-file": authority,
+        "client-cert-auth": "true",
+        "peer-cert-file": certificate,
+        "peer-key-file": key,
+        "peer-trusted-ca-file": authority,
+        "peer-client-cert-auth": "true",
+        "unsafe-no-fsync": "true",  # its data need not survive the machine
+        "log-level": "warn",
+    }
+
+
+def _api_server(layout: Layout) -> dict[str, object]:
+    return {
+        "etcd-servers": layout.url("etcd"),
+        "etcd-cafile": layout.pki("etcd-ca.crt"),
+        "etcd-certfile": layout.pki("etcd.crt"),
+        "etcd-keyfile": layout.pki("etcd.key"),
+        **_server(layout, "kube-apiserver"),
+        "advertise-address": HOST,
+        "endpoint-reconciler-type": "none",  # no Endpoints may hold a loopback address
+        "client-ca-file": layout.pki("ca.crt"),
+        "authorization-mode": "Node,RBAC",
+        "enable-admission-plugins": "OwnerReferencesPermissionEnforcement",  # as strict as the strictest clusters
+        "allow-privileged": "true",
+        "service-cluster-ip-range": SERVICES,
+        "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
+        "service-account-key-file": layout.pki("tokens.pub"),
+        "service-account-signing-key-file": layout.pki("tokens.key"),
+        "requestheader-client-ca-file": layout.pki("front-proxy-ca.crt"),
+        "requestheader-allowed-names": "front-proxy",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-username-headers": "X-Remote-User",
+        "proxy-client-cert-file": layout.pki("front-proxy.crt"),
+        "proxy-client-key-file": layout.pki("front-proxy.key"),
+        "audit-policy-file": layout.audit_policy,
+        "audit-log-path": layout.audit_log,
+        "audit-log-maxsize": 10_000,  # MiB: one file, never rotated
+    }
+
+
+def _controller_manager(layout: Layout) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kubeconfig_of("system:kube-controller-manager"),
+        **_server(layout, "kube-controller-manager"),
+        "leader-elect": "false",
+        "use-service-account-credentials": "true",
+        "root-ca-file": layout.pki("ca.crt"),
+        "service-account-private-key-file": layout.pki("tokens.key"),
+    }
+
+
+def _scheduler(layout: Layout) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kubeconfig_of("system:kube-scheduler"),
+        **_server(layout, "kube-scheduler"),
+        "leader-elect": "false",
+    }
+
+
+def _kuberay(layout: Layout) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kubeconfig_of("kuberay-operator"),
+        "enable-leader-election": "false",
+        "metrics-addr": "0",
+        "health-probe-bind-address": f"{HOST}:{layout.ports['kuberay-operator']}",
+    }
+
+
+def _kwok(layout: Layout) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kubeconfig_of("kwok"),
+        "config": ",".join(map(str, _stages())),
+        "manage-all-nodes": "false",
+        "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
+        "node-lease-duration-seconds": 40,
+        "server-address": f"{HOST}:{layout.ports['kwok']}",
+    }
+
+
+def _stages() -> list[Path]:
+    """How fake nodes, pods and volumes live. Those of chaos are for objects with the labels that they name."""
+    folder = BINARIES["kwok"].share("kustomize/stage")
+    kinds = ("node/fast", "node/heartbeat-with-lease", "node/chaos", "pod/fast", "pod/chaos", "volume/fast")
+    return [file for kind in kinds for file in sorted((folder / kind).glob("*-*.yaml"))]
+
+
+def _server(layout: Layout, name: str) -> dict[str, object]:
+    return {
+        "bind-address": HOST,
+        "secure-port": layout.ports[name],
+        "tls-cert-file": layout.pki("server.crt"),
+        "tls-private-key-file": layout.pki("server.key"),
+    }
+
+
+STORAGE = (
+    Component("etcd", _etcd, "/health", ("etcd", "etcd-peer", "etcd-health"), scheme="http"),
+    Component("kube-apiserver", _api_server, "/readyz", ("kube-apiserver",)),
+)
+"""Each needs the one before it."""
+
+CONTROLLERS = (
+    Component("kube-controller-manager", _controller_manager, "/healthz", ("kube-controller-manager",)),
+    Component("kube-scheduler", _scheduler, "/readyz", ("kube-scheduler",)),
+    Component("kwok", _kwok, "/healthz", ("kwok",), scheme="http"),
+)
+"""They need the API server, not each other."""
+
+OPERATORS = (
+    Component(
+        "kuberay-operator",
+        _kuberay,
+        "/readyz",
+        ("kuberay-operator",),
+        scheme="http",
+        variables={"ENABLE_WEBHOOKS": "false"},
+    ),
+)
+"""They need their CRDs too."""
+
+COMPONENTS = {component.name: component for component in (*STORAGE, *CONTROLLERS, *OPERATORS)}
+"""In the order of starting; stopped the other way round, for an API server that outlives its etcd hangs."""
+
+LISTENERS = tuple(listener for component in COMPONENTS.values() for listener in component.listeners)

@@ -1,0 +1,183 @@
+"""pytest fixtures for tests against a real Kubernetes API.
+
+cluster    the way into it: one control plane for the whole test run, or the context that E2E_KUBECONTEXT names
+client     its administrator's client
+namespace  a new namespace in it
+plane      a control plane of this test file's own, whose components it may stop, start and freeze
+layout     where that control plane keeps its files, logs among them; skips where the cluster is another's
+helm       Helm, with no cluster; skips where neither it nor Go is there
+
+Tests must not stop what others use at the same time: `cluster` is shared by all processes of pytest-xdist.
+"""
+
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.binaries import BINARIES, DEFAULT
+from e2e.cluster.build import build, find_go
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.helm import Helm
+from e2e.cluster.layout import Layout
+from e2e.cluster.objects import install_rljob
+from e2e.cluster.plane import Plane
+from e2e.cluster.sharing import shared
+
+if TYPE_CHECKING:  # every test process loads this file, and few need a client
+    from kubernetes.client import ApiClient
+
+CONTEXT = "E2E_KUBECONTEXT"
+
+BUILD_SECONDS = 3600
+
+GONE_SECONDS = 120.0
+"""Deadline for the end of a namespace."""
+
+JOBS: tuple[dict[str, Any], ...] = (
+    {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs"},
+    {"group": "ray.io", "version": "v1", "plural": "rayclusters"},
+)
+
+NO_FINALIZERS = {"metadata": {"finalizers": None}}
+
+
+PROGRAMS = {"binaries": DEFAULT, "helm": ("helm", "prometheus-operator")}
+"""What a fixture builds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a new machine builds the programs, which no other test's deadline allows for."""
+    building = {fixture for fixture, names in PROGRAMS.items() if not all(BINARIES[name].built for name in names)}
+    for item in items:
+        if isinstance(item, pytest.Function) and not building.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
+
+
+@pytest.fixture(scope="session")
+def binaries(pytestconfig: pytest.Config) -> None:
+    """The programs of a control plane."""
+    _build(pytestconfig, PROGRAMS["binaries"])
+
+
+@pytest.fixture(scope="session")
+def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    if not all(BINARIES[name].built for name in PROGRAMS["helm"]):
+        try:
+            find_go()
+        except ClusterError as error:
+            pytest.skip(str(error))
+        _build(pytestconfig, PROGRAMS["helm"])
+    return Helm(tmp_path_factory.mktemp("helm"))
+
+
+def _build(config: pytest.Config, names: Iterable[str]) -> None:
+    """Shows the progress, which pytest would keep to itself."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        build(names)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Access]:
+    if context := os.environ.get(CONTEXT):
+        access = Access(context=context)
+        install_rljob(access)
+        yield access
+        return
+    request.getfixturevalue("binaries")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
+    with shared(Path(tempfile.gettempdir()) / f"rljob-{run}") as plane:
+        yield plane.access
+
+
+@pytest.fixture(scope="session")
+def layout(cluster: Access) -> Layout:
+    if cluster.cache is None:
+        pytest.skip(f"needs the control plane's own files, and {CONTEXT} names a cluster")
+    return Plane(cluster.cache.parent).layout
+
+
+@pytest.fixture(scope="module")
+def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
+    if os.environ.get(CONTEXT):
+        pytest.skip(f"needs a control plane of its own, and {CONTEXT} names a cluster")
+    request.getfixturevalue("binaries")
+    with shared(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex}") as plane:
+        yield plane
+
+
+@pytest.fixture
+def client(cluster: Access) -> Iterator["ApiClient"]:
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def namespaces(cluster: Access) -> Iterator[list[str]]:
+    """Those that this process made. A namespace is deleted after its test, but Kubernetes waits five seconds for it."""
+    names: list[str] = []
+    yield names
+    with cluster.client() as client:
+        for name in names:
+            wait_until_gone(client, name)
+
+
+@pytest.fixture
+def namespace(client: "ApiClient", namespaces: list[str]) -> Iterator[str]:
+    with new_namespace(client) as name:
+        namespaces.append(name)
+        yield name
+
+
+@contextmanager
+def new_namespace(client: "ApiClient") -> Iterator[str]:
+    """Deleted afterwards, and its jobs are gone."""
+    from kubernetes.client import CoreV1Api, V1Namespace, V1ObjectMeta
+
+    name = f"rljob-test-{uuid.uuid4().hex[:8]}"
+    core = CoreV1Api(client)
+    core.create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name)))
+    try:
+        yield name
+    finally:
+        core.delete_namespace(name)
+        _remove_jobs(client, name)
+
+
+def wait_until_gone(client: "ApiClient", namespace: str) -> None:
+    from kubernetes.client import ApiException, CoreV1Api
+
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            CoreV1Api(client).read_namespace(namespace)
+        except ApiException as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return
+            raise
+        time.sleep(0.2)
+    raise ClusterError(f"namespace {namespace} is not gone after {GONE_SECONDS:.0f} s: do its controllers run?")
+
+
+def _remove_jobs(client: "ApiClient", namespace: str) -> None:
+    """With their finalizers, which only a controller removes, and the test's may not run any more."""
+    from kubernetes.client import ApiException, CustomObjectsApi
+
+    api = CustomObjectsApi(client)
+    for kind in JOBS:
+        with suppress(ApiException):  # an existing cluster may lack the kind
+            api.delete_collection_namespaced_custom_object(**kind, namespace=namespace)
+            left: Any = api.list_namespaced_custom_object(**kind, namespace=namespace)
+            for item in left["items"]:
+                with suppress(ApiException):  # gone meanwhile
+                    name = item["metadata"]["name"]
+                    api.patch_namespaced_custom_object(**kind, namespace=namespace, name=name, body=NO_FINALIZERS)

@@ -1,0 +1,129 @@
+"""A Kubernetes control plane on this machine, in one folder.
+
+up      starts what does not run, so it also mends what a crash left
+down    ends every process, whoever started it, and removes the folder
+"""
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster import locks, objects, processes
+from e2e.cluster.access import Access
+from e2e.cluster.binaries import DEFAULT, cache
+from e2e.cluster.build import build
+from e2e.cluster.components import COMPONENTS, CONTROLLERS, LISTENERS, OPERATORS, STORAGE, Component
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.health import wait_until_ready
+from e2e.cluster.layout import Layout, load, make
+
+STOP_SECONDS = 10.0
+"""After which a component that is told to stop is killed."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    folder: Path
+
+    @property
+    def layout(self) -> Layout:
+        layout = load(self.folder)
+        if layout is None:
+            raise ClusterError(f"there is no cluster in {self.folder}: start one with make cluster-up")
+        return layout
+
+    @property
+    def access(self) -> Access:
+        """The administrator's."""
+        return Access(self.layout.kubeconfig, cache=self.folder / "kubectl")
+
+    @property
+    def running(self) -> list[str]:
+        """Components that have a process, be it frozen."""
+        found = processes.find(self.folder)
+        return [name for name in COMPONENTS if name in found]
+
+    def up(self, nodes: int = 4, gpus: int = 8) -> list[str]:
+        """Bring up what does not run; returns the names of what was started.
+
+        nodes: fake nodes, with `gpus` GPUs each. A node that exists keeps its GPUs.
+        """
+        build(DEFAULT)
+        with locks.locked(self.folder, locks.MARKER):
+            layout = load(self.folder) or make(self.folder, LISTENERS)
+            running = self.running
+            missing = [name for name in COMPONENTS if name not in running]
+            try:
+                self._bring_up(layout, nodes, gpus)
+            except BaseException:
+                self._stop(missing)
+                raise
+            return missing
+
+    def _bring_up(self, layout: Layout, nodes: int, gpus: int) -> None:
+        for component in STORAGE:
+            self._start(layout, component)
+            wait_until_ready(layout, [component])
+        self._start(layout, *CONTROLLERS)
+        objects.install_kuberay(self.access)
+        objects.install_rljob(self.access)
+        self._start(layout, *OPERATORS)
+        objects.install_nodes(self.access, nodes, gpus)
+        wait_until_ready(layout, COMPONENTS.values())
+
+    def down(self) -> bool:
+        """False where there was nothing."""
+        if not locks.is_cluster(self.folder) and not processes.find(self.folder):
+            return False
+        with locks.locked(self.folder, locks.MARKER):
+            self._stop(COMPONENTS)
+            self._stop(processes.find(self.folder))
+            # Renamed first, for somebody else may make the folder anew at once.
+            removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)
+            shutil.rmtree(self.folder.rename(removed))
+        return True
+
+    def start(self, name: str) -> None:
+        """Start one component and wait until it is ready."""
+        with locks.locked(self.folder, locks.MARKER):
+            self._start(self.layout, COMPONENTS[name])
+            wait_until_ready(self.layout, [COMPONENTS[name]])
+
+    def stop(self, name: str, grace: float = STOP_SECONDS) -> None:
+        """Stop one component and wait until it is gone. grace: seconds after which it is killed; 0 kills it at once."""
+        with locks.locked(self.folder, locks.MARKER):
+            self._stop([name], grace)
+
+    @contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """Meanwhile a component keeps its connections and answers nothing."""
+        (process,) = processes.find(self.folder)[name]
+        processes.send(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            processes.send(process, signal.SIGCONT)
+
+    def _start(self, layout: Layout, *components: Component) -> None:
+        """Start those that do not run."""
+        running = self.running
+        for component in components:
+            if component.name not in running:
+                variables = {"HOME": str(self.folder), **component.variables}  # no settings of the user's
+                log = layout.log(component.name)
+                processes.start(self.folder, component.name, component.command(layout), log, variables)
+
+    def _stop(self, names: Iterable[str], grace: float = STOP_SECONDS) -> None:
+        """One after the other, the last started first."""
+        found = processes.find(self.folder)
+        for name in reversed(list(names)):
+            for process in found.get(name, ()):
+                processes.stop(process, grace)
+
+
+def default_folder() -> Path:
+    return cache() / "cluster"
