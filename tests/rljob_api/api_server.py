@@ -64,12 +64,20 @@ def broken_rules(schema: dict[str, Any], value: Any) -> list[str]:
     broken: list[str] = []
     if isinstance(value, dict):
         self = {"self": json_to_cel(value)} if RULES in schema else {}
-        broken += [rule["message"] for rule in schema.get(RULES, ()) if not _program(rule["rule"]).evaluate(self)]
+        rules = [rule for rule in schema.get(RULES, ()) if "oldSelf" not in rule["rule"]]
+        broken += [rule["message"] for rule in rules if not _program(rule["rule"]).evaluate(self)]
         for name, field in schema.get("properties", {}).items():
             broken += broken_rules(field, value.get(name))
     if isinstance(value, list):
         broken += [message for item in value for message in broken_rules(schema["items"], item)]
     return broken
+
+
+def refused_changes(schema: dict[str, Any], old: Any, new: Any) -> list[str]:
+    """Messages of the rules of one object that its change from `old` to `new` breaks."""
+    values = {"self": json_to_cel(new), "oldSelf": json_to_cel(old)}
+    rules = [rule for rule in schema[RULES] if "oldSelf" in rule["rule"]]
+    return [rule["message"] for rule in rules if not _program(rule["rule"]).evaluate(values)]
 
 
 @cache

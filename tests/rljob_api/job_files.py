@@ -58,12 +58,36 @@ def broken(old: str, new: str, *expected: str) -> Row:
     return Row(f"{old} -> {new}".replace("\n", "|"), ((old, new),), expected)
 
 
+SUPERVISED = (
+    ("  rewards:\n    functions:\n    - name: exact\n      builtin: gsm8k\n", "  algorithm: {preset: sft}\n"),
+    ("    miniBatchSize: 32\n", ""),
+)
+"""What makes JOB a supervised job; its rollout has the default values, which cannot be told from none."""
+
+
+def broken_supervised(old: str, new: str, *expected: str) -> Row:
+    return Row(f"supervised: {old} -> {new}".replace("\n", "|"), (*SUPERVISED, (old, new)), expected)
+
+
 def file(name: str, text: str, *expected: str) -> Row:
     return Row(name, ((JOB, text),), expected)
 
 
+_BUILTIN = "      builtin: gsm8k\n"
+_RM = "{name: rm, path: org/rm, kind: classifier"
+
+
+def broken_model(fields: str, *expected: str) -> Row:
+    """JOB with a reward model, in line 20, of which `fields` are wrong."""
+    return broken(_BUILTIN, f"{_BUILTIN}    models: [{fields}]\n", *expected)
+
+
 GOOD = (
     good("as it is"),
+    good(
+        "a character in the two halves that JSON escapes",
+        ("  training:", '  env: [{name: A, value: "\\ud83d\\ude00"}]\n  training:'),
+    ),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
     good(
         "overrides of a preset",
@@ -71,10 +95,7 @@ GOOD = (
     ),
     good("another loss", ("  rollout:", "  algorithm: {loss: dual_clip, clipRatio: 0.1, clipRatioC: 2}\n  rollout:")),
     good("supervised start", ("  rollout:", "  sft: {steps: 20, batchSize: 32}\n  rollout:")),
-    good(
-        "supervised only",
-        ("  rewards:\n    functions:\n    - name: exact\n      builtin: gsm8k\n", "  algorithm: {preset: sft}\n"),
-    ),
+    good("supervised only", *SUPERVISED),
     good("a model from scratch", ("model: {path: Qwen/Qwen2.5-0.5B-Instruct}", SCRATCH)),
     good(
         "a learnt vocabulary",
@@ -118,8 +139,44 @@ GOOD = (
                 "  recovery:\n    maxRestarts: 0\n    backoff: {initial: 0s, factor: 1, max: 0s}\n"
                 "    rules: [{onExitCodes: [137, 79], action: restart_uncharged},"
                 " {onReasons: [RankLost], onExitCodes: [75], action: give_up}]\n"
-                "    hangAfter: 1s\n    takeoverWithin: 1ms\n  training:"
+                "    hangAfter: 1s\n    takeoverWithin: 1ms\n    nodeLostAfter: 1s\n    forceDeleteLostPods: true\n"
+                "  training:"
             ),
+        ),
+    ),
+    good(
+        "pods and volumes of a cluster",
+        (
+            "  training:",
+            (
+                "  cluster:\n    image: trainer:1\n    nodes: 2\n    gpusPerNode: 4\n"
+                "    head: {cpu: '2', memory: 8Gi, template: {spec: {nodeSelector: {pool: cpu}}}}\n"
+                "    worker: {sharedMemory: 1.5Gi}\n    priorityClassName: high\n"
+                "  checkpoint: {volume: {existingClaim: data, subPath: runs/1}}\n"
+                "  envFrom: [{secretRef: {name: tokens}}]\n  volumes: [{name: data, emptyDir: {}}]\n"
+                "  volumeMounts: [{name: data, mountPath: /data}]\n  imagePullSecrets: [{name: registry}]\n"
+                "  suspend: true\n  activeDeadline: 48h\n  ttlAfterFinished: 24h\n  managedBy: example.com/other\n"
+                "  training:"
+            ),
+        ),
+    ),
+    good(
+        "reward models alone",
+        (
+            "    functions:\n    - name: exact\n      builtin: gsm8k\n",
+            (
+                "    models:\n    - {name: rm, path: org/reward-7b, kind: classifier, replicas: 2, weight: 0.5}\n"
+                "    - {name: judge, path: org/chat, kind: generative, promptTemplate: '{prompt} {response}?',"
+                " scorePattern: '([0-9])', maxTokens: 8, gpusPerReplica: 0, arguments: [--dtype, float32]}\n"
+            ),
+        ),
+    ),
+    good("a reward model beside functions", (_BUILTIN, f"{_BUILTIN}    models: [{_RM}}}]\n")),
+    good(
+        "the longest times and a name of 19 characters",
+        (
+            _BUILTIN,
+            f"{_BUILTIN}    models: [{{name: {'a' * 19}, path: m, kind: classifier, timeout: 1h, lostAfter: 1h}}]\n",
         ),
     ),
     good("whole floats are integers", ("steps: 100", "steps: 100.0")),
@@ -165,14 +222,20 @@ BROKEN = (
     broken(
         "name: gsm8k-grpo",
         "name: GSM8K_grpo",
-        "4:9: metadata.name: metadata.name must be lowercase letters, digits and '-', at most 40 characters: the"
-        " objects made for the job carry it with a suffix",
+        "4:9: metadata.name: metadata.name must be lowercase letters, digits and '-', begin with a letter and have at"
+        " most 40 characters: the objects made for the job carry it with a suffix",
     ),
     broken(
         "name: gsm8k-grpo",
         "name: " + "a" * 41,
-        "4:9: metadata.name: metadata.name must be lowercase letters, digits and '-', at most 40 characters: the"
-        " objects made for the job carry it with a suffix",
+        "4:9: metadata.name: metadata.name must be lowercase letters, digits and '-', begin with a letter and have at"
+        " most 40 characters: the objects made for the job carry it with a suffix",
+    ),
+    broken(
+        "name: gsm8k-grpo",
+        "name: 7b-grpo",
+        "4:9: metadata.name: metadata.name must be lowercase letters, digits and '-', begin with a letter and have at"
+        " most 40 characters: the objects made for the job carry it with a suffix",
     ),
     broken("name: gsm8k-grpo", "name: 2024", "4:9: metadata.name: must be text; got 2024. Put it in quotes"),
     broken(
@@ -219,7 +282,8 @@ BROKEN = (
         "  training:",
         "  optimizer: {}\n  training:",
         "20:3: spec.optimizer: unknown field. The fields here are model, data, algorithm, sft, rollout, actor, rewards,"
-        " training, checkpoint, cluster, env, recovery",
+        " training, checkpoint, cluster, env, envFrom, volumes, volumeMounts, imagePullSecrets, recovery, suspend,"
+        " activeDeadline, ttlAfterFinished, managedBy",
     ),
     broken("spec:", "data: {}\nspec:", "5:1: data: unknown field. Did you mean spec.data or spec.sft.data?"),
     broken(
@@ -445,7 +509,7 @@ BROKEN = (
         "\n    - name: exact\n      builtin: gsm8k",
         " []",
         "17:16: spec.rewards.functions: an RL job needs a reward: add rewards.functions, for example [{name: exact,"
-        " builtin: exact_match}]",
+        " builtin: exact_match}], or rewards.models",
     ),
     broken(
         "{path: Qwen/Qwen2.5-0.5B-Instruct}",
@@ -532,11 +596,75 @@ BROKEN = (
         "22:20: spec.training.validateEvery: training.validateEvery needs data to validate on: set data.validation, or"
         " training.validateEvery: 0",
     ),
+    broken_supervised(
+        "  training:",
+        "  checkpoint: {keepBest: 1}\n  training:",
+        "16:26: spec.checkpoint.keepBest: preset sft has no reward that tells which checkpoint is best: remove"
+        " checkpoint.keepBest, or choose an RL preset",
+    ),
+    broken_supervised(
+        "  rollout:",
+        "    validation: [/data/test.parquet]\n  rollout:",
+        "10:17: spec.data.validation: preset sft does not validate: remove data.validation, or choose an RL preset",
+    ),
+    broken_supervised(
+        "samplesPerPrompt: 8",
+        "samplesPerPrompt: 4",
+        "11:5: spec.rollout: preset sft generates no responses: remove rollout, or choose an RL preset",
+    ),
+    broken_supervised(
+        "engine: vllm",
+        "validation: {temperature: 0.7}\n    stop: [x]",
+        "11:5: spec.rollout: preset sft generates no responses: remove rollout, or choose an RL preset",
+    ),
+    broken_supervised(
+        "  training:",
+        "  rewards: {processes: 2}\n  training:",
+        "16:12: spec.rewards: preset sft scores nothing: remove rewards, or choose an RL preset",
+    ),
+    broken_supervised(
+        "  training:",
+        "  rewards: {functions: [{name: a, builtin: gsm8k}]}\n  training:",
+        "16:12: spec.rewards: preset sft scores nothing: remove rewards, or choose an RL preset",
+    ),
+    broken_supervised(
+        "learningRate: 1e-6",
+        "miniBatchSize: 32\n    epochs: 2",
+        "14:20: spec.actor.miniBatchSize: preset sft makes one optimizer step of data.promptsPerStep rows: remove"
+        " actor.miniBatchSize, or choose an RL preset",
+        "15:13: spec.actor.epochs: preset sft reads each row of a step once: remove actor.epochs, or choose an RL"
+        " preset",
+    ),
+    broken_supervised(
+        "    steps: 100",
+        "    steps: 100\n    validateBeforeTraining: false",
+        "18:29: spec.training.validateBeforeTraining: preset sft does not validate: remove"
+        " training.validateBeforeTraining, or choose an RL preset",
+    ),
+    broken(
+        "name: exact",
+        "name: mean",
+        "18:13: spec.rewards.functions[0].name: reward/mean, std, min and max are metrics of the sum: choose another"
+        " name",
+    ),
     broken(
         "  training:",
         "  cluster: {nodes: 100}\n  training:",
         "9:21: spec.data.promptsPerStep: each rank needs a sample of every optimizer step: raise data.promptsPerStep or"
         " actor.miniBatchSize, or lower cluster.nodes",
+    ),
+    broken(
+        "  training:",
+        "  checkpoint: {volume: {existingClaim: c, size: 5Gi}}\n  training:",
+        "20:40: spec.checkpoint.volume.existingClaim: a claim that exists has its size, class and mode already: remove"
+        " size, storageClassName and accessMode, or existingClaim",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {cpu: 2, memory: 8GB}}\n  training:",
+        "20:25: spec.cluster.head.cpu: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got 2. Put it in"
+        " quotes",
+        "20:36: spec.cluster.head.memory: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got '8GB'",
     ),
     broken(
         "  training:",
@@ -549,12 +677,12 @@ BROKEN = (
         "20:30: spec.sft.batchSize: each rank needs a row of every supervised step: raise sft.batchSize, or lower"
         " cluster.nodes",
     ),
-    broken(
-        "  training:",
-        "  algorithm: {preset: sft, loss: clip}\n  sft: {steps: 3}\n  training:",
-        "20:23: spec.algorithm.preset: preset sft is supervised and reads no other field of algorithm: remove them, or"
+    broken_supervised(
+        "{preset: sft}",
+        "{preset: sft, loss: clip}\n  sft: {steps: 3}",
+        "15:23: spec.algorithm.preset: preset sft is supervised and reads no other field of algorithm: remove them, or"
         " choose an RL preset",
-        "21:8: spec.sft: preset sft is supervised from its first step: remove sft, or choose an RL preset",
+        "16:8: spec.sft: preset sft is supervised from its first step: remove sft, or choose an RL preset",
     ),
     broken(
         "  training:",
@@ -599,6 +727,50 @@ BROKEN = (
         "    timeout: 0ms\n    functions:",
         "17:14: spec.rewards.timeout: rewards.timeout must be above 0s: set it to 30s, say",
     ),
+    broken_model(
+        "{name: mean, path: m, kind: classifier}",
+        "20:21: spec.rewards.models[0].name: reward/mean, std, min and max are metrics of the sum: choose another name"
+        " for the reward model",
+    ),
+    broken_model(
+        "{name: exact, path: m, kind: classifier}",
+        "20:13: spec.rewards.models: a reward model and a reward function have the same name: rename one, both are"
+        " reward/NAME in metrics",
+    ),
+    broken_model(
+        _RM + "}, " + _RM + "}",
+        "20:65: spec.rewards.models[1].name: 'rm' stands in this list already. Rename it",
+    ),
+    broken_model(
+        _RM + ", scorePattern: x}",
+        "20:45: spec.rewards.models[0].kind: a classifier answers with a number: remove scorePattern and maxTokens, or"
+        " set kind to generative",
+    ),
+    broken_model(
+        "{name: rm, path: m, kind: generative, promptTemplate: '{response}'}",
+        "20:40: spec.rewards.models[0].kind: a generative reward model needs promptTemplate, what it is asked, and"
+        " scorePattern, where its answer has the score",
+    ),
+    broken_model(
+        _RM + ", promptTemplate: '{prompt}'}",
+        "20:73: spec.rewards.models[0].promptTemplate: promptTemplate must contain {response}, or all responses would"
+        " score alike",
+    ),
+    broken_model(
+        _RM + ", timeout: 11m}",
+        "20:66: spec.rewards.models[0].timeout: timeout of a reward model must be above 0s and not exceed its"
+        " lostAfter: set it to 2m, say",
+    ),
+    broken_model(
+        "{name: aaaaaaaaaaaaaaaaaaaa, path: m, kind: reward}",
+        "20:21: spec.rewards.models[0].name: must have at most 19 characters, not 20; got 'aaaaaaaaaaaaaaaaaaaa'",
+        "20:58: spec.rewards.models[0].kind: must be one of classifier, generative; got 'reward'",
+    ),
+    broken_supervised(
+        "  training:",
+        "  rewards: {models: [{name: a, path: m, kind: classifier}]}\n  training:",
+        "16:12: spec.rewards: preset sft scores nothing: remove rewards, or choose an RL preset",
+    ),
     broken(
         "  training:",
         "  recovery: {backoff: {initial: 90s}}\n  training:",
@@ -629,10 +801,11 @@ BROKEN = (
     ),
     broken(
         "  training:",
-        "  recovery: {hangAfter: 500ms, takeoverWithin: 0s}\n  training:",
+        "  recovery: {hangAfter: 500ms, takeoverWithin: 0s, nodeLostAfter: 10ms}\n  training:",
         "20:25: spec.recovery.hangAfter: recovery.hangAfter must be 1s or more, or sound processes count as lost: set"
         " it to 1m, say",
         "20:48: spec.recovery.takeoverWithin: recovery.takeoverWithin must be above 0s: set it to 120s, say",
+        "20:67: spec.recovery.nodeLostAfter: recovery.nodeLostAfter must be 1s or more: set it to 60s, say",
     ),
     broken(
         "  training:",
@@ -651,6 +824,11 @@ BROKEN = (
 )
 
 BROKEN_YAML = (
+    broken(
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        '"\\ud83d"',
+        "6:17: spec.model.path: holds half a character: an escape of D800 to DFFF without its other half",
+    ),
     broken(
         "learningRate: 1e-6", "learningRate: .nan", "14:19: spec.actor.learningRate: must be a finite number; got .nan"
     ),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api import crd, reference
+from rljob_api import conditions_reference, crd, reference
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.algorithm import GOVERNED
@@ -30,7 +30,9 @@ def nodes(schema=None, path=""):
 NODES = dict(nodes())
 
 
-@pytest.mark.parametrize(("file", "render"), [(crd.FILE, crd.render), (reference.FILE, reference.render)])
+@pytest.mark.parametrize(
+    ("file", "render"), [(page.FILE, page.render) for page in (crd, reference, conditions_reference)]
+)
 def test_a_generated_file_is_up_to_date(file, render):
     assert (REPOSITORY / file).read_text() == render(), f"{file} is old: run make generate"
 
@@ -100,7 +102,14 @@ def test_lists_of_named_things_are_merged_by_name():
     keys = {
         path: node["x-kubernetes-list-map-keys"] for path, node in NODES.items() if "x-kubernetes-list-map-keys" in node
     }
-    assert keys == {".spec.rewards.functions": ["name"], ".spec.env": ["name"], ".status.conditions": ["type"]}
+    assert keys == {
+        ".spec.rewards.functions": ["name"],
+        ".spec.rewards.models": ["name"],
+        ".status.rewardModels": ["name"],
+        ".spec.env": ["name"],
+        ".spec.imagePullSecrets": ["name"],
+        ".status.conditions": ["type"],
+    }
     for path, (key,) in keys.items():
         assert key in NODES[f"{path}[]"]["required"]
 

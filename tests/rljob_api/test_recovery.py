@@ -289,9 +289,15 @@ def test_a_history_forgets_only_at_a_newer_checkpoint():
     lost = driver(75, durable_step=40)
     history = History().after(lost, decide(lost))
     assert history == History(40, 1, 0, {Level.DRIVER: 1})
-    assert history.at(40) is history
-    assert history.at(39) is history
+    assert history.at(40) == history
     assert history.at(41) == History(41)
+
+
+def test_a_lower_step_is_no_progress_but_what_comes_after_it_is():
+    """Newer checkpoints were lost, or the run began anew: the budget goes on from there."""
+    history = History(40, 3, 1, {Level.DRIVER: 2}).at(10)
+    assert history == History(10, 3, 1, {Level.DRIVER: 2})
+    assert history.at(20) == History(20)
 
 
 def test_a_failure_that_never_happened_is_refused():

@@ -1,6 +1,7 @@
 """Presets against their papers, and what `resolve` and `rljob show` make of a spec."""
 
 import pytest
+import yaml
 
 from rljob_api import RLJobSpec, resolve
 from rljob_api.show import render_show
@@ -123,7 +124,22 @@ def test_show_prints_blocks_in_the_order_of_the_api_and_source_as_a_block():
         "checkpoint",
         "cluster",
         "env: []",
+        "envFrom: []",
+        "volumes: []",
+        "volumeMounts: []",
+        "imagePullSecrets: []",
         "recovery",
+        "suspend: false",
+        "ttlAfterFinished: 0s",
     ]
     assert "      source: |\n        def compute_score(*row):\n          return 1.0\n" in shown
     assert "clipRatioHigh" not in shown
+
+
+def test_show_leaves_out_what_a_supervised_job_does_not_read():
+    (row,) = (row for row in GOOD if row.name == "supervised only")
+    spec = yaml.safe_load(render_show(validate(row.text, "job.yaml").jobs[0]))["spec"]
+    assert spec["algorithm"] == {"preset": "sft"}
+    assert not {"rollout", "rewards"} & set(spec)
+    assert not {"miniBatchSize", "epochs"} & set(spec["actor"])
+    assert spec["actor"]["learningRate"] == 1e-6

@@ -1,17 +1,32 @@
-"""What operator and trainer agree on: exit codes, and the files an attempt leaves on the run's volume."""
+"""What operator and trainer agree on: the job that a driver gets, exit codes, and the files an attempt leaves."""
 
 from enum import IntEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from rljob_api.resolve import ResolvedSpec
 from rljob_api.v1alpha1.base import ApiModel
 
-CONTRACT_VERSION = "1.0"
+CONTRACT_VERSION = "1.1"
 """Of the resolved job that the driver gets. A driver refuses a major version it does not know."""
 
 LAYOUT_VERSION = 1
 """Of the run's volume."""
+
+
+class DriverJob(ApiModel):
+    """One resolved RLJob: what a driver gets. It refuses a contract whose major version it does not know."""
+
+    contract_version: str = CONTRACT_VERSION
+    name: str = Field(description="metadata.name.")
+    uid: str = Field(description="metadata.uid; a local run makes its own.")
+    generation: int = Field(0, description="metadata.generation that the spec is of; 0 for a local run.")
+    base_dir: str = Field(description="Folder that relative paths of the spec start at.")
+    spec: ResolvedSpec = Field(description="The spec, every blank filled.")
+    reward_models: dict[str, str] = Field(
+        default_factory=dict, description="URL of the server of each of spec.rewards.models, by name."
+    )
 
 
 class ExitCode(IntEnum):

@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from rljob_api.markdown import table
 from rljob_api.schema import FREE_FORM, RULES, Schema, structural_schema
 from rljob_api.show import resolved_document
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
@@ -46,7 +47,7 @@ def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
         )
         for name, field in schema["properties"].items()
     ]
-    yield _table(("Field", "Type", "Default", "Bounds", "Meaning"), rows)
+    yield table(("Field", "Type", "Default", "Bounds", "Meaning"), rows)
     if rules := schema.get(RULES):
         yield "Rules:\n\n" + "\n".join(f"- {rule['message']}." for rule in rules) + "\n"
     for name, field in schema["properties"].items():
@@ -105,7 +106,7 @@ def _presets() -> Iterator[str]:
     rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in GOVERNED]
     yield "## Presets\n\nValues of the fields of `spec.algorithm` that a preset governs, until the file sets them;"
     yield "an empty cell has no effect there. `sft` is supervised fine-tuning and reads none of them.\n"
-    yield _table(("Field", *(f"`{preset}`" for preset in presets)), rows)
+    yield table(("Field", *(f"`{preset}`" for preset in presets)), rows)
 
 
 def _algorithm(preset: str) -> dict[str, str]:
@@ -126,12 +127,6 @@ def _flat(fields: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def _cell(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (bool, float, int)) else str(value)
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = tuple(head)
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

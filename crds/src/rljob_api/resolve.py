@@ -2,11 +2,11 @@
 
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
+from rljob_api.v1alpha1.cluster import Cluster
 from rljob_api.v1alpha1.model import FromScratch, Model
 from rljob_api.v1alpha1.presets import PRESETS
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.v1alpha1.terms import Advantage, Aggregation, KlController, KlEstimator, KlPlacement, Loss
-from rljob_api.v1alpha1.training import Cluster
 
 
 class ResolvedFromScratch(FromScratch):

@@ -81,6 +81,11 @@ class _Structural(GenerateJsonSchema):
         return written
 
 
+def judges_updates(rule: Schema) -> bool:
+    """Whether a rule compares an object with what it was before."""
+    return "oldSelf" in rule["rule"]
+
+
 def _written_out(default: Any) -> Any:
     """A default with those inside it: the API server holds each default against the rules as it is written."""
     if isinstance(default, BaseModel):

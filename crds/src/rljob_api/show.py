@@ -8,6 +8,7 @@ from rljob_api.resolve import resolve
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.v1alpha1.algorithm import Algorithm
+from rljob_api.v1alpha1.unread import UNREAD_BY_SFT
 from rljob_api.validation.rules import rule_findings
 from rljob_api.validation.scalars import plain_scalar
 from rljob_api.validation.source import FieldPath
@@ -37,13 +38,14 @@ def resolved_document(spec: RLJobSpec) -> dict[str, Any]:
     document: dict[str, Any] = with_defaults(
         structural_schema(RLJobSpec), resolve(spec).model_dump(mode="json", by_alias=True)
     )
+    if spec.algorithm.preset == "sft":
+        unread: set[FieldPath] = {tuple(field.split(".")) for field in UNREAD_BY_SFT}
+        return _without(document | {"algorithm": {"preset": "sft"}}, unread)
     return document | {"algorithm": _effective(document["algorithm"])}
 
 
 def _effective(algorithm: dict[str, Any]) -> dict[str, Any]:
     """`algorithm` without the fields that its own rules refuse."""
-    if algorithm["preset"] == "sft":
-        return {"preset": "sft"}
     refused = {finding.path for finding in rule_findings(structural_schema(Algorithm), algorithm)}
     return _without(algorithm, refused)
 

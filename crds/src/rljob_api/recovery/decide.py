@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from enum import Enum, auto
 
+from rljob_api.conditions import Reason
 from rljob_api.contract import ExitCode
 from rljob_api.durations import parse_duration
 from rljob_api.recovery.terms import CURES, Action, Component, Decision, Failure, History, Level
@@ -130,9 +131,9 @@ def _restart(failure: Failure, history: History, policy: Recovery, verdict: _Ver
     """The restart at `level`, if the budget allows it."""
     charged = verdict is not _Verdict.FREE
     if charged and history.charged >= policy.max_restarts:
-        return _give_up(failure, "RestartsExhausted", _exhausted(history, policy))
+        return _give_up(failure, Reason.RESTARTS_EXHAUSTED, _exhausted(history, policy))
     if verdict is _Verdict.BUG and history.bugs >= BUG_RESTARTS:
-        return _give_up(failure, "BugRepeated", f"a second bug{_since(history)}: report it with the driver's log")
+        return _give_up(failure, Reason.BUG_REPEATED, f"a second bug{_since(history)}: report it with the driver's log")
     delay = 0.0 if failure.is_disruption else _delay(policy.backoff, sum(history.cures.values()))
     when = f" in {delay:.3g} s" if delay else ""
     count = f"restart {history.charged + 1} of {policy.max_restarts}{_since(history)}" if charged else "free of charge"

@@ -152,8 +152,11 @@ class History:
     cures: Mapping[Level, int] = field(default_factory=dict)
 
     def at(self, durable_step: int) -> "History":
-        """What of it counts now: nothing after a new durable checkpoint."""
-        return History(durable_step) if durable_step > self.durable_step else self
+        """What of it counts now: nothing after a new durable checkpoint.
+
+        A lower step is no progress (newer checkpoints were lost, or the run began anew), but what comes after it is.
+        """
+        return History(durable_step) if durable_step > self.durable_step else replace(self, durable_step=durable_step)
 
     def after(self, failure: Failure, decision: Decision) -> "History":
         """With the decision about the failure added."""

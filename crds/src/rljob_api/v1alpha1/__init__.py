@@ -3,15 +3,26 @@
 from rljob_api.v1alpha1.actor import Actor, Fsdp
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
 from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.cluster import Cluster, EnvVar, HeadPod, LocalObjectRef, WorkerPod
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import FromScratch, Model, Tokenizer
 from rljob_api.v1alpha1.recovery import Backoff, Recovery, RecoveryRule
+from rljob_api.v1alpha1.reward_models import RewardModel
 from rljob_api.v1alpha1.rewards import RewardFunction, Rewards
 from rljob_api.v1alpha1.rljob import ObjectMeta, RLJob, RLJobSpec
 from rljob_api.v1alpha1.rollout import Rollout, ValidationSampling, WeightSync
 from rljob_api.v1alpha1.sft import Sft
-from rljob_api.v1alpha1.status import CheckpointStatus, Condition, Progress, RLJobStatus
-from rljob_api.v1alpha1.training import Checkpoint, Cluster, EnvVar, Training
+from rljob_api.v1alpha1.status import (
+    CheckpointStatus,
+    ClusterStatus,
+    Condition,
+    DriverStatus,
+    Progress,
+    RecoveryStatus,
+    RewardModelStatus,
+    RLJobStatus,
+)
+from rljob_api.v1alpha1.training import Checkpoint, CheckpointVolume, Training
 
 __all__ = [
     "Actor",
@@ -20,14 +31,19 @@ __all__ = [
     "Backoff",
     "Checkpoint",
     "CheckpointStatus",
+    "CheckpointVolume",
     "Cluster",
+    "ClusterStatus",
     "Condition",
     "Data",
+    "DriverStatus",
     "DynamicSampling",
     "EnvVar",
     "FromScratch",
     "Fsdp",
+    "HeadPod",
     "Kl",
+    "LocalObjectRef",
     "Model",
     "ObjectMeta",
     "Progress",
@@ -36,7 +52,10 @@ __all__ = [
     "RLJobStatus",
     "Recovery",
     "RecoveryRule",
+    "RecoveryStatus",
     "RewardFunction",
+    "RewardModel",
+    "RewardModelStatus",
     "Rewards",
     "Rollout",
     "Rule",
@@ -45,4 +64,5 @@ __all__ = [
     "Training",
     "ValidationSampling",
     "WeightSync",
+    "WorkerPod",
 ]

@@ -91,7 +91,8 @@ class Kl(ApiModel):
     controller: KlController | None = Field(
         None,
         description=(
-            "fixed keeps the coefficient; adaptive steers it towards target (Ziegler et al. 2019, section 2.2)."
+            "fixed keeps the coefficient; adaptive, for a penalty in the reward, steers it towards target"
+            " (Ziegler et al. 2019, section 2.2)."
         ),
     )
     target: Annotated[float, Field(gt=0, le=1000)] | None = Field(
@@ -115,7 +116,11 @@ class Algorithm(ApiModel):
     """How rewards become gradients."""
 
     preset: Preset = Field(
-        "grpo", description="The named algorithm that fills every field left out here; sft is supervised fine-tuning."
+        "grpo",
+        description=(
+            "The named algorithm that fills every field left out here; sft is supervised fine-tuning, which reads"
+            " neither rollout nor rewards."
+        ),
     )
     advantage: Advantage | None = Field(None, description="Advantage estimator.")
     loss: Loss | None = Field(None, description="Policy loss.")

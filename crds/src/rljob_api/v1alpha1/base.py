@@ -55,6 +55,8 @@ VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 REASON_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
+
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
     NAME_PATTERN: "lowercase letters, digits and '-', with a letter or digit at both ends",
@@ -62,12 +64,18 @@ PATTERN_MEANINGS = {
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
     REASON_PATTERN: "one CamelCase word",
+    QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
     MODULE_PATTERN: "a Python module such as package.module",
 }
 """Each pattern of the API in words, for people whose text does not match."""
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=63)]
 """A DNS label."""
+
+ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_length=1, max_length=253)]
+"""Name of a Kubernetes object: a DNS subdomain."""
+
+Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]

@@ -83,6 +83,20 @@ class Recovery(ApiModel):
     takeover_within: Duration = Field(
         "120s", description="How long engines and ranks wait for a next driver before they leave."
     )
+    eviction_grace_period: Duration = Field(
+        "120s", description="How long the driver may take to save a checkpoint when it is asked to stop."
+    )
+    node_lost_after: Duration = Field(
+        "60s",
+        description="How long a node may be unreachable before its pods count as lost; holds for pods made later.",
+    )
+    force_delete_lost_pods: bool = Field(
+        False,
+        description=(
+            "Whether pods of unreachable nodes are deleted though nobody knows that they have ended. Where two pods may"
+            " then write one volume, attempts are fenced all the same."
+        ),
+    )
 
     rules = (
         Rule(
@@ -94,5 +108,10 @@ class Recovery(ApiModel):
             "duration(self.takeoverWithin) > duration('0s')",
             "recovery.takeoverWithin must be above 0s: set it to 120s, say",
             "takeoverWithin",
+        ),
+        Rule(
+            "duration(self.nodeLostAfter) >= duration('1s')",
+            "recovery.nodeLostAfter must be 1s or more: set it to 60s, say",
+            "nodeLostAfter",
         ),
     )

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Name, Path, Rule, list_map
+from rljob_api.v1alpha1.reward_models import RewardModel
 
 Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown"]
 
@@ -38,31 +39,48 @@ class RewardFunction(ApiModel):
             "a reward comes from one place: set exactly one of builtin, path, module, source",
             "builtin",
         ),
+        Rule(
+            "!(self.name in ['mean', 'std', 'min', 'max'])",
+            "reward/mean, std, min and max are metrics of the sum: choose another name",
+            "name",
+        ),
     )
 
 
 class Rewards(ApiModel):
-    """The reward of a response is the weighted sum of its functions."""
+    """The reward of a response is the weighted sum of its functions and models."""
 
     functions: Annotated[list[RewardFunction], Field(max_length=32)] = Field(
         default_factory=list,
-        description="The functions whose weighted sum is the reward.",
+        description="Python functions whose weighted scores are summed up.",
         json_schema_extra=list_map("name"),
     )
-    timeout: Duration = Field("30s", description="Longest that one call may take; then its process is killed.")
+    models: Annotated[list[RewardModel], Field(max_length=8)] = Field(
+        default_factory=list,
+        description="Models whose weighted scores are summed up too.",
+        json_schema_extra=list_map("name"),
+    )
+    timeout: Duration = Field(
+        "30s", description="Longest that one call of a function may take; then its process is killed."
+    )
     processes: Annotated[int, Field(ge=1, le=1024)] = Field(
-        4, description="Processes that score in parallel, on each node."
+        4, description="Processes that call the functions in parallel."
     )
     on_error: Literal["fail", "drop_group"] = Field(
         "fail",
         description=(
-            "When a call hangs, crashes or returns NaN or inf: end the job naming the sample, or leave the sample's"
-            " group out."
+            "When a call hangs, crashes or returns NaN or inf, or a model's answer has no finite score: end the job"
+            " naming the sample, or leave the sample's group out."
         ),
     )
 
     rules = (
         Rule(
             "duration(self.timeout) > duration('0s')", "rewards.timeout must be above 0s: set it to 30s, say", "timeout"
+        ),
+        Rule(
+            "!self.models.exists(m, self.functions.exists(f, f.name == m.name))",
+            "a reward model and a reward function have the same name: rename one, both are reward/NAME in metrics",
+            "models",
         ),
     )

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, governed
-from rljob_api.v1alpha1.base import ApiModel, Rule, list_map
+from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Text, list_map
+from rljob_api.v1alpha1.cluster import Cluster, EnvVar, FreeForm, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
 from rljob_api.v1alpha1.recovery import Recovery
@@ -14,7 +15,9 @@ from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
-from rljob_api.v1alpha1.training import Checkpoint, Cluster, EnvVar, Training
+from rljob_api.v1alpha1.training import Checkpoint, Training
+from rljob_api.v1alpha1.transitions import TRANSITIONS
+from rljob_api.v1alpha1.unread import unread_rules
 
 _RANKS = (
     "self.cluster.nodes * (has(self.cluster.ranksPerNode) ? self.cluster.ranksPerNode :"
@@ -39,15 +42,43 @@ class RLJobSpec(ApiModel):
     cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
     env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
         default_factory=list,
-        description="Environment variables of the trainer's processes.",
+        description="Environment variables of the trainer's processes and of reward models.",
+        json_schema_extra=list_map("name"),
+    )
+    env_from: Annotated[list[FreeForm], Field(max_length=32)] = Field(
+        default_factory=list, description="ConfigMaps and Secrets whose keys become variables, as in a pod's envFrom."
+    )
+    volumes: Annotated[list[FreeForm], Field(max_length=64)] = Field(
+        default_factory=list, description="Volumes of head, workers and reward models, as in a pod's spec."
+    )
+    volume_mounts: Annotated[list[FreeForm], Field(max_length=64)] = Field(
+        default_factory=list, description="Where they are mounted, as in a container's volumeMounts."
+    )
+    image_pull_secrets: Annotated[list[LocalObjectRef], Field(max_length=16)] = Field(
+        default_factory=list,
+        description="Secrets to pull the images with.",
         json_schema_extra=list_map("name"),
     )
     recovery: Recovery = Field(default_factory=Recovery, description="What happens after a failure.")
+    suspend: bool = Field(
+        False, description="Save a checkpoint, stop and give everything back but the volume; false goes on from there."
+    )
+    active_deadline: Duration | None = Field(
+        None,
+        description="Longest time from the first driver's start; then the job is stopped with a checkpoint and fails.",
+    )
+    ttl_after_finished: Duration = Field(
+        "0s", description="How long cluster and reward models stay once the job has ended, for a look at their logs."
+    )
+    managed_by: Text | None = Field(
+        None, description="Another controller that runs this job; then this operator leaves it alone."
+    )
 
     rules = (
         Rule(
-            f"{_SFT} || self.rewards.functions.size() > 0",
-            "an RL job needs a reward: add rewards.functions, for example [{name: exact, builtin: exact_match}]",
+            f"{_SFT} || self.rewards.functions.size() + self.rewards.models.size() > 0",
+            "an RL job needs a reward: add rewards.functions, for example [{name: exact, builtin: exact_match}], or"
+            " rewards.models",
             "rewards.functions",
         ),
         Rule(
@@ -55,6 +86,7 @@ class RLJobSpec(ApiModel):
             "preset sft is supervised from its first step: remove sft, or choose an RL preset",
             "sft",
         ),
+        *unread_rules(_SFT),
         Rule(
             f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
             "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to 2 or more",
@@ -104,6 +136,7 @@ class RLJobSpec(ApiModel):
             "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
             "training.validateEvery",
         ),
+        *TRANSITIONS,
     )
 
 
@@ -127,9 +160,9 @@ class RLJob(ApiModel):
 
     rules = (
         Rule(
-            "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name must be lowercase letters, digits and '-', at most 40 characters:"
-            " the objects made for the job carry it with a suffix",
+            "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name must be lowercase letters, digits and '-', begin with a letter and have at most 40"
+            " characters: the objects made for the job carry it with a suffix",
             "metadata.name",
         ),
     )

@@ -55,6 +55,7 @@ class Rollout(ApiModel):
         0,
         description=(
             "Seed of the sampling; each sample's own seed derives from it, the step, the prompt and the sample."
+            " vLLM's first model runner on GPUs draws a whole batch from the engine's seed instead."
         ),
     )
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = Field(

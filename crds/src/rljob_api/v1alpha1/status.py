@@ -60,6 +60,55 @@ class CheckpointStatus(ApiModel):
     time: datetime = Field(description="When it became durable.")
 
 
+class ClusterStatus(ApiModel):
+    """The RayCluster."""
+
+    name: Annotated[str, Field(max_length=63)] = Field(description="Its name.")
+    uid: Annotated[str, Field(max_length=128)] = Field(description="Its uid: another one after it was rebuilt.")
+    ready_workers: int = Field(0, ge=0, description="Worker pods that are ready.")
+    desired_workers: int = Field(0, ge=0, description="Worker pods that the job asks for.")
+
+
+class RewardModelStatus(ApiModel):
+    """The servers of one of spec.rewards.models."""
+
+    name: Annotated[str, Field(max_length=63)] = Field(description="The reward model's name.")
+    ready_replicas: int = Field(0, ge=0, description="Servers that are ready.")
+    desired_replicas: int = Field(0, ge=0, description="Servers that the job asks for.")
+
+
+class DriverStatus(ApiModel):
+    """The driver of the last attempt."""
+
+    submission_id: Annotated[str, Field(max_length=128)] = Field(
+        description="Its submission to Ray: the job's uid and the attempt."
+    )
+    cluster_uid: Annotated[str, Field(max_length=128)] = Field(description="The RayCluster that it was meant for.")
+    state: Literal["Reserved", "Submitted", "Ended"] = Field(
+        description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it."
+    )
+    stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")
+
+
+class RecoveryStatus(ApiModel):
+    """What the operator remembers of failures, and what it does about the last one."""
+
+    durable_step: int = Field(0, ge=0, description="Step of the checkpoint since which restarts are counted.")
+    charged: int = Field(0, ge=0, description="Restarts since then that count against recovery.maxRestarts.")
+    bugs: int = Field(0, ge=0, description="Those of them after bugs.")
+    cures: Annotated[dict[str, int], Field(max_length=8)] = Field(
+        default_factory=dict, description="Restarts since then by level: driver, pods, cluster."
+    )
+    action: Literal["restart_driver", "replace_pods", "rebuild_cluster"] | None = Field(
+        None, description="What is under way; the next attempt ends it."
+    )
+    decided: datetime | None = Field(None, description="When that was decided.")
+    not_before: datetime | None = Field(None, description="When the next attempt may start.")
+    cluster_uid: Annotated[str, Field(max_length=128)] | None = Field(
+        None, description="The RayCluster, or the one whose pods, that action replaces."
+    )
+
+
 class RLJobStatus(ApiModel):
     """Observed state."""
 
@@ -74,3 +123,11 @@ class RLJobStatus(ApiModel):
     )
     progress: Progress | None = Field(None, description="How far the training is.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest durable checkpoint.")
+    cluster: ClusterStatus | None = Field(None, description="The RayCluster.")
+    reward_models: Annotated[list[RewardModelStatus], Field(max_length=8)] = Field(
+        default_factory=list, description="The reward models.", json_schema_extra=list_map("name")
+    )
+    driver: DriverStatus | None = Field(None, description="The driver of the last attempt.")
+    recovery: RecoveryStatus = Field(
+        default_factory=RecoveryStatus, description="Failures and what is done about them."
+    )

@@ -1,17 +1,16 @@
-"""`spec.training`, `spec.checkpoint`, `spec.cluster` and `spec.env`: how long, how safely, how large."""
+"""`spec.training` and `spec.checkpoint`: how long, and how safely."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from rljob_api.v1alpha1.base import (
-    KEY_PATTERN,
-    OBJECT_NAME_PATTERN,
-    VARIABLE_PATTERN,
     ApiModel,
     Count,
     CountOrZero,
+    ObjectName,
     Path,
+    Quantity,
     Rule,
     Seed,
     Text,
@@ -38,10 +37,39 @@ class Training(ApiModel):
     seed: Seed = Field(0, description="Seed of random weights.")
     loggers: Annotated[list[Logger], Field(max_length=8)] = Field(
         default_factory=_console,
-        description="Where metrics go, besides the run's own metrics file.",
+        description=(
+            "Where metrics go, besides the run's own metrics file. tensorboard writes into the run's directory, and so"
+            " does mlflow without MLFLOW_TRACKING_URI; wandb and trackio follow their own variables too."
+        ),
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     project: Text = Field("rljob", description="Project name for wandb, mlflow and trackio.")
+
+
+class CheckpointVolume(ApiModel):
+    """The run's volume: checkpoints, journal, metrics, logs. A claim `NAME-checkpoints` of its own, or another."""
+
+    size: Quantity | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
+    storage_class_name: ObjectName | None = Field(
+        None, description="Its storage class; the default is the cluster's default class."
+    )
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = Field(
+        None, description="How nodes mount it; the default is ReadWriteMany. ReadWriteOnce keeps all pods on one node."
+    )
+    retain: bool = Field(True, description="Keep the claim when the RLJob is deleted.")
+    existing_claim: ObjectName | None = Field(None, description="A claim to use instead of one that is made.")
+    sub_path: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="The folder of the volume to use."
+    )
+
+    rules = (
+        Rule(
+            "!has(self.existingClaim) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode))",
+            "a claim that exists has its size, class and mode already: remove size, storageClassName and accessMode, or"
+            " existingClaim",
+            "existingClaim",
+        ),
+    )
 
 
 class Checkpoint(ApiModel):
@@ -59,56 +87,6 @@ class Checkpoint(ApiModel):
         description="auto: from the newest checkpoint, if any. never: from the start; checkpoints of before are kept "
         "apart. Else the path of the checkpoint to begin from, of this run or another.",
     )
-
-
-class Cluster(ApiModel):
-    """Shape of the cluster. `rljob run` trains on one machine and takes --ranks instead."""
-
-    nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1, description="Worker pods; the head is extra and has no GPU."
+    volume: CheckpointVolume = Field(
+        default_factory=CheckpointVolume, description="The run's volume in a cluster; `rljob run` uses a folder."
     )
-    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(
-        8, description="GPUs of each worker pod; 0 trains on CPUs."
-    )
-    ranks_per_node: Annotated[int, Field(ge=1, le=16)] | None = Field(
-        None, description="Trainer processes of each worker pod; the default is gpusPerNode, or 1 without GPUs."
-    )
-
-    rules = (
-        Rule(
-            "!has(self.ranksPerNode) || self.gpusPerNode == 0 || self.ranksPerNode == self.gpusPerNode",
-            "each GPU has one rank: remove ranksPerNode, or set it to gpusPerNode",
-            "ranksPerNode",
-        ),
-    )
-
-
-class SecretKeyRef(ApiModel):
-    """One key of a Secret."""
-
-    name: Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_length=1, max_length=253)] = Field(
-        description="The Secret's name."
-    )
-    key: Annotated[str, StringConstraints(pattern=KEY_PATTERN, min_length=1, max_length=253)] = Field(
-        description="The key in the Secret."
-    )
-
-
-class EnvValueFrom(ApiModel):
-    """Where a variable's value comes from."""
-
-    secret_key_ref: SecretKeyRef = Field(
-        description="A Secret's key. `rljob run` reads the caller's variable of the same name instead."
-    )
-
-
-class EnvVar(ApiModel):
-    """One environment variable of the trainer's processes."""
-
-    name: Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=256)] = Field(
-        description="The variable's name."
-    )
-    value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(None, description="Its value.")
-    value_from: EnvValueFrom | None = Field(None, description="The source of its value.")
-
-    rules = (Rule("has(self.value) != has(self.valueFrom)", "set either value or valueFrom", "value"),)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import Any
 
-from rljob_api.schema import RULES, Schema
+from rljob_api.schema import RULES, Schema, judges_updates
 from rljob_api.validation.cel import compiled
 from rljob_api.validation.source import FieldPath
 from rljob_api.validation.structure import Finding
@@ -14,13 +14,15 @@ from rljob_api.validation.structure import Finding
 def rule_findings(
     schema: Schema, value: Any, broken: Collection[FieldPath] = (), path: FieldPath = ()
 ) -> Iterator[Finding]:
-    """The rules that `value` breaks, each at the field it names.
+    """The rules that `value` breaks, each at the field it names; those that judge changes have nothing to compare.
 
     broken: fields known to be wrong or missing. A rule that reads one of them is left out: it has no sound answer.
     """
     if isinstance(value, dict):
         for rule in schema.get(RULES, ()):
-            if not _reads_any(rule["rule"], path, broken) and not compiled(rule["rule"]).execute({"self": value}):
+            if judges_updates(rule) or _reads_any(rule["rule"], path, broken):
+                continue
+            if not compiled(rule["rule"]).execute({"self": value}):
                 yield Finding((*path, *_parts(rule.get("fieldPath", ""))), rule["message"])
         for name, field in schema.get("properties", {}).items():
             yield from rule_findings(field, value.get(name), broken, (*path, name))

@@ -167,8 +167,8 @@ class _Builder:
 
     def _key(self, node: Node, path: FieldPath) -> str | None:
         key = None
-        if isinstance(node, ScalarNode):
-            key = plain_scalar(node.value) if node.tag in _TYPED else node.value
+        if isinstance(node, ScalarNode) and (text := _whole(node.value)) is not None:
+            key = plain_scalar(text) if node.tag in _TYPED else text
         if key is None:
             self._problem(node, path, "a key must be text", "Write a name before the ':'")
             return None
@@ -177,7 +177,11 @@ class _Builder:
     def _scalar(self, node: Node, path: FieldPath) -> Any:
         if node.tag not in {*_TYPED, _TAG + "str"}:
             self._problem(node, path, f"Kubernetes does not know the YAML tag {node.tag}", "Remove the tag")
-        value = plain_scalar(node.value) if node.tag in _TYPED else node.value
+        text = _whole(node.value)
+        if text is None:
+            self._problem(node, path, "holds half a character: an escape of D800 to DFFF without its other half")
+            return None
+        value = plain_scalar(text) if node.tag in _TYPED else text
         if isinstance(value, float) and not math.isfinite(value):
             self._problem(node, path, f"must be a finite number; got {node.value}")
             return None
@@ -187,6 +191,16 @@ class _Builder:
         location = _location(self.source, node.start_mark)
         self.problems.append(Problem(*location, dotted(path), message, remedy))
         self.broken.add(path)
+
+
+def _whole(text: str) -> str | None:
+    """JSON escapes a character beyond 16 bits in two halves, which YAML leaves apart. None where one is missing."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_merge(key: Node) -> bool:

@@ -1,0 +1,218 @@
+"""The words of `status.conditions` and of an RLJob's events: what each means, and what a person can do about it.
+
+The operator and the recovery policy take their reasons from here, and `make generate` writes docs/conditions.md.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, Self
+
+CONDITIONS: Final[Mapping[str, str]] = {
+    "Ready": "The job is as it should be: it runs, or it has succeeded.",
+    "ClusterReady": "Head and workers of the Ray cluster are ready.",
+    "RewardModelsReady": "Every server of every reward model is ready. Only jobs with reward models have it.",
+    "Running": "The driver of the newest attempt runs.",
+    "CheckpointAvailable": "There is a durable checkpoint that an attempt can continue from.",
+    "Suspended": "`spec.suspend` is true, and nothing of the job runs.",
+    "Succeeded": "The driver has done all its steps. This is final.",
+    "Failed": "The job has ended otherwise. This is final: delete it and create it anew to run it again.",
+    "Reconciling": "The operator is on the way to what the spec asks for.",
+    "Stalled": "It gets no further without a person; so does a failed job.",
+}
+"""What each type says where its status is True."""
+
+_ON_THE_WAY = ("Starting", "Recovering")
+_TRIED_AGAIN = ("Recovering", "Failed")
+_ENDS_IT = ("Failed", "Recovering")
+_ANY = ()
+_REPEATS = "Where it repeats, read the attempt's log and look at the node."
+
+
+class Word(StrEnum):
+    """One CamelCase word, with what it means and what a person can do. where: what it comes with; empty is anything."""
+
+    where: tuple[str, ...]
+    meaning: str
+    remedy: str
+
+    def __new__(cls, word: str, where: tuple[str, ...], meaning: str, remedy: str = "") -> Self:
+        self = str.__new__(cls, word)
+        self._value_ = word
+        self.where, self.meaning, self.remedy = where, meaning, remedy
+        return self
+
+
+# fmt: off
+class Reason(Word):
+    """Why a job is in its phase. where: the phases."""
+
+    # ---- on the way to a running driver
+
+    IMAGE_MISSING = (
+        "ImageMissing", ("Pending",), "Neither the job nor the operator's settings name an image.",
+        "Set `spec.cluster.image`, with `spec.suspend` true meanwhile.",
+    )
+    WAITING_FOR_REMOVAL = (
+        "WaitingForRemoval", _ANY, "Objects of a deleted job of the same name are still there.",
+        "Kubernetes removes them. Where it does not, look at the finalizers of the object that the message names.",
+    )
+    CREATING_CLUSTER = "CreatingCluster", _ON_THE_WAY, "The RayCluster is being created."
+    CLUSTER_DELETING = (
+        "ClusterDeleting", _ON_THE_WAY, "The job's previous RayCluster is still being deleted.",
+        "Where it lasts, look at the pods that do not end and at their nodes.",
+    )
+    CLUSTER_NOT_READY = (
+        "ClusterNotReady", _ON_THE_WAY, "Not all pods are ready; the message says what they wait for.",
+        "Where a pod is not scheduled, free what it needs or lower `spec.cluster`.",
+    )
+    REWARD_MODELS_NOT_READY = (
+        "RewardModelsNotReady", _ON_THE_WAY,
+        "The Ray cluster is ready, servers of reward models are not; the message says what their pods say.",
+        "Where a pod is not scheduled, free what it needs or lower `replicas`. Where it crashes, correct the model.",
+    )
+    STARTING_DRIVER = "StartingDriver", _ON_THE_WAY, "The pods are ready, and the next attempt's driver is submitted."
+    HEAD_NOT_ANSWERING = (
+        "HeadNotAnswering", _ON_THE_WAY, "Ray's head does not answer the operator.",
+        "Where it lasts, read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
+    )
+    DRIVER_RUNNING = "DriverRunning", ("Running",), "The driver trains."
+
+    # ---- failures, in the driver's words or in the operator's about it
+
+    RANK_LOST = "RankLost", _TRIED_AGAIN, "A trainer process died or fell silent.", _REPEATS
+    ENGINE_LOST = (
+        "EngineLost", _TRIED_AGAIN, "Rollout engines died or fell silent, and new ones did not help.",
+        _REPEATS,
+    )
+    REWARDS_LOST = (
+        "RewardsLost", _TRIED_AGAIN, "The worker that scores died or fell silent, and a new one did not help.",
+        _REPEATS,
+    )
+    INFRASTRUCTURE = (
+        "Infrastructure", _TRIED_AGAIN, "Another process, a device, a volume or the network failed.",
+        _REPEATS,
+    )
+    DAMAGED_CHECKPOINT = (
+        "DamagedCheckpoint", _TRIED_AGAIN, "The checkpoint that `checkpoint.resume` names is damaged.",
+        "Restore its files, or name another.",
+    )
+    DRIVER_LOST = (
+        "DriverLost", _TRIED_AGAIN, "The driver ended without a record, as one does that is killed.",
+        "Where it ended by SIGKILL, it may have lacked memory: raise `spec.cluster.head.memory`.",
+    )
+    DRIVER_HUNG = (
+        "DriverHung", _TRIED_AGAIN, "The driver gave no sign of life for longer than `recovery.hangAfter`.",
+        "See whether the checkpoint volume answers. Where all is sound but slow, raise `recovery.hangAfter`.",
+    )
+    RAY_LOST = "RayLost", _TRIED_AGAIN, "Ray's head, its pod or the whole RayCluster is gone.", _REPEATS
+    BUG = "Bug", _TRIED_AGAIN, "The driver met an error that nobody foresaw.", "Report it, with the attempt's log."
+    JOB = "Job", _ENDS_IT, "The job or its configuration is wrong.", "Change the field that the message names."
+    DATA = "Data", _ENDS_IT, "The data or the model is wrong.", "Change the field, or the file, that the message names."
+    REWARD = (
+        "Reward", _ENDS_IT, "The reward code is wrong.",
+        "Mend the function that the message names, or set `rewards.onError: drop_group`.",
+    )
+    NO_USABLE_CHECKPOINT = (
+        "NoUsableCheckpoint", _ENDS_IT, "There are checkpoints, but none can be used.",
+        "Restore one, or begin anew with `checkpoint.resume: never`.",
+    )
+    STORAGE_FULL = (
+        "StorageFull", _ENDS_IT, "The checkpoint volume is full.",
+        "Grow the volume, or lower `checkpoint.keepLast`.",
+    )
+    FENCED = (
+        "Fenced", ("Failed",), "Another driver has the attempt's number on the volume.",
+        "Let no two jobs share a volume and sub-path; for a new job of an old name, delete the old claim.",
+    )
+
+    # ---- recovery
+
+    STOPPED_ON_REQUEST = (
+        "StoppedOnRequest", ("Recovering",),
+        "A pod was asked to end, so the driver saved a checkpoint and stopped. The next attempt is free of charge.",
+    )
+    BACKOFF = "Backoff", ("Recovering",), "The operator waits before the next attempt."
+    REPLACING_PODS = (
+        "ReplacingPods", ("Recovering",), "The worker pods are being replaced.",
+        "Where it lasts, look at the pods that do not end and at their nodes.",
+    )
+    REBUILDING_CLUSTER = (
+        "RebuildingCluster", ("Recovering",), "The RayCluster is being deleted, to be created anew.",
+        "Where it lasts, look at the pods that do not end and at their nodes.",
+    )
+    RESTARTS_EXHAUSTED = (
+        "RestartsExhausted", ("Failed",), "Too many restarts without a new durable checkpoint.",
+        "Remove the cause that the message names, or raise `spec.recovery.maxRestarts`.",
+    )
+    BUG_REPEATED = (
+        "BugRepeated", ("Failed",), "A second bug without a new durable checkpoint.",
+        "Report it, with the attempt's log.",
+    )
+
+    # ---- the operator's own verdicts
+
+    IMAGE_NOT_USABLE = (
+        "ImageNotUsable", ("Failed",), "An image does not exist, may not be pulled, or does not start.",
+        "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
+    )
+    OBJECT_INVALID = (
+        "ObjectInvalid", ("Failed",), "The API server finds an object of the job's invalid.",
+        "Correct what the message names: a pod template, a volume, a name.",
+    )
+    OBJECT_FORBIDDEN = (
+        "ObjectForbidden", _ANY, "The API server refuses an object of the job's: quota, admission, permissions.",
+        "Grant what the message names. The operator tries again; what runs goes on.",
+    )
+    SPEC_NOT_READABLE = (
+        "SpecNotReadable", _ANY, "The operator's version cannot read the spec; what runs goes on.",
+        "Install operator and CRD of one version.",
+    )
+
+    # ---- stops and ends
+
+    SUSPENDED = "Suspended", ("Suspending", "Suspended"), "`spec.suspend` is true.", "Set it to false to go on."
+    SPEC_CHANGED = (
+        "SpecChanged", ("Suspending",), "The spec was changed before the RayCluster that was made for it was gone.",
+        "Nothing: the job saves a checkpoint, and goes on in a new RayCluster.",
+    )
+    DEADLINE_EXCEEDED = (
+        "DeadlineExceeded", ("Suspending", "Failed"),
+        "`spec.activeDeadline` has passed. The job saves a checkpoint, stops and fails.",
+    )
+    COMPLETED = "Completed", ("Succeeded",), "The driver has done all its steps."
+    DELETING = (
+        "Deleting", ("Deleting",), "The job was deleted, and its pods are ending.",
+        "Nothing: after some minutes the job goes without them.",
+    )
+# fmt: on
+
+
+class Aspect(Word):
+    """Why one condition is as it is, where the phase does not say it. where: that condition."""
+
+    NO_CLUSTER = "NoCluster", ("ClusterReady",), "There is no RayCluster."
+    PODS_NOT_READY = "PodsNotReady", ("ClusterReady",), "Not all pods are ready; the message says what they wait for."
+    ALL_PODS_READY = "AllPodsReady", ("ClusterReady",), "Head and workers are ready."
+    NO_SERVERS = "NoServers", ("RewardModelsReady",), "There are none: the job does not run."
+    SERVERS_NOT_READY = (
+        "ServersNotReady",
+        ("RewardModelsReady",),
+        "Servers are missing; the message says what their pods say. A driver waits for them, up to `lostAfter`.",
+    )
+    ALL_SERVERS_READY = "AllServersReady", ("RewardModelsReady",), "All servers of all reward models are ready."
+    NOT_RUNNING = "NotRunning", ("Running",), "No driver runs; Ready says why."
+    NONE_YET = "NoneYet", ("CheckpointAvailable",), "No checkpoint is durable yet."
+    SAVED = "Saved", ("CheckpointAvailable",), "The message says after which step."
+    NOT_SUSPENDED = "NotSuspended", ("Suspended",), "It is not, or not yet."
+    NOT_FINISHED = "NotFinished", ("Succeeded",), "Steps are left."
+    FAILED = "Failed", ("Succeeded",), "It failed; the condition Failed says why."
+    NOT_FAILED = "NotFailed", ("Failed",), "It has not."
+    SETTLED = "Settled", ("Reconciling",), "There is nothing left to do, or nothing that the operator could."
+    NOT_STALLED = "NotStalled", ("Stalled",), "Nothing waits for a person."
+
+
+class Note(Word):
+    """What an event says that no condition does."""
+
+    ATTEMPT_STARTING = "AttemptStarting", (), "The next attempt has its number, and its driver will be submitted."
+    CHECKPOINT_SAVED = "CheckpointSaved", (), "The first checkpoint is durable; later ones are in the status only."

@@ -1,0 +1,83 @@
+"""What may change in the spec of a job that exists. CEL over `self` and `oldSelf`, so the API server judges updates.
+
+At any time: suspend, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are saved and
+how many are kept, replicas of reward models, and training.steps upwards. Never: the model and the volume. All else
+while `suspend: true`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rljob_api.v1alpha1.base import Rule
+from rljob_api.v1alpha1.reward_models import RewardModel
+from rljob_api.v1alpha1.rewards import Rewards
+
+_SUSPENDED = "(self.suspend || oldSelf.suspend)"
+
+_BLOCKS = ("data", "algorithm", "rollout", "actor", "cluster", "env")
+_LISTS = ("envFrom", "volumes", "volumeMounts", "imagePullSecrets")
+_REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items() if name != "models")
+_TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
+
+
+def _same(field: str) -> str:
+    return f"self.{field} == oldSelf.{field}"
+
+
+def _same_optional(field: str) -> str:
+    """For a field without a default."""
+    return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {_same(field)})"
+
+
+def _same_models() -> str:
+    """All but their replicas; a list map has no order."""
+    fields = [
+        (field.alias, field.is_required() or field.get_default(call_default_factory=True) is not None)
+        for name, field in RewardModel.model_fields.items()
+        if name != "replicas"
+    ]
+    same = " && ".join(
+        f"m.{name} == o.{name}"
+        if always
+        else f"has(m.{name}) == has(o.{name}) && (!has(m.{name}) || m.{name} == o.{name})"
+        for name, always in fields
+    )
+    models = "self.rewards.models"
+    return (
+        f"{models}.size() == oldSelf.rewards.models.size() && {models}.all(m, oldSelf.rewards.models.exists(o, {same}))"
+    )
+
+
+def _while_suspended(field: str, same: str) -> Rule:
+    return Rule(f"{_SUSPENDED} || ({same})", f"{field} can change only while suspend is true: set that first", field)
+
+
+TRANSITIONS = (
+    Rule(_same("model"), "model never changes: make another RLJob", "model"),
+    Rule(_same("checkpoint.volume"), "checkpoint.volume never changes: make another RLJob", "checkpoint.volume"),
+    Rule(_same_optional("managedBy"), "managedBy never changes: make another RLJob", "managedBy"),
+    *(_while_suspended(field, _same(field)) for field in (*_BLOCKS, *_LISTS)),
+    *(_while_suspended(f"rewards.{field}", _same(f"rewards.{field}")) for field in _REWARDS),
+    _while_suspended("rewards.models", _same_models()),
+    _while_suspended("sft", _same_optional("sft")),
+    *(_while_suspended(f"training.{field}", _same(f"training.{field}")) for field in _TRAINING),
+    _while_suspended("training.epochs", _same_optional("training.epochs")),
+    _while_suspended("checkpoint.resume", _same("checkpoint.resume")),
+    Rule(
+        f"{_SUSPENDED} || self.training.steps >= oldSelf.training.steps",
+        "training.steps can only grow unless suspend is true: set that first",
+        "training.steps",
+    ),
+)
+
+
+def fixed_while_running(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a spec, as JSON, changes only while suspend is true: what runs was made for it."""
+    fixed = {field: spec[field] for field in (*_BLOCKS, *_LISTS, "sft") if field in spec}
+    if rewards := dict(spec.get("rewards", {})):
+        models = [{name: model[name] for name in model if name != "replicas"} for model in rewards.pop("models", ())]
+        fixed["rewards"] = rewards | ({"models": models} if models else {})
+    training, resume = spec.get("training", {}), spec.get("checkpoint", {}).get("resume")
+    return (
+        fixed | {field: training[field] for field in (*_TRAINING, "epochs") if field in training} | {"resume": resume}
+    )

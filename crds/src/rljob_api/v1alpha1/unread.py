@@ -1,0 +1,53 @@
+"""What preset sft does not read, and the rules that refuse it.
+
+The API server fills defaults in before it evaluates rules, so a field that has one is refused by its value: written out
+with its default it says nothing new, and passes.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.v1alpha1.base import ApiModel, Rule
+from rljob_api.v1alpha1.rewards import Rewards
+from rljob_api.v1alpha1.rollout import Rollout
+
+
+def defaults_below(model: type[ApiModel], path: str) -> str:
+    """CEL for: every field of the `model` at `path` has its default."""
+    return " && ".join(_terms(model(), path))
+
+
+def _terms(default: ApiModel, path: str) -> Iterator[str]:
+    for name, field in type(default).model_fields.items():
+        value, place = getattr(default, name), f"{path}.{field.alias}"
+        if isinstance(value, ApiModel):
+            yield from _terms(value, place)
+        elif value is None:
+            yield f"!has({place})"
+        elif isinstance(value, list):
+            yield f"{place}.size() == {len(value)}"
+        elif isinstance(value, bool):
+            yield place if value else f"!{place}"
+        else:
+            yield f"{place} == {value!r}"
+
+
+_UNREAD = {
+    "rollout": (defaults_below(Rollout, "self.rollout"), "generates no responses"),
+    "rewards": (defaults_below(Rewards, "self.rewards"), "scores nothing"),
+    "actor.miniBatchSize": ("!has(self.actor.miniBatchSize)", "makes one optimizer step of data.promptsPerStep rows"),
+    "actor.epochs": ("self.actor.epochs == 1", "reads each row of a step once"),
+    "data.validation": ("self.data.validation.size() == 0", "does not validate"),
+    "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "does not validate"),
+    "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "has no reward that tells which checkpoint is best"),
+}
+"""By field: in CEL when it is left alone, and in words why preset sft does not read it."""
+
+UNREAD_BY_SFT = tuple(_UNREAD)
+
+
+def unread_rules(supervised: str) -> tuple[Rule, ...]:
+    """supervised: CEL for: the preset is sft."""
+    return tuple(
+        Rule(f"!({supervised}) || ({alone})", f"preset sft {why}: remove {field}, or choose an RL preset", field)
+        for field, (alone, why) in _UNREAD.items()
+    )
