@@ -1,0 +1,204 @@
+"""What the chart renders, and which values it refuses."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.errors import ClusterError
+from rljob_operator import key, names
+from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.main import LEASE_NAME
+from rljob_operator.render import Placement, cluster_of
+from tests.charts.chart import CHART, NAME, ROOT, VALUES, names_of, of_kind, only, render
+from tests.rljob_operator.snapshots import SETTINGS, job
+from tests.rljob_operator.test_operator_cli import told
+
+CRD = ROOT / "crds/rljobs.rljob.dev.yaml"
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_every_set_of_values_is_linted(helm, values):
+    helm("lint", "--strict", str(CHART), "--values=-", values=yaml.safe_dump(values))
+
+
+def test_the_crd_is_the_generated_one_and_outlives_the_release(helm):
+    crd = only(render(helm, {}), "CustomResourceDefinition")
+
+    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert crd == yaml.safe_load(CRD.read_text())
+
+
+def test_a_release_for_all_namespaces_has_its_rights_everywhere(helm):
+    objects = render(helm, {})
+
+    assert names_of(of_kind(objects, "ClusterRole", "ClusterRoleBinding")) == {NAME, f"{NAME}-view", f"{NAME}-edit"}
+    assert names_of(of_kind(objects, "Role", "RoleBinding")) == {f"{NAME}-self"}
+    assert not [each for each in arguments(objects) if each.startswith("--namespace")]
+
+
+def test_a_release_for_namespaces_has_its_rights_there_alone(helm):
+    objects = render(helm, VALUES["namespaced"])
+    roles, bindings = (
+        {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in of_kind(objects, kind)}
+        for kind in ("Role", "RoleBinding")
+    )
+
+    assert roles == bindings == {("team-a", NAME), ("team-b", NAME), ("rljob-system", f"{NAME}-self")}
+    assert not of_kind(objects, "ClusterRoleBinding")
+    assert [each for each in arguments(objects) if each.startswith("--namespace")] == [
+        "--namespace=team-a",
+        "--namespace=team-b",
+    ]
+
+
+def test_the_rights_in_a_namespace_are_those_that_are_had_everywhere_else(helm):
+    everywhere = next(each for each in of_kind(render(helm, {}), "ClusterRole") if each["metadata"]["name"] == NAME)
+    here = next(each for each in of_kind(render(helm, VALUES["namespaced"]), "Role"))
+
+    assert here["rules"] == everywhere["rules"]
+
+
+def test_a_release_can_do_without_anything_cluster_wide(helm):
+    objects = render(helm, VALUES["nothing cluster-wide"])
+
+    assert all(each["metadata"].get("namespace") for each in objects)
+
+
+def test_its_own_namespace_holds_one_lease_and_one_secret_for_it(helm):
+    (role,) = (each for each in of_kind(render(helm, {}), "Role"))
+    named = {tuple(rule["resources"]): rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule}
+
+    assert named == {("leases",): [LEASE_NAME], ("secrets",): [key.NAME]}
+
+
+def test_values_reach_the_pod(helm):
+    values = VALUES["own image and nodes"]
+    deployment = only(render(helm, values), "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert deployment["spec"]["replicas"] == 3
+    assert container["image"] == "registry.example.com:5000/rl/operator:1.2.3"
+    assert container["imagePullPolicy"] == "Always"
+    passed = ("imagePullSecrets", "priorityClassName", "nodeSelector", "tolerations", "affinity")
+    assert {field: pod[field] for field in passed} == {field: values[field] for field in passed}
+    assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "platform"
+    assert deployment["spec"]["template"]["metadata"]["annotations"] == {"sidecar": "off"}
+    assert container["args"] == [
+        "run",
+        "--operator-namespace=rljob-system",
+        "--listen=0.0.0.0:8080",
+        "--trainer-image=registry.example.com/trainer:9",
+        "--ray-version=2.60.1",
+        "--poll-seconds=5",
+        "--log-format=console",
+    ]
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_operator_understands_its_arguments(helm, values):
+    command, *options = arguments(render(helm, values))
+    assert command == "run"
+
+    found = told(*options)
+    assert list(found["namespace"]) == values.get("namespaces", [])
+    assert found["listen"] == "0.0.0.0:8080"
+
+
+def test_replicas_prefer_different_nodes_and_leave_them_one_at_a_time(helm):
+    objects = render(helm, {})
+    deployment, budget = only(objects, "Deployment"), only(objects, "PodDisruptionBudget")
+    (preferred,) = deployment["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"].values()
+    term = preferred[0]["podAffinityTerm"]
+
+    assert deployment["spec"]["replicas"] == 2
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert term["labelSelector"] == deployment["spec"]["selector"] == budget["spec"]["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_the_operator_is_let_out_to_heads_and_the_api_server_and_in_from_prometheus(helm):
+    values = {"monitoring": {"namespace": "prom"}, "networkPolicy": {"apiServerPorts": [8443]}}
+    policy = only(render(helm, values), "NetworkPolicy")["spec"]
+    ((ingress,), (_, api_server, heads)) = policy["ingress"], policy["egress"]
+
+    assert ingress["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prom"}}}]
+    assert [each["port"] for each in api_server["ports"]] == [8443]
+    assert heads["to"][0]["podSelector"]["matchLabels"] == {names.ROLE_LABEL: names.HEAD}
+    assert [each["port"] for each in heads["ports"]] == [RAY_PORT, AGENT_PORT]
+
+
+def test_monitors_scrape_every_replica_and_every_agent(helm):
+    objects = render(helm, VALUES["monitored"])
+    service, of_operator, of_jobs = (only(objects, kind) for kind in ("Service", "ServiceMonitor", "PodMonitor"))
+    head = cluster_of(job(), "trainer:1", SETTINGS, Placement())["spec"]["headGroupSpec"]["template"]
+    (endpoint,) = of_jobs["spec"]["podMetricsEndpoints"]
+
+    assert of_operator["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert of_operator["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert of_jobs["spec"]["selector"]["matchLabels"].items() <= head["metadata"]["labels"].items()
+    assert endpoint["port"] in [port["name"] for each in head["spec"]["containers"] for port in each["ports"]]
+    assert endpoint["relabelings"][0]["sourceLabels"] == [prometheus_label(names.JOB_LABEL)]
+    assert {each["metadata"]["labels"]["release"] for each in (of_operator, of_jobs)} == {"prometheus"}
+    assert "--monitoring-namespace=monitoring" in arguments(objects)
+
+
+def prometheus_label(label: str) -> str:
+    """What Prometheus calls a pod's label."""
+    return "__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9_]", "_", label)
+
+
+def test_agents_ask_for_their_tokens_where_nobody_monitors_them(helm):
+    objects = render(helm, {"monitoring": {"serviceMonitor": True}})
+
+    assert not of_kind(objects, "PodMonitor")
+    assert not [each for each in arguments(objects) if each.startswith("--monitoring-namespace")]
+
+
+def test_user_roles_become_part_of_kubernetes_own_ones_unless_that_is_unwanted(helm):
+    def aggregated(values: dict[str, Any]) -> dict[str, list[str]]:
+        prefix = "rbac.authorization.k8s.io/aggregate-to-"
+        return {
+            each["metadata"]["name"]: [name for name in each["metadata"]["labels"] if name.startswith(prefix)]
+            for each in of_kind(render(helm, values), "ClusterRole")
+            if each["metadata"]["name"] != NAME
+        }
+
+    view, edit = "rbac.authorization.k8s.io/aggregate-to-view", "rbac.authorization.k8s.io/aggregate-to-edit"
+    assert aggregated({}) == {f"{NAME}-view": [view], f"{NAME}-edit": [edit]}
+    assert aggregated({"userRoles": {"aggregate": False}}) == {f"{NAME}-view": [], f"{NAME}-edit": []}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown value": ({"replica": 3}, "at '': additional properties 'replica' not allowed"),
+    "an unknown value within": ({"image": {"name": "a"}}, "at '/image': additional properties 'name' not allowed"),
+    "a number as text": ({"replicas": "two"}, "at '/replicas': got string, want integer"),
+    "no replica": ({"replicas": 0}, "at '/replicas': minimum: got 0, want 1"),
+    "no namespace's name": ({"namespaces": ["Team A"]}, "at '/namespaces/0': 'Team A' does not match pattern"),
+    "a namespace twice": ({"namespaces": ["a", "a"]}, "at '/namespaces': items at 0 and 1 are equal"),
+    "no poll": ({"operator": {"pollSeconds": 0}}, "at '/operator/pollSeconds': exclusiveMinimum: got 0, want 0"),
+    "a log format": ({"operator": {"logFormat": "xml"}}, "at '/operator/logFormat': value must be one of"),
+    "an image with its tag in it twice": ({"image": {"tag": 1.0}}, "at '/image/tag': got number, want string"),
+    "a port": ({"networkPolicy": {"apiServerPorts": [70000]}}, "at '/networkPolicy/apiServerPorts/0': maximum"),
+    "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_value_is_refused_by_its_name(helm, case):
+    values, message = REFUSED[case]
+    with pytest.raises(ClusterError) as error:
+        render(helm, values)
+    assert message in str(error.value)
+
+
+def test_a_parent_chart_may_pass_global_values(helm):
+    assert render(helm, {"global": {"registry": "example.com"}}) == render(helm, {})
+
+
+def arguments(objects: list[dict[str, Any]]) -> list[str]:
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    found: list[str] = container["args"]
+    return found

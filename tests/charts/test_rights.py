@@ -1,0 +1,121 @@
+"""The operator's roles against what it asks for in a job's whole life: nothing is missing, and nothing is idle."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.helm import Helm
+from e2e.cluster.layout import Layout
+from e2e.cluster.rights import Call, Right, calls, granted, missing, unused
+from rljob_operator import names
+from rljob_operator.kube import Connection, Kube, Ref
+from rljob_operator.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    POD,
+    RAY_CLUSTER,
+    SERVICE,
+)
+from tests.charts.release import Release, installed
+from tests.e2e.jobs import Jobs
+from tests.e2e.operator_process import running_operator
+from tests.e2e.waiting import eventually
+from tests.rljob_operator.played_driver import Driver
+from tests.rljob_operator.played_head import PlayedHeads
+
+
+def test_a_refused_call_and_an_idle_right_are_told_apart(tmp_path):
+    log = tmp_path / "audit.log"
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in (audited("list", 200), audited("delete", 403))))
+    metadata = {"name": "a", "namespace": "team"}
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    role = {"kind": "Role", "metadata": metadata, "rules": [rule]}
+    binding = {
+        "kind": "RoleBinding", "metadata": metadata, "roleRef": {"kind": "Role", "name": "a"},
+        "subjects": [{"kind": "ServiceAccount", "name": "operator"}],
+    }  # fmt: skip
+    rights, asked = granted([role, binding], "operator"), calls(log, "operator's user")
+
+    assert missing(rights, asked) == [Call("delete", "pods", "team", "", allowed=False)]
+    assert unused(rights, asked) == [Right("watch", "pods", "team", "")]
+    assert calls(log, "somebody else") == granted([role, binding], "somebody else") == set()
+
+
+def audited(verb: str, code: int) -> dict[str, Any]:
+    target = {"resource": "pods", "namespace": "team"}
+    return {
+        "verb": verb,
+        "user": {"username": "operator's user"},
+        "objectRef": target,
+        "responseStatus": {"code": code},
+    }
+
+
+@pytest.fixture(scope="module")
+def release(helm: Helm, cluster: Access, layout: Layout) -> Iterator[Release]:
+    with installed(helm, cluster) as release:
+        yield release
+
+
+def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client, layout, tmp_path):
+    operator = release.as_operator(tmp_path / "kubeconfig")
+    jobs = Jobs(client, release.jobs)
+    with (
+        PlayedHeads() as heads,
+        running_operator(operator, release.jobs, heads.template, tmp_path, release.name),
+    ):
+        live_a_whole_life(jobs, heads, operator)
+        eventually(lambda: release.children("job") == ["persistentvolumeclaim/job-checkpoints"])
+
+    asked = calls(layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
+    rights = granted(release.manifests(), release.full_name)
+    assert missing(rights, asked) == []
+    assert unused(rights, asked) == [
+        # The API server itself asks for it, where somebody makes a child that blocks the deletion of its owner.
+        Right("update", "rljobs.rljob.dev/finalizers", release.jobs, ""),
+    ]
+
+
+def live_a_whole_life(jobs: Jobs, heads: PlayedHeads, operator: Access) -> None:
+    """Drivers fail until pods are replaced; somebody interferes; the job succeeds and its children go."""
+    heads.add(jobs.namespace, "job")
+    jobs.create(
+        ttlAfterFinished="1s",
+        recovery={"backoff": {"initial": "1ms"}},
+        rewards={"models": [{"name": "rm", "path": "org/rm", "kind": "classifier"}]},
+    )
+    for attempt in (1, 2, 3):
+        driver = runs(heads, jobs, attempt)
+        if attempt == 1:
+            asyncio.run(delete_what_others_have_replaced(operator, jobs))
+        driver.end(75, "RankLost", "rank-1 died")
+    runs(heads, jobs, attempt=4).end(0)
+    jobs.reaches("Succeeded")
+
+
+async def delete_what_others_have_replaced(operator: Access, jobs: Jobs) -> None:
+    """What is rare: a name belongs to another object by the time that a deletion arrives."""
+    pod = jobs.pods()[0].metadata.name
+    named = {
+        RAY_CLUSTER: names.ray_cluster("job"), CONFIG_MAP: names.job_config("job"), NETWORK_POLICY: "job",
+        DISRUPTION_BUDGET: "job", POD: pod, DEPLOYMENT: names.reward_model("job", "rm"),
+        SERVICE: names.reward_model("job", "rm"),
+    }  # fmt: skip
+    async with await Connection.open(str(operator.kubeconfig)) as connection:
+        for kind, name in named.items():
+            await Kube(connection).delete(Ref(kind, jobs.namespace, name, uid="of-an-earlier-one"))
+
+
+def runs(heads: PlayedHeads, jobs: Jobs, attempt: int) -> Driver:
+    """The attempt's driver, which runs now."""
+    head = heads.head(jobs.namespace, "job")
+    driver: Driver = eventually(lambda: next((each for each in head.drivers if each.attempt == attempt), None))
+    driver.start()
+    eventually(lambda: jobs.status().get("phase") == "Running" and jobs.status()["attempt"] == attempt)
+    return driver
