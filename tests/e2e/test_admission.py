@@ -1,0 +1,75 @@
+"""The table of good and broken files before the real API server, which must judge them as its stand-in does."""
+
+import json
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiException, CustomObjectsApi
+
+from e2e.cluster.fixtures import JOBS
+from rljob_api.schema import structural_schema, with_defaults
+from rljob_api.v1alpha1 import RLJob
+from rljob_api.validation import read_documents
+from tests.rljob_api import api_server
+from tests.rljob_api.job_files import BROKEN, GOOD
+
+RLJOBS = JOBS[0]
+
+
+ROOT = "<nil>"
+"""Where the API server finds what is wrong with a whole object; our line names metadata.name, as its message does."""
+
+STRICT = {"namespace": "default", "dry_run": "All", "field_validation": "Strict"}
+
+
+@pytest.fixture(scope="module")
+def api(cluster):
+    with cluster.client() as client:
+        yield CustomObjectsApi(client)
+
+
+def document(row):
+    return read_documents(row.text, "job.yaml")[0][0].value
+
+
+def admit(api, row) -> Any:
+    """The job as the API server would keep it, but it does not. Raises ApiException."""
+    return api.create_namespaced_custom_object(**RLJOBS, **STRICT, body=document(row))
+
+
+def refusal(api, row):
+    """Why the API server refuses the file, as lines of FIELD: REASON; none where it admits it."""
+    try:
+        admit(api, row)
+    except ApiException as error:
+        status = json.loads(error.body or "")
+        causes = status.get("details", {}).get("causes", ())
+        return [f"{cause['field']}: {cause['message']}" for cause in causes] or [status["message"]]
+    return []
+
+
+def test_good_files_are_admitted(api):
+    assert {row.name: reasons for row in GOOD if (reasons := refusal(api, row))} == {}
+
+
+def test_broken_files_are_refused(api):
+    assert [row.name for row in BROKEN if not refusal(api, row)] == []
+
+
+def test_broken_rules_are_told_in_the_same_words_about_the_same_fields(api):
+    """Where the form is right: else rules are not judged. Kubernetes has words of its own for names of any kind."""
+    differing = {}
+    for row in BROKEN:
+        form, _ = api_server.admit(document(row))
+        lines = [line.replace(": Invalid value: ", ": ") for line in refusal(api, row)]
+        theirs = sorted(line for line in lines if not line.startswith("metadata.name: "))
+        ours = sorted(line.partition(": ")[2].replace("metadata.name: ", f"{ROOT}: ") for line in row.expected)
+        if not form and theirs != ours:
+            differing[row.name] = (theirs, ours)
+    assert differing == {}
+
+
+def test_defaults_are_those_that_the_models_give(api):
+    schema = structural_schema(RLJob)
+    differing = [row.name for row in GOOD if admit(api, row)["spec"] != with_defaults(schema, document(row))["spec"]]
+    assert differing == []

@@ -1,0 +1,111 @@
+"""A cluster is brought up and taken down, by command and by tests, and leaves no trace, also after a crash."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from e2e.cluster import processes
+from e2e.cluster.components import COMPONENTS
+from e2e.cluster.layout import HOST
+from e2e.cluster.plane import Plane
+from tests.e2e.waiting import eventually
+
+USER = """
+import sys
+from pathlib import Path
+from e2e.cluster.sharing import shared
+with shared(Path(sys.argv[1])):
+    print("uses it", flush=True)
+    sys.stdin.read()
+"""
+
+
+def command(*arguments, folder):
+    return [sys.executable, "-m", "e2e.cluster", *arguments, f"--dir={folder}"]
+
+
+def run(*arguments, folder):
+    return subprocess.run(command(*arguments, folder=folder), capture_output=True, text=True, check=True).stdout
+
+
+def start_user(folder):
+    """A process that uses the cluster until its input ends."""
+    user = [sys.executable, "-c", USER, str(folder)]
+    return subprocess.Popen(user, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def listens(port):
+    with closing(socket.socket()) as client:
+        return client.connect_ex((HOST, port)) == 0
+
+
+def leaves_nothing(plane, ports):
+    return not plane.folder.exists() and not processes.find(plane.folder) and not any(map(listens, ports))
+
+
+@pytest.fixture
+def folder(tmp_path, binaries):
+    folder = tmp_path / "cluster"
+    yield folder
+    Plane(folder).down()
+
+
+def test_a_cluster_outlives_its_command_and_a_crash_but_not_its_last_user(folder):
+    plane = Plane(folder)
+    out = run("up", folder=folder)
+    assert out.startswith(f"started {', '.join(COMPONENTS)} in ")
+    assert f"\nexport KUBECONFIG={folder}/kubeconfig\n" in out
+    assert plane.running == list(COMPONENTS)
+    ports = plane.layout.ports.values()
+    assert all(map(listens, ports))
+    plane.access.kubectl("create", "configmap", "kept")
+    assert run("up", folder=folder).startswith("the cluster is already up\n")
+
+    for (process,) in processes.find(folder).values():
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: not plane.running)
+    assert run("up", folder=folder).startswith("started etcd, ")
+    assert plane.access.kubectl("get", "configmap", "kept", "--output=name") == "configmap/kept\n"
+
+    with start_user(folder) as first, start_user(folder) as second:
+        assert first.stdout.readline() == second.stdout.readline() == "uses it\n"
+        first.stdin.close()
+        first.wait()
+        assert plane.running == list(COMPONENTS)
+        second.kill()
+    eventually(lambda: leaves_nothing(plane, ports))
+
+
+def test_what_a_killed_start_left_is_removed_by_down(folder):
+    with subprocess.Popen(command("up", folder=folder)) as starting:
+        eventually(lambda: "kube-apiserver" in Plane(folder).running)
+        starting.kill()
+    assert Plane(folder).running
+    ports = Plane(folder).layout.ports.values()
+    assert run("down", folder=folder) == "the cluster is down\n"
+    assert leaves_nothing(Plane(folder), ports)
+    assert run("down", folder=folder) == f"there is no cluster in {folder}\n"
+
+
+def test_a_user_that_is_killed_while_it_starts_leaves_nothing(folder):
+    with start_user(folder) as user:
+        eventually(lambda: "etcd" in Plane(folder).running)
+        ports = Plane(folder).layout.ports.values()
+        user.kill()
+    eventually(lambda: leaves_nothing(Plane(folder), ports))
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path, binaries):
+    (tmp_path / "thesis.tex").touch()
+    failed = subprocess.run(command("up", folder=tmp_path), capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert failed.stderr == (
+        f"cluster: {tmp_path} holds other files: give --dir a folder that does not exist, or an empty one\n"
+    )
+    assert run("down", folder=tmp_path) == f"there is no cluster in {tmp_path}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

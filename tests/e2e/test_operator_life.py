@@ -1,0 +1,149 @@
+"""The life of jobs on a real control plane: KubeRay makes the pods, KWOK plays the nodes, heads are played."""
+
+from tests.e2e.jobs import runs
+from tests.e2e.operator_process import running_operator
+from tests.e2e.poisoned_operator import POISONED
+from tests.e2e.waiting import eventually
+from tests.rljob_operator.played_driver import train
+
+
+def test_a_job_trains_to_its_end_and_gives_everything_back_but_its_volume(operator, heads, jobs):
+    heads.add(jobs.namespace, "job", script=train(6, seconds=0.5, every=2))
+    jobs.create()
+
+    running = jobs.reaches("Running")
+    assert running["cluster"]["readyWorkers"] == 2
+    assert len(jobs.pods()) == 3
+    done = jobs.reaches("Succeeded")
+    assert done["progress"]["step"] == 6
+    assert done["checkpoint"]["step"] == 6
+    assert (done["attempt"], done["restarts"]) == (1, 0)
+    assert jobs.conditions()["Ready"][0] == "True"
+
+    eventually(lambda: not jobs.clusters() and not jobs.pods())
+    assert jobs.claims() == ["job-checkpoints"]
+    assert sorted(reason for reason, _ in jobs.events()) == [  # several come within a second
+        "AllPodsReady", "AttemptStarting", "CheckpointSaved", "Completed", "DriverRunning",
+    ]  # fmt: skip
+
+
+def test_a_driver_that_fails_is_restarted_on_the_living_cluster(operator, heads, jobs):
+    head = heads.add(jobs.namespace, "job")
+    jobs.create()
+    runs(heads, jobs).end(75, "RankLost", "rank-1 died")
+
+    runs(heads, jobs, attempt=2).end(0)
+    done = jobs.reaches("Succeeded")
+    assert (done["attempt"], done["restarts"]) == (2, 1)
+    assert [driver.beside for driver in head.drivers] == [(), ()]
+    assert "RankLost" in [reason for reason, _ in jobs.events()]
+
+
+def test_a_driver_that_hangs_is_ended_and_followed_by_another(operator, heads, jobs):
+    heads.add(jobs.namespace, "job")
+    jobs.create(recovery={"hangAfter": "1s"})
+    first = runs(heads, jobs)
+    first.freeze()
+
+    runs(heads, jobs, attempt=2).end(0)
+    done = jobs.reaches("Succeeded")
+    assert (done["attempt"], done["restarts"]) == (2, 1)
+    assert first.stopping, "Ray was told to end it"
+    assert "DriverHung" in [reason for reason, _ in jobs.events()]
+
+
+def test_reward_code_that_is_wrong_ends_the_job_in_its_own_words(operator, heads, jobs):
+    heads.add(jobs.namespace, "job")
+    jobs.create()
+    runs(heads, jobs).end(66, "RewardError", "KeyError: 'answer'", "spec.rewards.functions[0]")
+
+    jobs.reaches("Failed")
+    status, reason, message = jobs.conditions()["Failed"]
+    assert (status, reason) == ("True", "RewardError")
+    assert "spec.rewards.functions[0]" in message
+    assert "KeyError: 'answer'" in message
+    assert jobs.status()["attempt"] == 1
+
+
+def test_a_head_that_is_lost_means_another_cluster_and_attempt(operator, heads, jobs):
+    head = heads.add(jobs.namespace, "job")
+    jobs.create()
+    runs(heads, jobs)
+    (before,) = jobs.clusters()
+    head.restart()
+    jobs.kill_pods("head")
+
+    runs(heads, jobs, attempt=2)
+    (after,) = jobs.clusters()
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert jobs.status()["restarts"] == 1
+    assert [driver.beside for driver in head.drivers] == [(), ()]
+
+
+def test_suspend_saves_and_frees_and_resume_goes_on(operator, heads, jobs):
+    head = heads.add(jobs.namespace, "job")
+    jobs.create()
+    driver = runs(heads, jobs)
+    driver.step(3)
+    jobs.patch(suspend=True)
+    eventually(lambda: head.volume.request)
+    assert jobs.reaches("Suspending")
+    driver.checkpoint(3)
+    driver.end(76, "StoppedOnRequest", "saved")
+
+    suspended = jobs.reaches("Suspended")
+    assert jobs.clusters() == []
+    assert suspended["restarts"] == 0
+    jobs.patch(suspend=False, actor={"learningRate": 0.001})
+    runs(heads, jobs, attempt=2)
+    assert jobs.status()["restarts"] == 0
+
+
+def test_a_deleted_job_is_gone_when_its_pods_are(operator, heads, jobs):
+    heads.add(jobs.namespace, "job")
+    jobs.create(checkpoint={"volume": {"retain": False}})
+    runs(heads, jobs)
+    jobs.delete()
+
+    eventually(lambda: not jobs.exists())
+    assert jobs.clusters() == []
+    assert jobs.pods() == []
+    eventually(lambda: not jobs.claims())
+
+
+def test_a_template_that_the_api_server_refuses_fails_with_its_words(operator, heads, jobs):
+    wrong = {"spec": {"containers": [{"name": "ray-worker", "ports": [{"containerPort": "http"}]}]}}
+    jobs.create(cluster={"nodes": 2, "gpusPerNode": 4, "worker": {"template": wrong}})
+
+    jobs.reaches("Failed")
+    _, reason, message = jobs.conditions()["Failed"]
+    assert reason == "ObjectInvalid"
+    assert "workerGroupSpecs" in message
+
+
+def test_the_operator_ends_cleanly_and_the_next_goes_on(operator, heads, jobs):
+    head = heads.add(jobs.namespace, "job")
+    jobs.create()
+    driver = runs(heads, jobs)
+    assert operator.end() == 0
+    driver.end(0)
+    operator.start()
+
+    jobs.reaches("Succeeded")
+    assert len(head.drivers) == 1
+
+
+def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, namespace, heads, jobs, tmp_path):
+    poisoned = [f"{POISONED}-{number}" for number in range(3)]
+    heads.add(namespace, "job", script=train(4, seconds=0.2, every=2))
+    with running_operator(
+        cluster, namespace, heads.template, tmp_path, module="tests.e2e.poisoned_operator"
+    ) as operator:  # fmt: skip
+        for name in (*poisoned, "job"):
+            jobs.create(name)
+
+        jobs.reaches("Succeeded")
+        assert not operator.gone()
+    assert [jobs.status(name) for name in poisoned] == [{}, {}, {}]
+    told = [line for line in operator.log.read_text().splitlines() if "reconcile_failed" in line]
+    assert all(any(name in line and "ZeroDivisionError" in line for line in told) for name in poisoned)
