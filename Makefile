@@ -5,11 +5,13 @@ SHELL := bash
 BIN := .venv/bin
 READY := .venv/.ready
 MEMBERS := crds operator trainer
+CRD := crds/rljobs.rljob.dev.yaml
+CHART_CRD := charts/rljob-operator/files/rljobs.rljob.dev.yaml
 
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test verify format generate lock bench bench-learning chaos-local clean
+.PHONY: help setup run test verify format generate lock bench bench-learning chaos-local chaos-operator fuzz cluster-up cluster-down clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +26,8 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 	$(BIN)/rljob run examples/reverse-text.yaml
 	$(BIN)/rljob plot runs/reverse-text
 
-test: $(READY)  ## Run the tests; make test ARGS="-k losses" runs some
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)
@@ -36,25 +38,41 @@ bench-learning: $(READY)  ## Train every task, control and algorithm (hours; goe
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)
 
+chaos-operator: $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour)
+	RLJOB_EVERY_WRITE=1 $(BIN)/python -m pytest tests/e2e/test_operator_deaths.py -k death_at_any_write $(ARGS)
+
+fuzz: $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
+	$(BIN)/python -m e2e.fuzz $(ARGS)
+
+cluster-up: $(READY)  ## Start a Kubernetes control plane with KubeRay and fake GPU nodes (the first time builds it: 20 minutes)
+	$(BIN)/python -m e2e.cluster up $(ARGS)
+
+cluster-down: $(READY)  ## Stop it and remove all that it left
+	$(BIN)/python -m e2e.cluster down $(ARGS)
+
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m rljob_api.crd /dev/stdout | diff -u crds/rljobs.rljob.dev.yaml - || (echo "run make generate"; false)
+	$(BIN)/python -m rljob_api.crd /dev/stdout | diff -u $(CRD) - || (echo "run make generate"; false)
+	cmp $(CRD) $(CHART_CRD) || (echo "run make generate"; false)
 	$(BIN)/python -m rljob_api.reference /dev/stdout | diff -u docs/api.md - || (echo "run make generate"; false)
+	$(BIN)/python -m rljob_api.conditions_reference /dev/stdout | diff -u docs/conditions.md - || (echo "run make generate"; false)
 
 format: $(READY)  ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-generate: $(READY)  ## Write the CRD and the API reference from the models
+generate: $(READY)  ## Write the CRD, also into the chart, the API reference and the table of conditions
 	$(BIN)/python -m rljob_api.crd
+	cp $(CRD) $(CHART_CRD)
 	$(BIN)/python -m rljob_api.reference
+	$(BIN)/python -m rljob_api.conditions_reference
 
 lock:  ## Resolve dependencies as of LOCK_DATE into requirements/
 	tools/lock.sh $(LOCK_DATE)
 
 clean:  ## Remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
-	find $(MEMBERS) tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(MEMBERS) bench e2e tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

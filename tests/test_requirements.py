@@ -20,14 +20,17 @@ def pyproject(folder: str) -> dict[str, Any]:
 
 def workspace_asks() -> list[str]:
     root = pyproject(".")
-    group = [line for line in root["dependency-groups"]["dev"] if isinstance(line, str)]
-    return [*root["project"]["dependencies"], *group, *root["dependency-groups"]["setup"]]
+    groups = root["dependency-groups"]
+    dev = [line for line in groups["dev"] if isinstance(line, str)]
+    return [*root["project"]["dependencies"], *dev, *groups["setup"], *groups["build"]]
 
 
 LOCKS = {
     "cpu.txt": workspace_asks(),
-    "cuda.txt": ["rljob-trainer[vllm,tensorboard]"],
+    "cuda.txt": ["rljob-trainer[vllm,cluster,tensorboard]"],
     "setup.txt": pyproject(".")["dependency-groups"]["setup"],
+    "build.txt": pyproject(".")["dependency-groups"]["build"],
+    "operator.txt": ["rljob-operator"],
 }
 
 

@@ -18,5 +18,7 @@ export_to() {  # FILE OPTIONS...
     echo "$file: $(grep -c == "$file") packages"
 }
 export_to setup.txt --only-group setup               # what installs the rest
+export_to build.txt --only-group build               # what makes wheels of the members
 export_to cpu.txt --package rljob-workspace          # this machine, with tests and tools
-export_to cuda.txt --package rljob-trainer --extra vllm --extra tensorboard --no-dev
+export_to cuda.txt --package rljob-trainer --extra vllm --extra cluster --extra tensorboard --no-dev
+export_to operator.txt --package rljob-operator --no-dev

@@ -49,7 +49,7 @@ pip_setting() {  # NAME: from pip's environment, or from its files
 }
 
 install_packages() {
-    say "installing $(grep -c '^[a-z]' requirements/cpu.txt) locked packages (6 GB; minutes the first time, then seconds)"
+    say "installing $(grep -c '^[a-z]' requirements/cpu.txt) locked packages (8 GB; minutes the first time, then seconds)"
     # From requirements/, so that none of the project's own uv settings apply.
     .venv/bin/uv --directory requirements pip sync --python ../.venv/bin/python --require-hashes cpu.txt 2> >(without_list)
     .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation -e crds -e operator -e trainer \
