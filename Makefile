@@ -27,7 +27,8 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 	$(BIN)/rljob plot runs/reverse-text
 
 test: $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)
@@ -39,7 +40,7 @@ chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes d
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)
 
 chaos-operator: $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour)
-	RLJOB_EVERY_WRITE=1 $(BIN)/python -m pytest tests/e2e/test_operator_deaths.py -k death_at_any_write $(ARGS)
+	RLJOB_EVERY_WRITE=1 $(BIN)/python -m pytest tests/rljob_operator/test_world_deaths.py tests/e2e/test_operator_deaths.py -k "last_one or death_at_any_write" $(ARGS)
 
 fuzz: $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
 	$(BIN)/python -m e2e.fuzz $(ARGS)

@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 # Before torch or Ray are imported: they read these once. Ranks share few cores, and one thread sums in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,3 +16,19 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["e2e.cluster.fixtures"]
+
+LONGEST = (
+    "e2e/test_lost_node", "rljob_trainer/test_run_recovery", "rljob_trainer/test_examples", "e2e/test_fuzz",
+    "rljob_trainer/test_reward_models_served", "e2e/test_lifecycle", "rljob_trainer/test_run_chain",
+    "e2e/test_operator_deaths", "rljob_trainer/test_chaos", "rljob_trainer/test_run_resume",
+    "e2e/test_operator_life", "rljob_trainer/test_run_failures", "charts/test_install",
+    "rljob_trainer/test_reward_models_run", "rljob_trainer/test_supervisor", "rljob_trainer/test_rollouts",
+    "rljob_trainer/test_hosting", "rljob_operator/test_world_deaths", "rljob_operator/test_world_schedules",
+)  # fmt: skip
+"""They begin first, so that at the end no process of pytest-xdist is alone with one of them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: place.get(str(item.path.relative_to(tests).with_suffix("")), len(place)))

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from e2e.cluster.binaries import BINARIES, DEFAULT
+from e2e.cluster.binaries import BINARIES, DEFAULT, TESTED
 from e2e.cluster.build import build
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane, default_folder
@@ -22,8 +22,8 @@ def main() -> None:
             case "down":
                 down(Plane(arguments.dir))
             case "build":
-                build(arguments.binaries or DEFAULT)
-                for name in arguments.binaries or DEFAULT:
+                build(arguments.binaries or TESTED)
+                for name in arguments.binaries:
                     print(BINARIES[name].path)
             case "guard":
                 guard(arguments.dir)
@@ -55,8 +55,8 @@ def _arguments() -> argparse.Namespace:
     up.add_argument("--nodes", type=int, default=4, help="how many fake nodes (%(default)s)")
     up.add_argument("--gpus", type=int, default=8, help="of each fake node (%(default)s)")
     commands.add_parser("down", parents=[folder], help="end it and remove its folder")
-    build = commands.add_parser("build", help="build programs and print their paths")
-    build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what `up` needs")
+    build = commands.add_parser("build", help="build programs, and print the paths of those named")
+    build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what the tests need")
     commands.add_parser("guard", parents=[folder], help="take it down when no test uses it any more")
     return parser.parse_args()
 

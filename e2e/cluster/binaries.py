@@ -93,4 +93,7 @@ DEFAULT = (
     "kuberay-operator",
     "kwok",
 )
-"""What `up` needs; the others are built when asked for."""
+"""What `up` needs."""
+
+TESTED = (*DEFAULT, "helm", "prometheus-operator")
+"""What the tests need. The others are built when asked for."""

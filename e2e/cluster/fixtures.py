@@ -5,8 +5,9 @@ client     its administrator's client
 namespace  a new namespace in it
 plane      a control plane of this test file's own, whose components it may stop, start and freeze
 layout     where that control plane keeps its files, logs among them; skips where the cluster is another's
-helm       Helm, with no cluster; skips where neither it nor Go is there
+helm       Helm, with no cluster
 
+`python -m e2e.cluster build` builds all that these start; `make test` begins with it.
 Tests must not stop what others use at the same time: `cluster` is shared by all processes of pytest-xdist.
 """
 
@@ -14,8 +15,8 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.cluster.access import Access
-from e2e.cluster.binaries import BINARIES, DEFAULT
-from e2e.cluster.build import build, find_go
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
@@ -37,8 +36,6 @@ if TYPE_CHECKING:  # every test process loads this file, and few need a client
 
 CONTEXT = "E2E_KUBECONTEXT"
 
-BUILD_SECONDS = 3600
-
 GONE_SECONDS = 120.0
 """Deadline for the end of a namespace."""
 
@@ -50,50 +47,18 @@ JOBS: tuple[dict[str, Any], ...] = (
 NO_FINALIZERS = {"metadata": {"finalizers": None}}
 
 
-PROGRAMS = {"binaries": DEFAULT, "helm": ("helm", "prometheus-operator")}
-"""What a fixture builds."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of a new machine builds the programs, which no other test's deadline allows for."""
-    building = {fixture for fixture, names in PROGRAMS.items() if not all(BINARIES[name].built for name in names)}
-    for item in items:
-        if isinstance(item, pytest.Function) and not building.isdisjoint(item.fixturenames):
-            item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
-
-
 @pytest.fixture(scope="session")
-def binaries(pytestconfig: pytest.Config) -> None:
-    """The programs of a control plane."""
-    _build(pytestconfig, PROGRAMS["binaries"])
-
-
-@pytest.fixture(scope="session")
-def helm(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    if not all(BINARIES[name].built for name in PROGRAMS["helm"]):
-        try:
-            find_go()
-        except ClusterError as error:
-            pytest.skip(str(error))
-        _build(pytestconfig, PROGRAMS["helm"])
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm(tmp_path_factory.mktemp("helm"))
 
 
-def _build(config: pytest.Config, names: Iterable[str]) -> None:
-    """Shows the progress, which pytest would keep to itself."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled() if capture else nullcontext():
-        build(names)
-
-
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Access]:
+def cluster() -> Iterator[Access]:
     if context := os.environ.get(CONTEXT):
         access = Access(context=context)
         install_rljob(access)
         yield access
         return
-    request.getfixturevalue("binaries")
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
     with shared(Path(tempfile.gettempdir()) / f"rljob-{run}") as plane:
         yield plane.access
@@ -107,10 +72,9 @@ def layout(cluster: Access) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def plane(request: pytest.FixtureRequest) -> Iterator[Plane]:
+def plane() -> Iterator[Plane]:
     if os.environ.get(CONTEXT):
         pytest.skip(f"needs a control plane of its own, and {CONTEXT} names a cluster")
-    request.getfixturevalue("binaries")
     with shared(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex}") as plane:
         yield plane
 

@@ -49,7 +49,7 @@ def leaves_nothing(plane, ports):
 
 
 @pytest.fixture
-def folder(tmp_path, binaries):
+def folder(tmp_path):
     folder = tmp_path / "cluster"
     yield folder
     Plane(folder).down()
@@ -100,7 +100,7 @@ def test_a_user_that_is_killed_while_it_starts_leaves_nothing(folder):
     eventually(lambda: leaves_nothing(Plane(folder), ports))
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path, binaries):
+def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     failed = subprocess.run(command("up", folder=tmp_path), capture_output=True, text=True, check=False)
     assert failed.returncode == 1

@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 240.0
 """Deadline of everything here: a run takes 15 to 30 s where the machine is free."""
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 30.0
 
 RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 

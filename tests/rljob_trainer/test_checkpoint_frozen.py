@@ -20,7 +20,7 @@ from rljob_trainer.errors import FencedError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of, names
 
-SECONDS = 30.0
+SECONDS = 100.0
 EVENTS = ("open", "os.", "shutil.")
 
 

@@ -1,7 +1,6 @@
 """Scores, and what becomes of functions that hang, crash or return what is no reward; with real processes."""
 
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -56,13 +55,25 @@ def test_a_function_gets_the_row_and_cannot_change_it_for_the_next(pool_of):
     assert score.rewards.tolist() == [2]
 
 
-def test_groups_are_scored_in_parallel(pool_of):
-    pool = pool_of(rewards(processes=4))
-    scored(pool, prompt(), responses(*["sleep"] * 4))  # all processes have started
-    started = time.monotonic()
-    futures = [pool.submit(prompt(i), responses("sleep", "sleep")) for i in range(4)]
+MEET = """
+import pathlib, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, folder=""):
+    (pathlib.Path(folder) / solution_str).touch()
+    while len(list(pathlib.Path(folder).iterdir())) < 4:
+        time.sleep(0.01)
+    return 1.0
+"""
+
+
+def test_groups_are_scored_in_parallel(pool_of, tmp_path):
+    """Each call returns once the four of them have met."""
+    folder = tmp_path / "met"
+    folder.mkdir()
+    function = {"name": "meet", "source": MEET, "arguments": {"folder": str(folder)}}
+    pool = pool_of(rewards(function, processes=4))
+    futures = [pool.submit(prompt(i), responses(str(i))) for i in range(4)]
     assert [future.result().prompt_id for future in futures] == [f"0/{i}" for i in range(4)]
-    assert time.monotonic() - started < 8 * 0.4 * 0.75
 
 
 def test_the_deadline_counts_from_the_start_of_the_call_not_from_queueing(pool_of):
@@ -142,12 +153,11 @@ def test_a_process_killed_between_two_calls_is_replaced_and_nobody_is_blamed(poo
 
 
 def test_a_hang_costs_other_groups_nothing(pool_of):
-    pool = pool_of(rewards(timeout="1500ms", processes=2, on_error="drop_group"))
+    pool = pool_of(rewards(timeout="4s", processes=2, on_error="drop_group"))
     scored(pool, prompt(), responses("sleep", "sleep"))
-    started = time.monotonic()
     hanging = pool.submit(prompt(0), responses("hang"))
     assert scored(pool, prompt(1), responses("fine")).rewards.tolist() == [4]
-    assert time.monotonic() - started < 1.4
+    assert not hanging.done()
     assert "did not return" in hanging.result().error
 
 

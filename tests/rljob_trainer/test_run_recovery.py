@@ -166,7 +166,7 @@ def test_each_restart_is_said(story: Story):
 def test_a_rank_that_hangs_in_a_collective_is_named_and_the_run_goes_on(tmp_path: Path):
     run = tmp_path / "run"
     with machine() as place:
-        job = write_job(tmp_path, training=LONG, recovery={"hangAfter": "6s"})
+        job = write_job(tmp_path, training=LONG, recovery={"hangAfter": "20s"})
         process = place.start_run(job, "--dir", run, "--ranks", "2")
         wait_for_step(run, 3, process)
         last = steps(run)[-1]

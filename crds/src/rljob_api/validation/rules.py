@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,27 +19,37 @@ def rule_findings(
 
     broken: fields known to be wrong or missing. A rule that reads one of them is left out: it has no sound answer.
     """
+    return _findings(schema, value, path, _Unsound.of(broken))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsound:
+    """fields: those that are broken. holders: they and all that they are part of."""
+
+    fields: frozenset[FieldPath]
+    holders: frozenset[FieldPath]
+
+    @classmethod
+    def of(cls, broken: Collection[FieldPath]) -> "_Unsound":
+        return cls(frozenset(broken), frozenset(path[:end] for path in broken for end in range(len(path) + 1)))
+
+    def reaches(self, path: FieldPath) -> bool:
+        """Whether `path` is broken, part of what is, or has a part that is."""
+        return path in self.holders or any(path[:end] in self.fields for end in range(len(path)))
+
+
+def _findings(schema: Schema, value: Any, path: FieldPath, unsound: _Unsound) -> Iterator[Finding]:
     if isinstance(value, dict):
         for rule in schema.get(RULES, ()):
-            if judges_updates(rule) or _reads_any(rule["rule"], path, broken):
+            if judges_updates(rule) or any(unsound.reaches((*path, *read)) for read in _reads(rule["rule"])):
                 continue
             if not compiled(rule["rule"]).execute({"self": value}):
                 yield Finding((*path, *_parts(rule.get("fieldPath", ""))), rule["message"])
         for name, field in schema.get("properties", {}).items():
-            yield from rule_findings(field, value.get(name), broken, (*path, name))
+            yield from _findings(field, value.get(name), (*path, name), unsound)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from rule_findings(schema.get("items", {}), item, broken, (*path, index))
-
-
-def _reads_any(rule: str, path: FieldPath, broken: Collection[FieldPath]) -> bool:
-    return any(_overlap((*path, *read), wrong) for read in _reads(rule) for wrong in broken)
-
-
-def _overlap(one: FieldPath, other: FieldPath) -> bool:
-    """Whether one path leads to the other, or they are the same."""
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
+            yield from _findings(schema.get("items", {}), item, (*path, index), unsound)
 
 
 @cache

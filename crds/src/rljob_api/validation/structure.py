@@ -104,7 +104,8 @@ def _reads_as(wanted: str, text: str) -> bool:
 def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[Finding]:
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties")
-    meant = {name: sibling_meant(name, tuple(properties)) for name in value if name not in properties}
+    unknown = [name for name in value if name not in properties]
+    meant = {name: sibling_meant(name, tuple(properties)) for name in unknown[:_MOST_SUGGESTED]}
     for name in schema.get("required", ()):
         if name not in value and name not in meant.values():
             yield Finding((*path, name), "is required", _first_sentence(properties[name]), at_key=True)
@@ -113,11 +114,15 @@ def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[
         if field is not None:
             yield from findings(field, item, (*path, name))
         elif FREE_FORM not in schema:
-            beside = meant[name]
-            remedy = suggest_field(name, tuple(properties))
+            beside = meant.get(name)
+            remedy = suggest_field(name, tuple(properties)) if name in meant else ""
             yield Finding((*path, name), "unknown field", remedy, True, (*path, beside) if beside else None)
     if len(value) > schema.get("maxProperties", len(value)):
         yield Finding(path, f"takes at most {schema['maxProperties']} entries; got {len(value)}")
+
+
+_MOST_SUGGESTED = 20
+"""Unknown names of one block that are compared with known ones, which takes a millisecond each."""
 
 
 def _first_sentence(schema: Schema) -> str:
