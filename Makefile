@@ -7,11 +7,12 @@ READY := .venv/.ready
 MEMBERS := crds operator trainer
 CRD := crds/rljobs.rljob.dev.yaml
 CHART_CRD := charts/rljob-operator/files/rljobs.rljob.dev.yaml
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test verify format generate lock bench bench-learning chaos-local chaos-operator fuzz cluster-up cluster-down clean
+.PHONY: help setup run test test-slow verify format generate lock bench bench-learning chaos-local chaos-operator fuzz cluster-up cluster-down clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +29,11 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 
 test: $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
 	$(BIN)/python -m e2e.cluster build
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
+	$(BIN)/python -m e2e.cluster build
+	$(PYTEST) -m slow $(ARGS)
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)

@@ -15,6 +15,8 @@ from e2e.cluster.layout import HOST
 from e2e.cluster.plane import Plane
 from tests.e2e.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 USER = """
 import sys
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
@@ -12,6 +13,7 @@ from tests.rljob_operator.kwok_kubelet import kubelet
 from tests.rljob_operator.played_head import PlayedHeads
 
 
+@pytest.mark.slow
 def test_a_job_leaves_a_node_that_is_lost_by_force_where_it_may(
     cluster: Access, client: ApiClient, namespace: str, tmp_path: Path
 ):

@@ -114,7 +114,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", [each if each == "conflicts" else pytest.param(each, marks=pytest.mark.slow) for each in FAULTS]
+)
 def test_what_the_api_server_does_is_survived(
     cluster: Access, client: ApiClient, namespace: str, tmp_path: Path, name: str
 ) -> None:

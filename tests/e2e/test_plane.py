@@ -12,6 +12,8 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import HOST
 from tests.e2e.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def requests_of(plane, user):
     events = (json.loads(line) for line in plane.layout.audit_log.read_text().splitlines())

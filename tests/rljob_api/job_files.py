@@ -932,6 +932,11 @@ BROKEN_YAML = (
         "33:13: spec.rollout.engine: must be one of vllm, hf; got 'vlm'. Did you mean vllm?",
     ),
     file(
+        "one twice",
+        JOB + "---\n" + JOB,
+        "26:9: metadata.name: is the name of the RLJob that begins in line 1. Rename one of the two",
+    ),
+    file(
         "both of two",
         JOB.replace("steps: 100", "steps: 0") + "---\n" + JOB.replace("engine: vllm", "engine: vlm"),
         "21:12: spec.training.steps: must be from 1 to 1000000000; got 0",

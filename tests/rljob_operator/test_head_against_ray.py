@@ -29,6 +29,8 @@ from tests.rljob_operator.head_support import asynchronous, finished, poll, ray_
 from tests.rljob_operator.played_driver import Driver, until
 from tests.rljob_operator.played_head import PlayedHeads
 
+pytestmark = pytest.mark.slow
+
 METHOD_NOT_ALLOWED = 405
 
 FIRST = "first-a1"

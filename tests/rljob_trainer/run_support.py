@@ -28,7 +28,7 @@ SECONDS = 240.0
 
 GONE_SECONDS = 30.0
 
-RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
+RLJOB = (sys.executable, "-P", "-m", "rljob_trainer.cli")
 
 TINY: dict[str, Any] = {
     "model": {"fromScratch": {"layers": 1, "hiddenSize": 32, "heads": 1}},
@@ -76,6 +76,8 @@ class Machine:
     temporary: Path
     environment: dict[str, str]
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+    folder: Path | None = None
+    """Where commands are started; None: where the tests are."""
 
     def start(self, command: Sequence[object], **environment: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -84,6 +86,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=self.folder,
             env={**os.environ, **self.environment, **environment, "RLJOB_TEST": self.marker},
             start_new_session=True,
         )

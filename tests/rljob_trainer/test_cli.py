@@ -151,6 +151,15 @@ def test_the_status_of_a_live_run(tmp_path: Path) -> None:
     ]
 
 
+def test_the_status_of_a_driver_that_falls_silent(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    lately = time.time() - 15
+    os.utime(volume.progress, (lately, lately))
+
+    assert look_at(tmp_path).state == "running"
+    assert lines(look_at(tmp_path))[1] == "state       running, attempt 1; last sign of life 0:15 ago"
+
+
 def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:
     volume = begin(tmp_path)
     long_ago = time.time() - 125

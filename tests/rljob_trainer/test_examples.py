@@ -14,6 +14,8 @@ from tests.rljob_trainer.run_support import EXAMPLES, exit_record, machine, step
 FILES = sorted(EXAMPLES.rglob("*.yaml"))
 LOCAL = [path for path in FILES if load_rljob(path, []).spec.model.from_scratch is not None]
 """A model from scratch and synthetic data: nothing to download, nothing that needs a GPU."""
+QUICK = [path for path in LOCAL if path.parent == EXAMPLES]
+LARGER = [path for path in LOCAL if path not in QUICK]
 
 
 def example_name(path: Path) -> str:
@@ -34,7 +36,9 @@ def test_each_example_is_a_valid_job(path: Path):
 
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])
-@pytest.mark.parametrize("path", LOCAL, ids=example_name)
+@pytest.mark.parametrize(
+    "path", [*QUICK, *(pytest.param(path, marks=pytest.mark.slow) for path in LARGER)], ids=example_name
+)
 def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: Path):
     """As it stands, but for what takes minutes on one thread."""
     run = tmp_path / "run"

@@ -21,6 +21,7 @@ from rljob_trainer.waiting import loss_among, wait_for, wait_for_engines, wait_t
 from tests.rljob_trainer.ray_support import own_ray
 
 SECONDS = 100.0
+PATIENT = 15.0
 SILENT_AFTER = 5.0
 
 GONE_SECONDS = 60.0
@@ -74,7 +75,7 @@ def cluster() -> Iterator[None]:
 
 
 @contextmanager
-def driver(attempt: int, silent_after: float = SECONDS, leave_after: float = 300.0) -> Iterator[tuple[Roster, Pulse]]:
+def driver(attempt: int, silent_after: float = PATIENT, leave_after: float = 300.0) -> Iterator[tuple[Roster, Pulse]]:
     """What an attempt has; it leaves its workers behind."""
     pulse = Pulse(silent_after)
     try:
@@ -161,6 +162,7 @@ def test_a_worker_answers_while_it_works_and_says_what_it_does(mine: tuple[Roste
     value(resting)
 
 
+@pytest.mark.slow
 def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, Pulse]):
     roster, _ = mine
     workers = {name: start(roster, name, "mine") for name in ("rank-0", "rank-1", "rank-2", "rank-3")}
@@ -239,6 +241,7 @@ except RLJobError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_replaced():
     command = [sys.executable, "-c", DRIVER, ray.get_runtime_context().gcs_address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": "."}) as frozen:

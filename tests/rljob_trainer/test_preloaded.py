@@ -87,11 +87,13 @@ def test_workers_are_forked_with_what_they_need_and_are_otherwise_as_rays_own(cl
     assert any("this worker was looked at" in log for log in logs)
 
 
+@pytest.mark.slow
 def test_an_environment_of_its_own_is_rays_to_make(cluster: Cluster):
     (seen,) = cluster.look({"env_vars": {"OWN": "yes"}})
     assert (seen["own"], seen["loaded"]) == ("yes", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_without_that_process_workers_start_as_ever_and_are_the_same(cluster: Cluster, sign: signal.Signals):
     (forked,) = cluster.look({})

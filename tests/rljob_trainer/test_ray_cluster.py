@@ -19,6 +19,7 @@ def session_of(process: psutil.Process) -> int:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["was killed", "was frozen"])
 def test_nothing_is_left_of_a_ray_whose_head(sign: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with machine() as place:

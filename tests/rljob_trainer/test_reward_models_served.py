@@ -25,7 +25,7 @@ JUDGE: dict[str, Any] = {
     "name": "judge", "path": "judge", "kind": "generative", "promptTemplate": TEMPLATE, "scorePattern": PATTERN,
     "maxTokens": TOKENS, **SERVED,
 }  # fmt: skip
-pytestmark = pytest.mark.timeout(900)  # vLLM imports itself three times
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # vLLM imports itself four times
 CLASSIFIER: dict[str, Any] = {"name": "rm", "path": "rm", "kind": "classifier", **SERVED}
 
 
@@ -71,9 +71,9 @@ def test_scores_are_those_that_transformers_computes(served: Served):
     assert found.components["judge"].tolist() == [served.judged(message) for message in messages]
     asked = {"role": "user", "content": "abc"}
     logits = [served.logit([asked, {"role": "assistant", "content": text}]) for text in texts]
-    assert found.components["rm"] == pytest.approx(logits, abs=1e-3)
+    assert found.components["rm"] == pytest.approx(logits, rel=1e-4), "float32, whose sums vLLM orders its own way"
     assert np.ptp(logits) > 1
-    assert found.rewards == pytest.approx(found.components["judge"] + found.components["rm"], abs=1e-3)
+    assert found.rewards == pytest.approx(found.components["judge"] + found.components["rm"], rel=1e-4)
 
 
 def test_a_server_of_the_other_kind_is_told_from_one_that_is_down(served: Served):
@@ -82,29 +82,38 @@ def test_a_server_of_the_other_kind_is_told_from_one_that_is_down(served: Served
         scores(Served(wrong, served.judged, served.logit), "abc", "abc")
 
 
-def test_two_steps_with_a_judge_that_runs_already(served: Served, tmp_path: Path):
-    run = tmp_path / "run"
+def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(served: Served, tmp_path: Path):
+    run, logit = tmp_path / "run", classifier(tmp_path / "rm")
     job = write_job(
         tmp_path,
         data={"validation": ["synthetic://reverse-text?rows=8&maxLength=6&split=validation"]},
-        rewards={"functions": [], "models": [JUDGE]},
+        rewards={
+            "functions": [{"name": "similarity", "builtin": "similarity", "weight": 0}],
+            "models": [JUDGE, {**CLASSIFIER, "weight": 0.5}],
+        },
         training={"steps": 2, "validateEvery": 1},
+        env=[{"name": name, "value": value} for name, value in ENVIRONMENT.items()],
     )
     with machine() as place:
         ended = finish(place.start_run(job, "--dir", run, "--reward-model", f"judge={served.urls['judge']}"), 600)
 
     assert ended.code == 0, ended.out
-    assert "waiting for reward model" not in ended.out
+    assert f"waiting for reward model rm (its output is in {run}/logs/reward-model-rm.log)" in ended.out
+    assert "waiting for reward model judge" not in ended.out
     assert not (run / "logs" / "reward-model-judge.log").exists()
     samples = [json.loads(text) for text in (run / "samples" / "a1.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [0] * 8 + [1] * 8 + [2] * 8
     for each in samples:
         message = TEMPLATE.format(response=each["response"], prompt=each["prompt"], ground_truth=each["groundTruth"])
-        assert each["reward"] == served.judged(message)
+        said = [{"role": "user", "content": each["prompt"]}, {"role": "assistant", "content": each["response"]}]
+        assert each["reward"] == pytest.approx(served.judged(message) + 0.5 * logit(said), rel=1e-4, abs=1e-3)
     assert len({each["reward"] for each in samples}) > 1
     lines = trained(run)
-    assert lines[-1]["validation/reward"] == pytest.approx(np.mean([each["reward"] for each in samples[-8:]]))
-    assert all(line["reward/mean"] == line["reward/judge"] for line in lines)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[-1]["validation/reward"] == pytest.approx(np.mean([each["reward"] for each in samples[-8:]]), rel=1e-4)
+    for line in lines:
+        assert line["reward/mean"] == pytest.approx(line["reward/judge"] + 0.5 * line["reward/rm"], rel=1e-4)
+        assert line["reward/std"] > 0.01, "the samples score differently"
 
 
 @pytest.mark.parametrize(

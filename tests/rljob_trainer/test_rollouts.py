@@ -177,7 +177,7 @@ def test_a_slow_reward_keeps_no_finished_group_from_the_journal(tmp_path: Path):
         assert len(site.begun()) <= PROMPTS + 1, "no more than the one that it was making"
 
 
-@pytest.mark.parametrize("how", ["kill", "suspend"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("suspend", marks=pytest.mark.slow)])
 def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: Path, how: str):
     """Groups come so slowly that it is replaced while engines still go to it."""
     with site_in(tmp_path, pace=1.5) as site:
@@ -191,6 +191,7 @@ def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: 
         assert len(Journal.read(site.volume, 1, after_step=1)) == PROMPTS
 
 
+@pytest.mark.slow
 def test_an_engine_and_the_scorer_that_freeze_together_are_both_replaced(tmp_path: Path):
     with site_in(tmp_path, pace=1.0) as site:
         engine, scorer = site.process(site.engines.workers[1]), site.process(site.scorer.worker)

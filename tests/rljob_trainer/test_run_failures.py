@@ -80,9 +80,6 @@ def test_a_folder_that_cannot_be_written_is_refused(
     assert_short(ended, str(tmp_path / "run"), *words)
 
 
-# ------------------------------------------------------------------ in the driver and its workers
-
-
 @dataclass
 class Case:
     """make: writes files beside the job. hidden: packages that are not installed."""
@@ -94,15 +91,20 @@ class Case:
     hidden: str = ""
 
 
-CASES = {
-    "model": Case(65, ["spec.model.path", "no folder ./missing", "correct the path"],
-                  {"model": {"fromScratch": None, "path": "./missing"}}),
+EARLY = {
+    "no model": Case(65, ["spec.model.path", "no folder ./none", "correct the path"],
+                     {"model": {"fromScratch": None, "path": "./none"}}),
+    "no data": Case(65, ["spec.data.validation[0]", "no file", "none.jsonl", "correct the path"],
+                    {"data": {"validation": ["none.jsonl"]}}),
+    "no supervised data": Case(65, ["spec.sft.data[0]", "no file", "none.jsonl", "correct the path"],
+                               {"sft": {"data": ["none.jsonl"], "steps": 1}}),
+    "no reward": Case(66, ["spec.rewards.functions[0].path", "no file", "none.py", "correct the path"],
+                      {"rewards": {"functions": [{"name": "mine", "path": "none.py"}]}}),
     "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "line 2"],
                    {"rewards": {"functions": [{"name": "mine", "path": "reward.py"}]}},
                    lambda folder: (folder / "reward.py").write_text("def compute_score(*_):\n    return 1 +\n")),
-    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "no column 'data_source'"],
-                 {"data": {"train": ["data.jsonl"]}},
-                 lambda folder: (folder / "data.jsonl").write_text('{"question": "2 + 2"}\n')),
+    "reward code": Case(66, ["spec.rewards.functions[0].source", "line 1", "def compute_score"],
+                        {"rewards": {"functions": [{"name": "mine", "source": "def compute_score(*_)\n"}]}}),
     "logger": Case(64, ["spec.training.loggers[1]", "wandb is not installed", "pip install 'rljob-trainer[wandb]'"],
                    {"training": {"loggers": ["console", "wandb"]}}, hidden="wandb"),
     "engine": Case(64, ["spec.rollout.engine", "vLLM", "set the engine to hf"],
@@ -110,14 +112,39 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path: Path, case: Case):
-    case.make(tmp_path)
-    hide = tmp_path / "python/sitecustomize.py"
+@pytest.mark.parametrize("case", EARLY.values(), ids=EARLY)
+def test_what_is_missing_is_named_at_once(place: Machine, tmp_path: Path, case: Case):
+    run, ended = run_case(place, tmp_path, case)
+    assert ended.code == case.code, ended.out
+    assert_short(ended, *case.words)
+    assert not run.exists()
+
+
+def run_case(place: Machine, folder: Path, case: Case) -> tuple[Path, Ended]:
+    case.make(folder)
+    hide = folder / "python/sitecustomize.py"
     hide.parent.mkdir()
     hide.write_text(f"import sys\nfor name in {case.hidden.split()!r}:\n    sys.modules[name] = None\n")
-    job, run = write_job(tmp_path, **case.spec), tmp_path / "run"
-    ended = place.rljob("run", job, "--dir", run, PYTHONPATH=str(hide.parent))
+    run = folder / "run"
+    return run, place.rljob("run", write_job(folder, **case.spec), "--dir", run, PYTHONPATH=str(hide.parent))
+
+
+# ------------------------------------------------------------------ in the driver and its workers
+
+
+LATE = {
+    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "no column 'data_source'"],
+                 {"data": {"train": ["data.jsonl"]}},
+                 lambda folder: (folder / "data.jsonl").write_text('{"question": "2 + 2"}\n')),
+    "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "no such thing", "line 1"],
+                   {"rewards": {"functions": [{"name": "mine", "path": "reward.py"}]}},
+                   lambda folder: (folder / "reward.py").write_text("raise RuntimeError('no such thing')\n")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LATE.values(), ids=LATE)
+def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path: Path, case: Case):
+    run, ended = run_case(place, tmp_path, case)
     assert ended.code == case.code, ended.out
     assert_short(ended, *case.words)
     assert not Volume(run).claim(2).exists(), "another attempt would end the same way"

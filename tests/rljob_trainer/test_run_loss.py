@@ -65,6 +65,7 @@ def libraries(process: psutil.Process) -> set[str]:
     return {Path(each.path).name for each in process.memory_maps()}
 
 
+@pytest.mark.slow
 def test_a_driver_never_loads_torch_and_nothing_outlives_a_supervisor_that_is_killed(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
@@ -78,6 +79,7 @@ def test_a_driver_never_loads_torch_and_nothing_outlives_a_supervisor_that_is_ki
     assert not Volume(run).exit_record(1).exists(), "no record: infrastructure"
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
@@ -94,6 +96,7 @@ def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
     assert list_checkpoints(Volume(run)) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_starts_ends_it(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)

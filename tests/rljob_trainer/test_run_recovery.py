@@ -163,6 +163,7 @@ def test_each_restart_is_said(story: Story):
     assert story.ended.out.count("rebuilding the Ray cluster") >= 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_in_a_collective_is_named_and_the_run_goes_on(tmp_path: Path):
     run = tmp_path / "run"
     with machine() as place:

@@ -16,6 +16,7 @@ from rljob_api.validation.source import Document, dotted, read_documents
 from rljob_api.validation.structure import broken_fields, findings
 from rljob_api.validation.suggest import closest
 
+_NAME = ("metadata", "name")
 GROUP = "rljob.dev"
 KIND = "RLJob"
 
@@ -41,6 +42,7 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
     documents, problems = read_documents(text, source)
     jobs: list[RLJob] = []
     notes: list[Problem] = []
+    named: dict[tuple[str | None, str], Document] = {}
     for document in documents:
         if kind := _other_kind(document.value):
             notes.append(_problem(document, ("kind",), f"a {kind} is not judged here"))
@@ -48,6 +50,11 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
             problems += found
         else:
             jobs.append(_parsed(document.value))
+            metadata = document.value["metadata"]
+            first = named.setdefault((metadata.get("namespace"), metadata["name"]), document)
+            if first is not document:
+                message = f"is the name of the RLJob that begins in line {first.start.line}"
+                problems.append(_problem(document, _NAME, message, "Rename one of the two"))
     if not jobs and not problems:
         problems.append(_nothing_in(source, notes))
     return Validated(tuple(jobs), tuple(_in_order(problems)), tuple(notes))

@@ -20,9 +20,17 @@ _OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*
 
 
 def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
-    """The folder of `spec.model.path`: a local one, relative to the RLJob's file, or a download from the hub.
+    """The folder of `spec.model.path`: a local one, or a download from the hub.
 
     Raises DataError where there is neither.
+    """
+    return local_model(model, base_dir) or _checked(_download(model), str(model.path))
+
+
+def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
+    """The folder of `spec.model.path`, relative to the RLJob's file; None where it may be a name on the hub.
+
+    Raises DataError for a folder that is missing or holds no model.
     """
     assert model.path is not None
     local = base_dir / Path(model.path).expanduser()
@@ -30,7 +38,7 @@ def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
         return _checked(local, model.path)
     if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
         raise DataError(f"no folder {model.path}: correct the path", field=FIELD)
-    return _checked(_download(model), model.path)
+    return None
 
 
 def _download(model: ResolvedModel) -> Path:

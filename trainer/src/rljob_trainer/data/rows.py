@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rljob_trainer.data.tasks import SCHEME, read_synthetic
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, no_file
 
 COLUMNS = ("data_source", "prompt", "reward_model", "extra_info", "response", "messages")
 BATCH = 1024
@@ -191,8 +191,7 @@ def _open(name: str, base_dir: Path, field: str) -> Source:
     try:
         table = _table(path)
     except FileNotFoundError as error:
-        message = f"no file {path}; correct the path (a relative one starts at the RLJob's file)"
-        raise DataError(message, field=field) from error
+        raise DataError(no_file(path), field=field) from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"cannot read {path}: {reason}", field=field) from error

@@ -17,6 +17,7 @@ from rljob_api.validation import load_rljob, with_ranks
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
 from rljob_trainer.controller.stages import data_exhausted
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
+from rljob_trainer.local import preflight
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.local.reward_servers import Plan
 from rljob_trainer.progress.run_info import RunInfo
@@ -65,7 +66,8 @@ class LocalRun:
 def prepare(
     file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str], reward_models: Sequence[str] = ()
 ) -> LocalRun:
-    """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine.
+    """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine,
+    and what `preflight.check` raises.
 
     reward_models: NAME=URL of those whose server runs already.
     """
@@ -80,9 +82,11 @@ def prepare(
     ignored = _not_applied(spec)
     servers = _planned(started, base_dir, gpus[ranks:])
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])} if taken else {}
+    resolved = resolve(with_ranks(spec, ranks, gpus=bool(gpus)))
+    preflight.check(resolved, base_dir)
     return LocalRun(
         name=job.metadata.name,
-        spec=resolve(with_ranks(spec, ranks, gpus=bool(gpus))),
+        spec=resolved,
         base_dir=base_dir,
         volume=Volume((directory or Path("runs") / job.metadata.name).resolve()),
         gpus=ranks if gpus else 0,

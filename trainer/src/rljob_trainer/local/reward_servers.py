@@ -109,7 +109,9 @@ class _Server:
         self._port = _free_port()
         self.url = f"http://{_LOOPBACK}:{self._port}"
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(plan.gpus)} if plan.gpus else {}
-        self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices}
+        # Python modules in the folder where the user started us are none of the server's.
+        safe = {"PYTHONSAFEPATH": "1"}
+        self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices, **safe}
         self._child: Child | None = None
 
     def start(self) -> None:

@@ -50,10 +50,9 @@ class LoggerSet:
     """
 
     def __init__(self, names: Sequence[str], run: RunInfo) -> None:
-        rows = [(index, name, row) for index, name in enumerate(names) if (row := LOGGERS[name])]
-        for index, name, row in rows:
-            _require(row.package, name, f"spec.training.loggers[{index}]")
-        self._loggers = [BackgroundLogger(name, row.target, run, row.environment) for _, name, row in rows]
+        require_packages(names)
+        rows = [(name, row) for name in names if (row := LOGGERS[name])]
+        self._loggers = [BackgroundLogger(name, row.target, run, row.environment) for name, row in rows]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand over one step's metrics; never waits."""
@@ -68,6 +67,10 @@ class LoggerSet:
             logger.join()
 
 
-def _require(package: str, name: str, field: str) -> None:
-    if find_spec(package) is None:
-        raise JobError(f"{name} is not installed: pip install 'rljob-trainer[{name}]', or remove it", field=field)
+def require_packages(names: Sequence[str]) -> None:
+    """Raises JobError for the first of spec.training.loggers whose package is not installed."""
+    for index, name in enumerate(names):
+        row = LOGGERS[name]
+        if row is not None and find_spec(row.package) is None:
+            message = f"{name} is not installed: pip install 'rljob-trainer[{name}]', or remove it"
+            raise JobError(message, field=f"spec.training.loggers[{index}]")

