@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test test-slow verify format generate lock bench bench-learning chaos-local chaos-operator fuzz cluster-up cluster-down clean
+.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes d
 
 bench-learning: $(READY)  ## Train every task, control and algorithm (hours; goes on where it stopped); writes docs/benchmarks/learning.md
 	$(BIN)/python -m bench.learning $(ARGS)
+
+bench-operator: $(READY)  ## Time the operator at 10,000 jobs on a real API server (half an hour); writes docs/benchmarks/operator.md
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/python -m bench.operator $(ARGS)
 
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)

@@ -128,13 +128,25 @@ def machine() -> Iterator[Machine]:
 
 
 def unused_memory() -> set[str]:
-    """Shared memory that no process has mapped; other tests use some at the same time."""
+    """Shared memory that nobody will remove: other tests use some at the same time.
+
+    A segment has a process that maps it. multiprocessing's semaphores need not; its trackers remove them at their end.
+    """
     made = set(os.listdir("/dev/shm"))
     used: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
             used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
+    if any("multiprocessing.resource_tracker" in line for line in map(_command_line, psutil.process_iter())):
+        used |= {name for name in made if name.startswith("sem.mp-")}
     return made - used
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> Ended:

@@ -26,6 +26,9 @@ JUDGE: dict[str, Any] = {
     "maxTokens": TOKENS, **SERVED,
 }  # fmt: skip
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # vLLM imports itself four times
+TOLERANCE = 1e-2
+"""Scores go from -200 to 200, and vLLM sums float32 in an order of its own: 1e-3 was seen."""
+
 CLASSIFIER: dict[str, Any] = {"name": "rm", "path": "rm", "kind": "classifier", **SERVED}
 
 
@@ -71,9 +74,9 @@ def test_scores_are_those_that_transformers_computes(served: Served):
     assert found.components["judge"].tolist() == [served.judged(message) for message in messages]
     asked = {"role": "user", "content": "abc"}
     logits = [served.logit([asked, {"role": "assistant", "content": text}]) for text in texts]
-    assert found.components["rm"] == pytest.approx(logits, rel=1e-4), "float32, whose sums vLLM orders its own way"
+    assert found.components["rm"] == pytest.approx(logits, abs=TOLERANCE)
     assert np.ptp(logits) > 1
-    assert found.rewards == pytest.approx(found.components["judge"] + found.components["rm"], rel=1e-4)
+    assert found.rewards == pytest.approx(found.components["judge"] + found.components["rm"], abs=TOLERANCE)
 
 
 def test_a_server_of_the_other_kind_is_told_from_one_that_is_down(served: Served):
@@ -106,13 +109,13 @@ def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(se
     for each in samples:
         message = TEMPLATE.format(response=each["response"], prompt=each["prompt"], ground_truth=each["groundTruth"])
         said = [{"role": "user", "content": each["prompt"]}, {"role": "assistant", "content": each["response"]}]
-        assert each["reward"] == pytest.approx(served.judged(message) + 0.5 * logit(said), rel=1e-4, abs=1e-3)
+        assert each["reward"] == pytest.approx(served.judged(message) + 0.5 * logit(said), abs=TOLERANCE)
     assert len({each["reward"] for each in samples}) > 1
     lines = trained(run)
     assert [line["step"] for line in lines] == [1, 2]
-    assert lines[-1]["validation/reward"] == pytest.approx(np.mean([each["reward"] for each in samples[-8:]]), rel=1e-4)
+    assert lines[-1]["validation/reward"] == pytest.approx(np.mean([each["reward"] for each in samples[-8:]]), abs=1e-3)
     for line in lines:
-        assert line["reward/mean"] == pytest.approx(line["reward/judge"] + 0.5 * line["reward/rm"], rel=1e-4)
+        assert line["reward/mean"] == pytest.approx(line["reward/judge"] + 0.5 * line["reward/rm"], abs=1e-3)
         assert line["reward/std"] > 0.01, "the samples score differently"
 
 

@@ -1,0 +1,315 @@
+"""What is measured, each in a class that holds its figures. All of it at one control plane, one after the other."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Any
+
+from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
+
+from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent, wait
+from tests.rljob_operator.played_driver import train
+from tests.rljob_operator.played_head import PlayedHeads
+from tests.rljob_operator.snapshots import SPEC
+
+RLJOBS = {"group": "rljob.dev", "version": "v1alpha1", "namespace": NAMESPACE, "plural": "rljobs"}
+RAY = {"group": "ray.io", "version": "v1", "namespace": NAMESPACE}
+
+CHILDREN = frozenset({
+    "configmaps", "secrets", "networkpolicies", "poddisruptionbudgets", "persistentvolumeclaims", "rayclusters",
+})  # fmt: skip
+"""Of a job without reward models, before KubeRay makes anything."""
+
+CREATED = 201
+DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """latencies: seconds from a job's arrival at the API server to its last child's. cpu: seconds, by component.
+
+    seconds: how long it took to send all of them. calls: of the operator, by verb, resource and code.
+    """
+
+    jobs: int
+    rate: float
+    seconds: float
+    latencies: Sequence[float]
+    calls: Mapping[tuple[str, str, int], int]
+    cpu: Mapping[str, float]
+    wall: float
+
+    @property
+    def p50(self) -> float:
+        return quantiles(self.latencies, n=100)[49]
+
+    @property
+    def p99(self) -> float:
+        return quantiles(self.latencies, n=100)[98]
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A store full of jobs. rest, filled: CPU seconds by component. start: seconds until the operator had decided all.
+
+    reconciles: how many it took. writes: that it made meanwhile. memory: bytes of the operator, empty and full.
+    start_cpu: CPU seconds by component until all were decided.
+    """
+
+    jobs: int
+    filled: float
+    start: float
+    reconciles: int
+    writes: int
+    memory: tuple[int, int]
+    start_cpu: Mapping[str, float]
+    rest_seconds: float
+    rest: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Calls of the operator for one job from its creation to Succeeded, by verb and resource; the mean of some."""
+
+    jobs: int
+    steps: int
+    calls: Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The same RayClusters made by RLJobs and by KubeRay's RayJobs.
+
+    cluster: seconds from the job's arrival to its RayCluster's creation. pods: to its last pod's, in whole seconds.
+    calls: to the API server per job, by who made them. cpu: seconds per job, by component.
+    """
+
+    kind: str
+    jobs: int
+    cluster: Sequence[float]
+    pods: Sequence[float]
+    calls: Mapping[str, float]
+    cpu: Mapping[str, float]
+
+
+class Jobs:
+    """Makes RLJobs and RayJobs. Names are PREFIX-00001."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._client = site, site.plane.access.client()
+        self._api: Any = CustomObjectsApi(self._client)
+
+    def rljob(self, name: str) -> None:
+        body = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": dict(SPEC)}
+        self._api.create_namespaced_custom_object(**RLJOBS, body=body)
+
+    def rayjob(self, name: str, cluster: Mapping[str, Any]) -> None:
+        spec = {"entrypoint": "true", "rayClusterSpec": cluster}
+        body = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": name}, "spec": spec}
+        self._api.create_namespaced_custom_object(**RAY, plural="rayjobs", body=body)
+
+    def cluster_spec(self, name: str) -> dict[str, Any]:
+        """What our operator asked of KubeRay for the job."""
+        found: Any = self._api.get_namespaced_custom_object(**RAY, plural="rayclusters", name=name)
+        spec: dict[str, Any] = found["spec"]
+        return spec
+
+    def pods(self, each: int) -> dict[str, float]:
+        """When the last pod of a job's cluster was made, for jobs that have `each` of them; in whole seconds."""
+        made: dict[str, list[float]] = defaultdict(list)
+        selector = "ray.io/cluster"
+        found: Any = CoreV1Api(self._client).list_namespaced_pod(NAMESPACE, label_selector=selector)
+        for pod in found.items:
+            made[_job(pod.metadata.name)].append(pod.metadata.creation_timestamp.timestamp())
+        return {name: max(times) for name, times in made.items() if len(times) >= each}
+
+    def phase(self, name: str) -> str:
+        found: Any = self._api.get_namespaced_custom_object(**RLJOBS, name=name)
+        return str(found.get("status", {}).get("phase"))
+
+    def clear(self) -> None:
+        """Delete all, and wait until their clusters and pods are gone."""
+        for collection in (RLJOBS, {**RAY, "plural": "rayjobs"}):
+            self._api.delete_collection_namespaced_custom_object(**collection)
+        for collection in (RLJOBS, {**RAY, "plural": "rayjobs"}, {**RAY, "plural": "rayclusters"}):
+            wait(f"the end of the {collection['plural']}", lambda c=collection: not self._left(c))  # type: ignore[misc]
+        kubectl = self._site.plane.access.kubectl
+        wait("the end of the pods", lambda: not kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=name"))
+
+    def _left(self, collection: Mapping[str, str]) -> bool:
+        found: Any = self._api.list_namespaced_custom_object(**collection, limit=1)
+        return bool(found["items"])
+
+
+def numbered(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}-{number:0{DIGITS}}" for number in range(count)]
+
+
+def creation(site: Site, jobs: Jobs, count: int, rate: float, prefix: str) -> Creation:
+    """Create so many, `rate` of them a second, and wait until each has all its children."""
+    names, before, begin = numbered(prefix, count), site.cpu(), time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        sent = []
+        for number, name in enumerate(names):
+            time.sleep(max(0.0, begin + number / rate - time.monotonic()))
+            sent.append(pool.submit(jobs.rljob, name))
+        for each in sent:
+            each.result()
+    seconds = time.monotonic() - begin
+    calls = _until_complete(site, names)
+    wall = time.monotonic() - begin
+    ours = Counter((call.verb, call.resource, call.code) for call in calls if call.user == OPERATOR)
+    return Creation(count, rate, seconds, _latencies(calls, names), ours, spent(before, site.cpu()), wall)
+
+
+def _until_complete(site: Site, names: Sequence[str]) -> list[Call]:
+    calls: list[Call] = []
+    missing = {(name, child) for name in names for child in CHILDREN}
+
+    def complete() -> bool:
+        new = site.calls()
+        calls.extend(new)
+        missing.difference_update((_job(call.name), call.resource) for call in new if _makes(call))
+        return not missing
+
+    wait("the children of all jobs", complete)
+    return calls
+
+
+def _makes(call: Call) -> bool:
+    return call.resource in CHILDREN and call.code == CREATED
+
+
+def _job(child: str) -> str:
+    """PREFIX-00001 of PREFIX-00001-checkpoints."""
+    return "-".join(child.split("-")[:2])
+
+
+def _latencies(calls: Iterable[Call], names: Sequence[str]) -> list[float]:
+    begun: dict[str, float] = {}
+    made: dict[str, float] = defaultdict(float)
+    for call in calls:
+        if call.resource == "rljobs" and call.verb == "create":
+            begun[call.name] = call.received
+        elif _makes(call):
+            made[_job(call.name)] = max(made[_job(call.name)], call.answered)
+    return [made[name] - begun[name] for name in names]
+
+
+def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
+    """Add jobs up to `count`, let the operator rest, then start another and see how long it takes to know them all.
+
+    there: how many exist. empty: bytes of an operator without jobs.
+    """
+    begin = time.monotonic()
+    names = numbered("full", count - there)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(jobs.rljob, names))
+    _until_complete(site, names)
+    wait("the operator to come to rest", lambda: _quiet(site))
+    filled = time.monotonic() - begin
+    before, begin = site.cpu(), time.monotonic()
+    time.sleep(60)
+    rest, rest_seconds = spent(before, site.cpu()), time.monotonic() - begin
+    site.end_operator()
+    site.calls()
+    before, begin = site.cpu(), time.monotonic()
+    site.start_operator()
+    wait("the operator to decide on all", lambda: _reconciles(site) >= count, 0.1)
+    start = time.monotonic() - begin
+    start_cpu, reconciles = spent(before, site.cpu()), int(_reconciles(site))
+    writes = sum(call.writes and call.user == OPERATOR and call.resource != "leases" for call in site.calls())
+    return Full(count, filled, start, reconciles, writes, (empty, site.memory()), start_cpu, rest_seconds, rest)
+
+
+def _reconciles(site: Site) -> float:
+    return site.metric("rljob_operator_reconcile_seconds_count")
+
+
+def _quiet(site: Site) -> bool:
+    """No reconcile within five seconds."""
+    before = _reconciles(site)
+    time.sleep(5)
+    return _reconciles(site) == before > 0
+
+
+def life(site: Site, jobs: Jobs, heads: PlayedHeads, count: int, steps: int) -> Life:
+    """Jobs whose drivers are played, one after the other."""
+    site.calls()
+    for name in numbered("life", count):
+        heads.add(NAMESPACE, name, script=train(steps, seconds=1.0, every=5))
+        jobs.rljob(name)
+        wait(f"{name} to succeed", lambda name=name: jobs.phase(name) == "Succeeded", 0.2)  # type: ignore[misc]
+    calls = Counter((call.verb, call.resource) for call in site.calls() if call.user == OPERATOR and _of_jobs(call))
+    return Life(count, steps, {what: number / count for what, number in calls.most_common()})
+
+
+def _of_jobs(call: Call) -> bool:
+    return call.resource != "leases" and call.verb not in {"list", "watch"}
+
+
+def compared(site: Site, jobs: Jobs, count: int) -> tuple[Compared, Compared]:
+    """RLJobs, then RayJobs with the very spec of the RLJobs' RayClusters; KubeRay runs."""
+    jobs.rljob("model-00000")
+    wait("a RayCluster", lambda: _exists(jobs, "model-00000"))
+    spec = jobs.cluster_spec("model-00000")
+    pods = 1 + sum(group["replicas"] for group in spec["workerGroupSpecs"])
+    jobs.clear()
+    found = []
+    for kind in ("RLJob", "RayJob"):
+        names = numbered(kind.lower(), count)
+        site.calls()
+        before = site.cpu()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(jobs.rljob if kind == "RLJob" else lambda name: jobs.rayjob(name, spec), names))
+        calls = _until_pods(site, names, pods)
+        cpu = spent(before, site.cpu())
+        found.append(_compared(kind, calls, names, jobs.pods(pods), cpu))
+        jobs.clear()
+    return found[0], found[1]
+
+
+def _exists(jobs: Jobs, name: str) -> bool:
+    try:
+        return bool(jobs.cluster_spec(name))
+    except ApiException:
+        return False
+
+
+def _until_pods(site: Site, names: Sequence[str], pods: int) -> list[Call]:
+    calls: list[Call] = []
+
+    def complete() -> bool:
+        calls.extend(site.calls())
+        return sum(_makes_pod(call) for call in calls) >= pods * len(names)
+
+    wait("the pods of all jobs", complete)
+    return calls
+
+
+def _makes_pod(call: Call) -> bool:
+    return (call.user, call.resource, call.verb, call.code) == ("kuberay-operator", "pods", "create", CREATED)
+
+
+def _compared(
+    kind: str, calls: Sequence[Call], names: Sequence[str], last_pods: Mapping[str, float], cpu: Mapping[str, float]
+) -> Compared:
+    """last_pods: when the last one was made, by job."""
+    begun = {
+        call.name: call.received for call in calls if call.verb == "create" and call.resource == f"{kind.lower()}s"
+    }
+    clusters: dict[str, float] = {}
+    for call in calls:
+        if call.resource == "rayclusters" and call.code == CREATED:
+            clusters.setdefault(_job(call.name), call.answered)
+    by = Counter(call.user for call in calls)
+    return Compared(
+        kind, len(names),
+        [clusters[name] - begun[name] for name in names if name in clusters],
+        [last_pods[name] - begun[name] for name in names if name in last_pods],
+        {who: number / len(names) for who, number in by.most_common()},
+        {who: seconds / len(names) for who, seconds in cpu.items()},
+    )  # fmt: skip

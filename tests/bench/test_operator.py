@@ -1,0 +1,75 @@
+"""The figures of the operator's benchmark, from calls and times that are written by hand."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench.operator import measures
+from bench.operator.measures import CHILDREN, Compared, Creation, Full, Life
+from bench.operator.page import write_page
+from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent
+
+
+def call(resource: str, name: str, moment: float, user: str = OPERATOR, code: int = 201, verb: str = "create") -> Call:
+    return Call(user, verb, resource, name, code, moment, moment + 0.25)
+
+
+def test_a_job_takes_until_the_answer_to_its_last_child() -> None:
+    children = [call(child, "a-00000-x", 10 + number) for number, child in enumerate(sorted(CHILDREN))]
+    others = [call("configmaps", "a-00001-x", 99.0), call("configmaps", "a-00000-x", 50.0, code=200, verb="patch")]
+    calls = [call("rljobs", "a-00000", 9.5, user="admin"), *children, *others]
+    assert measures._latencies(calls, ["a-00000"]) == [pytest.approx(10 + 5 + 0.25 - 9.5)]
+
+
+def test_clusters_and_pods_are_timed_from_their_jobs_arrival() -> None:
+    calls = [
+        call("rayjobs", "b-00000", 5.0, user="admin"),
+        call("rayclusters", "b-00000-x7f2k", 6.0, user="kuberay-operator"),
+        call("rayclusters/status", "b-00000-x7f2k", 7.0, user="kuberay-operator", code=200, verb="update"),
+    ]
+    found = measures._compared("RayJob", calls, ["b-00000"], {"b-00000": 12.0}, {"etcd": 0.5})
+    assert (found.kind, found.jobs, found.cpu) == ("RayJob", 1, {"etcd": 0.5})
+    assert found.cluster == [pytest.approx(1.25)]
+    assert found.pods == [pytest.approx(7.0)]
+    assert found.calls == {"kuberay-operator": 2.0, "admin": 1.0}
+
+
+def test_the_log_of_the_api_server_is_read_once_and_no_half_line(tmp_path: Path) -> None:
+    def line(name: str, user: str, namespace: str = NAMESPACE) -> str:
+        event = {
+            "stage": "ResponseComplete", "verb": "create", "user": {"username": user},
+            "objectRef": {"resource": "pods", "subresource": "status", "name": name, "namespace": namespace},
+            "responseStatus": {"code": 201}, "requestReceivedTimestamp": "1970-01-01T00:00:02.500000Z",
+            "stageTimestamp": "1970-01-01T00:00:03.000000Z",
+        }  # fmt: skip
+        return json.dumps(event) + "\n"
+
+    log = tmp_path / "audit.log"
+    ours = line("a", f"system:serviceaccount:{NAMESPACE}:{OPERATOR}")
+    log.write_text(ours + line("b", "admin", "elsewhere") + line("c", "admin")[:40])
+    plane = cast("Any", SimpleNamespace(layout=SimpleNamespace(audit_log=log)))
+    site = Site(plane, cast("Any", None), tmp_path, "")
+    assert site.calls() == [Call(OPERATOR, "create", "pods/status", "a", 201, 2.5, 3.0)]
+    log.write_text(log.read_text()[:-40] + line("c", "admin"))
+    assert [(each.user, each.name) for each in site.calls()] == [("admin", "c")]
+    assert site.calls() == []
+
+
+def test_cpu_is_that_of_the_time_between() -> None:
+    assert spent({"etcd": 2.0, "gone": 1.0}, {"etcd": 2.5, "new": 3.0}) == {"new": 3.0, "etcd": 0.5}
+
+
+def test_the_page_says_what_was_missed(tmp_path: Path) -> None:
+    calls = {("create", "secrets", 201): 100, ("patch", "rljobs/status", 200): 300}
+    slow = Creation(100, 20.0, 5.0, [0.5] * 98 + [3.0] * 2, calls, {OPERATOR: 2.0, "kube-apiserver": 6.0}, 10.0)
+    stored = Full(1000, 60.0, 12.5, 1001, 0, (50 << 20, 150 << 20), {OPERATOR: 10.0}, 60.0, {OPERATOR: 0.3})
+    pair = [Compared(kind, 2, [0.5, 0.5], [2.0, 2.0], {OPERATOR: 20.0}, {OPERATOR: 0.01}) for kind in ("A", "B")]
+    write_page(Life(3, 20, {("patch", "rljobs/status"): 9.5}), slow, slow, stored, (pair[0], pair[1]), tmp_path)
+    page = (tmp_path / "operator.md").read_text()
+    assert "the goal is a p99 below 1 s, which is missed" in page
+    assert "| stopped | 20.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 |" in page
+    assert "| from operator start to every one decided | 12.5 s (goal 30 s: met) |" in page
+    assert "| memory per job | 102.4 KiB |" in page
