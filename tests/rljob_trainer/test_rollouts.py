@@ -166,6 +166,7 @@ def compute_score(**_):
 """
 
 
+@pytest.mark.slow
 def test_a_slow_reward_keeps_no_finished_group_from_the_journal(tmp_path: Path):
     """Groups are made faster than they are scored, and those that the engine has handed over survive it."""
     rewards = {"functions": [{"name": "slow", "source": SLOW}], "processes": 2 * SAMPLES}
@@ -208,6 +209,7 @@ def test_an_engine_and_the_scorer_that_freeze_together_are_both_replaced(tmp_pat
         assert site.scorer.replaced == 1
 
 
+@pytest.mark.slow
 def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
     with site_in(tmp_path, pace=60.0) as site:
         for worker in site.engines.workers:

@@ -10,6 +10,8 @@ from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.run_support import Ended, Machine, machine, steps, trained, write_job
 
+pytestmark = pytest.mark.slow
+
 ROWS, BATCH = 24, 8
 SHADOWS = ("random", "yaml", "torch")
 """Files of these names are where the runs are started."""

@@ -142,6 +142,7 @@ LATE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LATE.values(), ids=LATE)
 def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path: Path, case: Case):
     run, ended = run_case(place, tmp_path, case)

@@ -35,6 +35,7 @@ def kill_driver(place: Machine, run: Path, attempt: int) -> None:
     driver.wait(GONE_SECONDS)
 
 
+@pytest.mark.slow
 def test_without_a_budget_it_gives_up_at_once_and_says_why(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, recovery={"maxRestarts": 0}), "--dir", run)
@@ -45,6 +46,7 @@ def test_without_a_budget_it_gives_up_at_once_and_says_why(place: Machine, tmp_p
     assert not Volume(run).claim(2).exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_before_a_restart(place: Machine, tmp_path: Path):
     run, backoff = tmp_path / "run", {"initial": "300s", "max": "300s"}
     process = place.start_run(write_job(tmp_path, recovery={"backoff": backoff}), "--dir", run)
