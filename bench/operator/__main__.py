@@ -34,7 +34,7 @@ def main() -> None:
         here.start_operator()
         wait("the operator to lead", lambda: here.metric("rljob_operator_leader") == 1)
         empty = here.memory()
-        lives = life(here, jobs, heads, 10, 20)
+        lives = life(here, jobs, heads, 10, 60)
         jobs.clear()
         _say(f"a job's life takes {sum(lives.calls.values()):.1f} calls")
         running = creation(here, jobs, options.created, options.rate, "running")
