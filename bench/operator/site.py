@@ -21,6 +21,8 @@ import psutil
 from e2e.cluster import processes
 from e2e.cluster.access import Access
 from e2e.cluster.plane import Plane
+from e2e.cluster.sharing import shared
+from rljob_trainer.local.machine import dying_with_its_parent
 
 NAMESPACE = "bench"
 OPERATOR = "rljob-operator"
@@ -66,10 +68,9 @@ class Site:
             "--head-url", self.heads, "--listen", f"127.0.0.1:{self._port}",
         ]  # fmt: skip
         environment = os.environ | {"KUBECONFIG": str(self.account.kubeconfig)}
+        command = dying_with_its_parent([sys.executable, "-m", "rljob_operator", "run", *options])
         with (self.folder / "operator.log").open("ab") as log:
-            self.operator = subprocess.Popen(
-                [sys.executable, "-m", "rljob_operator", "run", *options], env=environment, stdout=log, stderr=log
-            )
+            self.operator = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def end_operator(self) -> None:
         assert self.operator is not None
@@ -161,9 +162,7 @@ def wait(what: str, holds: Callable[[], bool], pause: float = 0.5) -> None:
 
 @contextmanager
 def site(folder: Path, nodes: int, heads: str) -> Iterator[Site]:
-    plane = Plane(folder / "cluster")
-    plane.up(nodes)
-    try:
+    with shared(folder / "cluster", nodes) as plane:
         access = plane.access
         access.kubectl("create", "namespace", NAMESPACE)
         access.kubectl("create", "serviceaccount", OPERATOR, f"--namespace={NAMESPACE}")
@@ -177,5 +176,3 @@ def site(folder: Path, nodes: int, heads: str) -> Iterator[Site]:
             if made.operator is not None and made.operator.poll() is None:
                 made.operator.kill()
                 made.operator.wait()
-    finally:
-        plane.down()
