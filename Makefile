@@ -41,7 +41,7 @@ bench: $(READY)  ## Time a step against TRL's, in turns (half an hour); writes d
 bench-learning: $(READY)  ## Train every task, control and algorithm (hours; goes on where it stopped); writes docs/benchmarks/learning.md
 	$(BIN)/python -m bench.learning $(ARGS)
 
-bench-operator: $(READY)  ## Time the operator at 10,000 jobs on a real API server (half an hour); writes docs/benchmarks/operator.md
+bench-operator: $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/python -m bench.operator $(ARGS)
 

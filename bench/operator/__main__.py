@@ -1,9 +1,11 @@
-"""Measure the operator on a control plane of its own; writes operator.md (half an hour).
+"""Measure the operator on a control plane of its own; writes operator.md.
 
 python -m bench.operator [--jobs 10000] [--created 1000] [--rate 20] [--compared 300] [--output docs/benchmarks]
 """
 
 import argparse
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +26,7 @@ def main() -> None:
     parser.add_argument("--compared", type=int, default=300, help="RLJobs and RayJobs (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what is below is cleaned up
     nodes = -(-options.created * GPUS_OF_A_JOB // GPUS_OF_A_NODE)
     with (
         tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,

@@ -1,15 +1,16 @@
-"""What is measured, each in a class that holds its figures. All of it at one control plane, one after the other."""
+"""How it is measured: all of it at one control plane, one after the other."""
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from statistics import quantiles
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
 
+from bench.operator.figures import Compared, Creation, Full, Life
 from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent, wait
 from tests.rljob_operator.played_driver import train
 from tests.rljob_operator.played_head import PlayedHeads
@@ -17,82 +18,14 @@ from tests.rljob_operator.snapshots import SPEC
 
 RLJOBS = {"group": "rljob.dev", "version": "v1alpha1", "namespace": NAMESPACE, "plural": "rljobs"}
 RAY = {"group": "ray.io", "version": "v1", "namespace": NAMESPACE}
+RAYJOBS = {**RAY, "plural": "rayjobs"}
 
 CHILDREN = frozenset({
     "configmaps", "secrets", "networkpolicies", "poddisruptionbudgets", "persistentvolumeclaims", "rayclusters",
 })  # fmt: skip
 """Of a job without reward models, before KubeRay makes anything."""
 
-CREATED = 201
 DIGITS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """latencies: seconds from a job's arrival at the API server to its last child's. cpu: seconds, by component.
-
-    seconds: how long it took to send all of them. calls: of the operator, by verb, resource and code.
-    """
-
-    jobs: int
-    rate: float
-    seconds: float
-    latencies: Sequence[float]
-    calls: Mapping[tuple[str, str, int], int]
-    cpu: Mapping[str, float]
-    wall: float
-
-    @property
-    def p50(self) -> float:
-        return quantiles(self.latencies, n=100)[49]
-
-    @property
-    def p99(self) -> float:
-        return quantiles(self.latencies, n=100)[98]
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """A store full of jobs. rest, filled: CPU seconds by component. start: seconds until the operator had decided all.
-
-    reconciles: how many it took. writes: that it made meanwhile. memory: bytes of the operator, empty and full.
-    start_cpu: CPU seconds by component until all were decided.
-    """
-
-    jobs: int
-    filled: float
-    start: float
-    reconciles: int
-    writes: int
-    memory: tuple[int, int]
-    start_cpu: Mapping[str, float]
-    rest_seconds: float
-    rest: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """Calls of the operator for one job from its creation to Succeeded, by verb and resource; the mean of some."""
-
-    jobs: int
-    steps: int
-    calls: Mapping[tuple[str, str], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The same RayClusters made by RLJobs and by KubeRay's RayJobs.
-
-    cluster: seconds from the job's arrival to its RayCluster's creation. pods: to its last pod's, in whole seconds.
-    calls: to the API server per job, by who made them. cpu: seconds per job, by component.
-    """
-
-    kind: str
-    jobs: int
-    cluster: Sequence[float]
-    pods: Sequence[float]
-    calls: Mapping[str, float]
-    cpu: Mapping[str, float]
 
 
 class Jobs:
@@ -109,7 +42,7 @@ class Jobs:
     def rayjob(self, name: str, cluster: Mapping[str, Any]) -> None:
         spec = {"entrypoint": "true", "rayClusterSpec": cluster}
         body = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": name}, "spec": spec}
-        self._api.create_namespaced_custom_object(**RAY, plural="rayjobs", body=body)
+        self._api.create_namespaced_custom_object(**RAYJOBS, body=body)
 
     def cluster_spec(self, name: str) -> dict[str, Any]:
         """What our operator asked of KubeRay for the job, without what KubeRay refuses where a RayJob asks for it."""
@@ -133,9 +66,14 @@ class Jobs:
 
     def clear(self) -> None:
         """Delete all, and wait until their clusters and pods are gone."""
-        for collection in (RLJOBS, {**RAY, "plural": "rayjobs"}):
+        for collection in (RLJOBS, RAYJOBS):
             self._api.delete_collection_namespaced_custom_object(**collection)
-        for collection in (RLJOBS, {**RAY, "plural": "rayjobs"}, {**RAY, "plural": "rayclusters"}):
+        for job in self._api.list_namespaced_custom_object(**RAYJOBS)["items"]:
+            with suppress(ApiException):  # gone meanwhile
+                # KubeRay keeps its finalizer for minutes where no head answers that the driver has stopped.
+                name, patch = job["metadata"]["name"], {"metadata": {"finalizers": None}}
+                self._api.patch_namespaced_custom_object(**RAYJOBS, name=name, body=patch)
+        for collection in (RLJOBS, RAYJOBS, {**RAY, "plural": "rayclusters"}):
             wait(f"the end of the {collection['plural']}", lambda c=collection: not self._left(c))  # type: ignore[misc]
         kubectl = self._site.plane.access.kubectl
         wait("the end of the pods", lambda: not kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=name"))
@@ -181,7 +119,7 @@ def _until_complete(site: Site, names: Sequence[str]) -> list[Call]:
 
 
 def _makes(call: Call) -> bool:
-    return call.resource in CHILDREN and call.code == CREATED
+    return call.resource in CHILDREN and call.code == HTTPStatus.CREATED
 
 
 def _job(child: str) -> str:
@@ -219,7 +157,7 @@ def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
     site.calls()
     before, begin = site.cpu(), time.monotonic()
     site.start_operator()
-    wait("the operator to decide on all", lambda: _reconciles(site) >= count, 0.1)
+    wait("the operator to decide on all", lambda: _all_decided(site, count), 0.1)
     start = time.monotonic() - begin
     start_cpu, reconciles = spent(before, site.cpu()), int(_reconciles(site))
     writes = sum(call.writes and call.user == OPERATOR and call.resource != "leases" for call in site.calls())
@@ -228,6 +166,11 @@ def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
 
 def _reconciles(site: Site) -> float:
     return site.metric("rljob_operator_reconcile_seconds_count")
+
+
+def _all_decided(site: Site, count: int) -> bool:
+    """It has looked at least so often, and no key waits for its turn; some may be looked at just now."""
+    return _reconciles(site) >= count and site.metric("rljob_operator_queue_depth") == 0
 
 
 def _quiet(site: Site) -> bool:
@@ -254,7 +197,7 @@ def _of_jobs(call: Call) -> bool:
 
 
 def compared(site: Site, jobs: Jobs, count: int) -> tuple[Compared, Compared]:
-    """RLJobs, then RayJobs with the very spec of the RLJobs' RayClusters; KubeRay runs."""
+    """RLJobs, then RayJobs that ask for the same clusters; KubeRay runs."""
     jobs.rljob("model-00000")
     wait("a RayCluster", lambda: _exists(jobs, "model-00000"))
     spec = jobs.cluster_spec("model-00000")
@@ -293,7 +236,12 @@ def _until_pods(site: Site, names: Sequence[str], pods: int) -> list[Call]:
 
 
 def _makes_pod(call: Call) -> bool:
-    return (call.user, call.resource, call.verb, call.code) == ("kuberay-operator", "pods", "create", CREATED)
+    return (call.user, call.resource, call.verb, call.code) == (
+        "kuberay-operator",
+        "pods",
+        "create",
+        HTTPStatus.CREATED,
+    )
 
 
 def _compared(
@@ -305,7 +253,7 @@ def _compared(
     }
     clusters: dict[str, float] = {}
     for call in calls:
-        if call.resource == "rayclusters" and call.code == CREATED:
+        if call.resource == "rayclusters" and call.code == HTTPStatus.CREATED:
             clusters.setdefault(_job(call.name), call.answered)
     by = Counter(call.user for call in calls)
     return Compared(

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from bench.operator import measures
-from bench.operator.measures import CHILDREN, Compared, Creation, Full, Life
+from bench.operator.figures import Compared, Creation, Full, Life
+from bench.operator.measures import CHILDREN
 from bench.operator.page import write_page
 from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent
 

@@ -66,6 +66,13 @@ def test_the_models_refuse_what_the_schema_refuses(row):
         assert not errors
 
 
+def test_of_many_unknown_fields_each_is_told_and_the_first_get_a_remedy():
+    wrong = "".join(f"    step{number}: 1\n" for number in range(25))
+    problems = validate(JOB.replace("    steps: 100\n", f"    steps: 100\n{wrong}"), "job.yaml").problems
+    assert [problem.message for problem in problems] == ["unknown field"] * 25
+    assert [bool(problem.remedy) for problem in problems] == [True] * 20 + [False] * 5
+
+
 def test_the_table_breaks_every_rule():
     """A rule that no file breaks is not tested."""
     expected = "\n".join(line for row in BROKEN for line in row.expected)

@@ -22,6 +22,7 @@ from tests.rljob_trainer.ray_support import own_ray
 
 SECONDS = 100.0
 PATIENT = 15.0
+"""Silence that a driver bears where the test is not about silence."""
 SILENT_AFTER = 5.0
 
 GONE_SECONDS = 60.0

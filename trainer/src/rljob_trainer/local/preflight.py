@@ -1,5 +1,6 @@
 """What of a run can be judged within moments, before anything starts: files, packages, the syntax of reward code."""
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def _check_reward(function: RewardFunction, base_dir: Path, field: str) -> None:
     origin = "source" if function.path is None else "path"
     try:
         source = function.source if function.path is None else (base_dir / function.path).read_text()
-        compile(source or "", function.path or f"<{field}>", "exec")
+        with warnings.catch_warnings(action="ignore"):  # of the user's code, which is none of ours to print
+            compile(source or "", function.path or f"<{field}>", "exec")
     except FileNotFoundError as error:
         raise RewardError(no_file(base_dir / str(function.path)), field=f"{field}.{origin}") from error
     except (SyntaxError, ValueError, OSError) as error:

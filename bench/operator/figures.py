@@ -1,0 +1,73 @@
+"""What was measured: plain figures, each class those of one part of the page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """latencies: seconds from a job's arrival at the API server to its last child's. cpu: seconds, by component.
+
+    seconds: how long it took to send all of them. calls: of the operator, by verb, resource and code.
+    """
+
+    jobs: int
+    rate: float
+    seconds: float
+    latencies: Sequence[float]
+    calls: Mapping[tuple[str, str, int], int]
+    cpu: Mapping[str, float]
+    wall: float
+
+    @property
+    def p50(self) -> float:
+        return quantiles(self.latencies, n=100)[49]
+
+    @property
+    def p99(self) -> float:
+        return quantiles(self.latencies, n=100)[98]
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A store full of jobs. filled: seconds that it took to make them. start: until an operator had decided on all.
+
+    reconciles: how many that took. writes: that it made meanwhile. memory: bytes of the operator, empty and full.
+    start_cpu: CPU seconds by component until then. rest: those of `rest_seconds` in which nothing happened.
+    """
+
+    jobs: int
+    filled: float
+    start: float
+    reconciles: int
+    writes: int
+    memory: tuple[int, int]
+    start_cpu: Mapping[str, float]
+    rest_seconds: float
+    rest: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Calls of the operator for one job from its creation to Succeeded, by verb and resource; the mean of some."""
+
+    jobs: int
+    steps: int
+    calls: Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The same RayClusters made by RLJobs and by KubeRay's RayJobs.
+
+    cluster: seconds from the job's arrival to its RayCluster's creation. pods: to its last pod's, in whole seconds.
+    calls: to the API server per job, by who made them. cpu: seconds per job, by component.
+    """
+
+    kind: str
+    jobs: int
+    cluster: Sequence[float]
+    pods: Sequence[float]
+    calls: Mapping[str, float]
+    cpu: Mapping[str, float]
