@@ -1,8 +1,8 @@
 """The example job on one GPU: trainer and vLLM share it, weights cross over CUDA IPC, every sync is probed.
 
-    python bench/gpu.py [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
+    python -m bench.gpu [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
 
-Trains examples/reverse-text.yaml with a larger model and larger batches. It writes gpu.md and gpu.png.
+Trains examples/reverse-text/rljob.yaml and writes gpu.md and gpu.png.
 """
 
 import argparse
@@ -21,18 +21,8 @@ from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line, read_metrics
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "reverse-text.yaml"
-LARGER = (
-    "model.fromScratch={layers: 4, hiddenSize: 512, heads: 8, kvHeads: 4}",
-    "data.promptsPerStep=64",
-    "actor.miniBatchSize=32",
-    "actor.learningRate=1e-4",
-    "actor.lrWarmupSteps=10",
-    "sft.steps=60",
-    "sft.learningRate=5e-4",
-    "training.validateEvery=20",
-)
-"""A GPU takes more at once than the example offers."""
+EXAMPLE = ROOT / "examples" / "reverse-text" / "rljob.yaml"
+ON_A_GPU = ("rollout.engine=vllm", "cluster.gpusPerNode=1")
 
 WARM_UP = 3
 """RL steps left out of the times: kernels are compiled in them."""
@@ -41,11 +31,10 @@ WARM_UP = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100, help="RL steps")
-    parser.add_argument("--engine", default="vllm", choices=["vllm", "hf"])
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
-    overrides = [*LARGER, f"rollout.engine={options.engine}", f"training.steps={options.steps}", *options.overrides]
+    overrides = [*ON_A_GPU, f"training.steps={options.steps}", *options.overrides]
     run = Path(tempfile.mkdtemp(prefix="rljob-gpu-")) / "run"
     command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(run)]
     subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
@@ -65,9 +54,9 @@ def page(lines: Sequence[Line], overrides: Sequence[str]) -> str:
         [
             "# One GPU",
             "",
-            f"`rljob run examples/reverse-text.yaml {command}`",
+            f"`rljob run {EXAMPLE.relative_to(ROOT)} {command}`",
             "",
-            f"{torch.cuda.get_device_name()}; {packages}. One run, written by `python bench/gpu.py`.",
+            f"{torch.cuda.get_device_name()}; {packages}. One run, written by `python -m bench.gpu`.",
             "FSDP2 trainer and rollout engine share the GPU, weights cross over CUDA IPC, and after every sync the",
             "engine's log-probabilities of fixed prompts are compared with the trainer's.",
             "",

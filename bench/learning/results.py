@@ -136,7 +136,7 @@ def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str
 
 def code_commit(task: Task) -> str:
     """The last commit that changed what decides the results, with CHANGED after it where files differ from it."""
-    paths = (*CODE, str(task.example.parent.relative_to(ROOT)))
+    paths = (*CODE, str(task.example.relative_to(ROOT)))
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
