@@ -21,7 +21,7 @@ from bench.learning.arms import ROOT, TASKS, Arm, arms
 from bench.learning.page import write_page
 from bench.learning.results import Result, append, code_commit, missing, read
 from bench.learning.training import RunFailed, Slot, reward_functions, train
-from rljob_trainer.local.machine import gpus_present
+from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.plot import draw, load_runs, save
 
 
@@ -112,11 +112,11 @@ class Campaign:
 
 def slots(parallel: int) -> list[Slot]:
     """`parallel` places with equal shares of the cores, on the GPUs in turn where there are any."""
-    gpus, cores = gpus_present(), sorted(os.sched_getaffinity(0))
+    gpus, cores = visible_gpus(), sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // parallel)
     return [
         Slot(
-            gpu=number % gpus if gpus else None,
+            gpu=gpus[number % len(gpus)] if gpus else None,
             cores=tuple(cores[number * share % len(cores) :][:share]) if parallel > 1 else (),
         )
         for number in range(parallel)

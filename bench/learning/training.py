@@ -39,14 +39,14 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where runs go, one after the other. gpu: its index, None for the CPU. cores: of the machine; all if empty."""
+    """Where runs go, one after the other. gpu: CUDA's name for it; None is the CPU. cores: all if empty."""
 
-    gpu: int | None
+    gpu: str | None
     cores: tuple[int, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
-        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": str(self.gpu)}
+        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu}
         return {**os.environ, **gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
     def run(self, command: Sequence[str], log: Path) -> None:

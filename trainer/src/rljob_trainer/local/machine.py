@@ -32,10 +32,6 @@ def visible_gpus() -> list[str]:
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
-def gpus_present() -> int:
-    return len(visible_gpus())
-
-
 def start_child(
     command: Sequence[str],
     log: Path,
