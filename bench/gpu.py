@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
     overrides = [*ON_A_GPU, f"training.steps={options.steps}", *options.overrides]
-    run = Path(tempfile.mkdtemp(prefix="rljob-gpu-")) / "run"
+    run = Path(tempfile.mkdtemp(prefix="rljob-gpu-")) / "reverse-text, one GPU"
     command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(run)]
     subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
     options.out.mkdir(parents=True, exist_ok=True)

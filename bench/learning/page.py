@@ -24,6 +24,9 @@ responses to 256 prompts that training never sees, after the supervised steps (s
 The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
 
 
+_NOT_RUN = "Not run yet."
+
+
 def write_page(results: Iterable[Result], folder: Path) -> bool:
     """Returns False, and writes nothing, where no run is finished."""
     last = newest(results)
@@ -51,12 +54,12 @@ def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _comparison(found),
         "## Advantages and losses",
         "On reverse-text, one seed. Losses are compared with four updates a step, because with one no ratio leaves 1.",
-        _table(("arm", "start", "end", "clipped tokens (share)"), _registry(found)),
+        _table(("arm", "start", "end", "clipped tokens (share)"), _registry(found)) if _registry(found) else _NOT_RUN,
         "## What a practitioner checks",
         f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
         _table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
         "## Machines",
-        _table(("machine", "versions", "runs", "s a run"), _machines(runs)),
+        _table(("machine", "versions", "commit", "runs", "s a run"), _machines(runs)),
     ]
 
 
@@ -91,7 +94,7 @@ def _comparison(found: Sequence[tuple[Arm, list[Result]]]) -> str:
     by_role = {arm.role: runs for arm, runs in found if arm.task is TASKS[0]}
     ours, theirs = by_role.get("main", []), by_role.get("trl", [])
     if not ours or not theirs:
-        return "Not run yet."
+        return _NOT_RUN
     rows = [
         [name, _range([run.start for run in runs]), _range([run.end for run in runs]),
          _range([mean(value for _, value in run.validation) for run in runs])]
@@ -128,12 +131,16 @@ def _heading(name: str) -> str:
 
 
 def _machines(runs: Sequence[Result]) -> list[list[str]]:
-    kinds = dict.fromkeys((run.device, run.packages) for run in runs)
+    kinds = dict.fromkeys(_kind(run) for run in runs)
     rows = []
     for kind in kinds:
-        seconds = [run.seconds for run in runs if (run.device, run.packages) == kind]
+        seconds = [run.seconds for run in runs if _kind(run) == kind]
         rows.append([*kind, str(len(seconds)), f"{min(seconds):.0f} to {max(seconds):.0f}"])
     return rows
+
+
+def _kind(run: Result) -> tuple[str, str, str]:
+    return run.device, run.packages, run.commit
 
 
 def _range(values: Sequence[float]) -> str:
@@ -187,5 +194,8 @@ def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None
     axes.set_xlabel("RL step", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E4E4E4", linewidth=0.7)
-    if runs:
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
+    if not runs:
+        axes.text(0.5, 0.5, "not run yet", ha="center", va="center", color="#888888")
+        axes.set_xticks([])
+    else:
+        axes.legend(fontsize=8, frameon=False, loc="best")

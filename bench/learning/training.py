@@ -28,7 +28,7 @@ ON_A_GPU = (
     "cluster.gpusPerNode=1",
     "model.dtype=float32",  # as on a CPU
     "rollout.maxNumSeqs=2048",
-    "rollout.gpuMemoryUtilization=0.1",  # several runs share the GPU
+    "rollout.gpuMemoryUtilization=0.2",  # several runs share the GPU
     "actor.tokensPerMicroBatch=65536",
 )
 

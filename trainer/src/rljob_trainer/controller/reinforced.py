@@ -126,11 +126,11 @@ class ReinforcedSteps:
         sampling = Sampling(
             self.spec.data.max_response_tokens, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
         )
-        self.reporting.now("rollout")
         key = GroupKey(self.attempt, step, self.state.policy_digest, self.fingerprints.rollout)
-        done = self._generate(step, prompts, rollout.samples_per_prompt, sampling, key)
-        self.reporting.add_time("rollout", done.generate_seconds)
-        self.reporting.add_time("rewards", done.reward_seconds)
+        with self.reporting.phase("rewards"):  # what is left of it when the last response is finished
+            self.reporting.now("rollout")
+            done = self._generate(step, prompts, rollout.samples_per_prompt, sampling, key)
+            self.reporting.add_time("rollout", done.generate_seconds)
         return done
 
     def _generate(

@@ -37,11 +37,15 @@ class Reporting:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of the step as time/NAME and show it as what the trainer does now."""
+        """Time a part of the step as time/NAME and show it as what the trainer does now.
+
+        What is timed inside it counts for itself alone: validation is not as long as the start of its engines.
+        """
         self.now(name)
-        start = time.monotonic()
+        start, before = time.monotonic(), sum(self._times.values())
         yield
-        self.add_time(name, time.monotonic() - start)
+        inside = sum(self._times.values()) - before
+        self.add_time(name, time.monotonic() - start - inside)
 
     def now(self, name: str) -> None:
         """Show what the trainer does now, where its seconds are measured elsewhere."""

@@ -66,14 +66,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """generate_seconds: until the last response was finished. reward_seconds: how much longer the last score took.
+    """generate_seconds: until the last response was finished.
 
     journaled: groups that an earlier attempt, or an engine that was lost since, had finished.
     """
 
     groups: list[ScoredGroup]
     generate_seconds: float
-    reward_seconds: float
     journaled: int
 
 
@@ -95,12 +94,11 @@ class Rollouts:
 
         Raises InfrastructureError when the deadline passes, RewardError as the reward's policy says.
         """
-        start = time.monotonic()
+        deadline = time.monotonic() + self._seconds
         collection = _Collection(order, self._journal, self._pulse)
-        self._mender.run(lambda: self._try(collection, start + self._seconds))
-        generated = collection.generate_seconds
+        self._mender.run(lambda: self._try(collection, deadline))
         groups = [collection.done[prompt.id] for prompt in order.prompts]
-        return Rollout(groups, generated, time.monotonic() - start - generated, collection.journaled)
+        return Rollout(groups, collection.generate_seconds, collection.journaled)
 
     def has(self, step: int) -> bool:
         """Whether the journal holds groups of that step."""
