@@ -1,6 +1,7 @@
 """Workers that outlive their driver: claimed, fenced, watched, left alone. Real Ray, one cluster for the module."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import ray
 
 from rljob_trainer.errors import EngineLost, FencedError, InfrastructureError, RankLost, RewardsLost, WorkerLost
+from rljob_trainer.hosting import pulse as hosting_pulse
 from rljob_trainer.hosting.host import Host
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
@@ -35,6 +37,7 @@ class Notes:
     def __init__(self, slow_start: float) -> None:
         time.sleep(slow_start)
         self.told: list[str] = []
+        self.met: int | None = None
 
     def tell(self, word: str) -> list[str]:
         self.told.append(word)
@@ -42,6 +45,13 @@ class Notes:
 
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def meet(self, times: int, pause: float = 0.0) -> None:
+        """As ranks do in collectives: so many times, and then it hangs."""
+        for number in range(times):
+            time.sleep(pause)
+            self.met = number + 1
+        time.sleep(SECONDS)
 
     def refuse(self, why: str) -> None:
         raise InfrastructureError(why)
@@ -64,6 +74,9 @@ class NoteHost(Host):
 
     def detail(self) -> str:
         return f", {self.claims} claims"
+
+    def pace(self) -> int | None:
+        return self.worker.met
 
     def count(self, upto: int) -> Iterator[int]:
         yield from (number for number in range(upto))
@@ -221,6 +234,19 @@ def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine
     assert "has not answered for" in found.message
     assert time.monotonic() - begin >= SILENT_AFTER
     assert pulse.diagnose() is not None
+
+
+def test_one_that_answers_and_keeps_others_waiting_is_named(mine: tuple[Roster, Pulse], monkeypatch):
+    roster, pulse = mine
+    monkeypatch.setattr(hosting_pulse, "STUCK", 0.5)
+    workers = [start(roster, f"rank-{number}") for number in range(3)]
+    value([worker.ask("beat") for worker in workers])
+    workers[0].call("meet", 1000)
+    workers[1].call("meet", 1000, 0.2)  # slow, but it goes on
+    workers[2].call("meet", 7)
+    found = loss_of(pulse)
+    assert (type(found), found.worker) == (RankLost, "rank-2")
+    assert re.match(r"rank-2 hangs in meet: others have waited for it for \d+ s \(pid \d+, 0 claims\)", found.message)
 
 
 DRIVER = f"""

@@ -35,11 +35,12 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. doing: the methods that run, and for how many seconds. detail: see Host.detail."""
+    """A sign of life. doing: the methods that run, and for how many seconds. detail, pace: see Host."""
 
     pid: int
     doing: list[tuple[str, float]]
     detail: str
+    pace: int | None
 
 
 class Host:
@@ -70,6 +71,13 @@ class Host:
         """What helps a person to tell a worker that hangs from those that wait for it."""
         return ""
 
+    def pace(self) -> int | None:
+        """A number that grows while it works step by step with others, who wait for the one whose number is smaller.
+
+        None while it does not, or may take its time. Also asked for by another thread than the one that works.
+        """
+        return None
+
     # ------------------------------------------------------------------ control
 
     def claim(self, attempt: int) -> str:
@@ -92,7 +100,7 @@ class Host:
         self._check(attempt)
         self._heard = time.monotonic()
         doing = [(method, self._heard - since) for method, since in list(self._doing.values())]
-        return Beat(os.getpid(), doing, self.detail())
+        return Beat(os.getpid(), doing, self.detail(), self.pace())
 
     # ------------------------------------------------------------------ work
 
