@@ -54,6 +54,7 @@ class Host:
     def __init__(self, settings: HostSettings, *arguments: Any) -> None:
         self._attempt, self._signature = settings.attempt, settings.signature
         self._leave_after = settings.leave_after
+        self._claiming = threading.Lock()
         self._doing: dict[object, tuple[str, float]] = {}
         with uncollected():
             self.worker = self.create(*arguments)
@@ -82,13 +83,14 @@ class Host:
 
     def claim(self, attempt: int) -> str:
         """From now on, obey `attempt` alone. Returns the signature. Raises FencedError where a newer one was here."""
-        if attempt < self._attempt:
-            raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
-        self._heard = time.monotonic()
-        if attempt > self._attempt:
-            self._attempt = attempt
-            self.claimed()
-        return self._signature
+        with self._claiming:  # two may claim at once: the older one must not come out on top
+            if attempt < self._attempt:
+                raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
+            self._heard = time.monotonic()
+            if attempt > self._attempt:
+                self._attempt = attempt
+                self.claimed()
+            return self._signature
 
     def sign(self, attempt: int, signature: str) -> None:
         """From now on, stand in for workers of that signature."""
