@@ -98,7 +98,6 @@ ROWS = (
     Row("a new checkpoint renews it", driver(75, durable_step=50), Action.RESTART_DRIVER, True, history=LONG_AGO),
     Row("an older checkpoint does not", driver(75, durable_step=30), Action.GIVE_UP, history=LONG_AGO),
     Row("no restarts allowed", driver(75), Action.GIVE_UP, policy=Recovery(max_restarts=0)),
-    Row("a rank locally", Failure(Component.RANK, "RankLost"), Action.RESTART_DRIVER, True, levels=LOCAL_LEVELS),
     Row("Ray locally", Failure(Component.RAY, "RayLost"), Action.REBUILD_CLUSTER, True, levels=LOCAL_LEVELS),
     Row("Ray ends by itself", Failure(Component.RAY, "RayLost", code=0), Action.REBUILD_CLUSTER, True),
     Row("Ray's own code 64", Failure(Component.RAY, "RayLost", code=64), Action.REBUILD_CLUSTER, True),
@@ -111,12 +110,8 @@ ROWS = (
     Row("an engine", Failure(Component.ENGINE, "EngineLost"), Action.REPLACE_ENGINE, levels=DRIVER_LEVELS),
     Row("again", Failure(Component.ENGINE, "EngineLost", times=2), Action.REPLACE_ENGINE, levels=DRIVER_LEVELS),
     Row("and again", Failure(Component.ENGINE, "EngineLost", times=3), Action.GIVE_UP, levels=DRIVER_LEVELS),
-    Row("a sample", Failure(Component.SAMPLE, "SampleLost"), Action.RETRY_SAMPLE, levels=DRIVER_LEVELS),
-    Row("thrice", Failure(Component.SAMPLE, "SampleLost", times=3), Action.REPLACE_ENGINE, levels=DRIVER_LEVELS),
-    Row("5 times", Failure(Component.SAMPLE, "SampleLost", times=5), Action.GIVE_UP, levels=DRIVER_LEVELS),
     Row("a reward", Failure(Component.REWARD, "RewardLost", times=2), Action.RETRY_SAMPLE, levels=DRIVER_LEVELS),
     Row("no engine helps it", Failure(Component.REWARD, "RewardLost", times=3), Action.GIVE_UP, levels=DRIVER_LEVELS),
-    Row("a rank within the driver", Failure(Component.RANK, "RankLost"), Action.GIVE_UP, levels=DRIVER_LEVELS),
     Row("an engine above the driver", Failure(Component.ENGINE, "EngineLost"), Action.RESTART_DRIVER, True),
 )
 

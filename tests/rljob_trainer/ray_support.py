@@ -11,12 +11,16 @@ TRIES = 3
 
 @contextmanager
 def own_ray(namespace: str) -> Iterator[None]:
-    """Connected to. Ray gives its own processes 30 s to start, which a busy machine may not have."""
+    """Connected to; its workers import what this process does.
+
+    Ray gives its own processes 30 s to start, which a busy machine may not have.
+    """
+    path = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
     for left in reversed(range(TRIES)):
         try:
             ray.init(
                 num_cpus=2, namespace=namespace, include_dashboard=False, log_to_driver=False, logging_level="error",
-                object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": os.getcwd()}},
+                object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": path}},
             )  # fmt: skip
             break
         except Exception as error:  # Ray raises no other

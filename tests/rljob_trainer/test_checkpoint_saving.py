@@ -3,7 +3,6 @@
 import os
 import random
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,6 @@ from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.actor_support import Ranks, alone, make_spec, parameters, whole, write_model
 from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
-
-SLOW = 0.15
-"""Seconds of each fsync on the slow volume."""
 
 
 class LocalRanks:
@@ -43,15 +39,16 @@ def volume(tmp_path):
 
 
 @pytest.fixture
-def slow_volume(monkeypatch):
-    """A volume that takes its time: every fsync, torch's too, sleeps."""
-    fsync = os.fsync
+def answers(monkeypatch):
+    """An event before which the volume makes nothing durable: every fsync, torch's too, waits for it."""
+    fsync, answers = os.fsync, threading.Event()
 
     def slowly(descriptor):
-        time.sleep(SLOW)
+        assert answers.wait(60)
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slowly)
+    return answers
 
 
 def in_training(worker, folder):
@@ -75,24 +72,22 @@ def momenta(worker):
 # ---------------------------------------------------------------------- training goes on
 
 
-def test_training_goes_on_while_a_slow_volume_is_written(folder, volume, slow_volume):
-    alone(make_spec(), save_slowly, folder, volume)
+def test_training_goes_on_while_a_slow_volume_is_written(folder, volume, answers):
+    alone(make_spec(), save_slowly, folder, volume, answers)
 
 
-def save_slowly(worker, folder, volume):
+def save_slowly(worker, folder, volume, answers):
     in_training(worker, folder)
     weights, momentum = parameters(worker), momenta(worker)
     checkpoints = checkpoints_of(volume, 1)
-    start = time.monotonic()
     checkpoints.begin(1, {"step": 1}, 0.5, LocalRanks(worker))
-    begun, steps, durable = time.monotonic() - start, 0, None
+    for _ in range(10):
+        train(worker)
+        assert checkpoints.poll() is None
     assert names(volume) == []
+    answers.set()
     while (durable := checkpoints.poll()) is None:
         train(worker)
-        steps += 1
-    assert begun < SLOW
-    assert time.monotonic() - start > 3 * SLOW
-    assert steps > 10
     assert checkpoints.poll() is None, "told once"
     verify(durable)
     worker.restore(str(durable.path / ACTOR))
@@ -100,13 +95,14 @@ def save_slowly(worker, folder, volume):
     torch.testing.assert_close(momenta(worker), momentum, rtol=0, atol=0)
 
 
-def test_a_save_waits_for_the_one_before_it(folder, volume, slow_volume):
-    alone(make_spec(), save_twice, folder, volume)
+def test_a_save_waits_for_the_one_before_it(folder, volume, answers):
+    alone(make_spec(), save_twice, folder, volume, answers)
 
 
-def save_twice(worker, folder, volume):
+def save_twice(worker, folder, volume, answers):
     in_training(worker, folder)
     checkpoints = checkpoints_of(volume, 1)
+    threading.Timer(0.5, answers.set).start()
     for step in (1, 2):
         checkpoints.begin(step, {"step": step}, None, LocalRanks(worker))
     assert names(volume) == ["step-1-a1"]

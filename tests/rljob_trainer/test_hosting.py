@@ -1,22 +1,28 @@
 """Workers that outlive their driver: claimed, fenced, watched, left alone. Real Ray, one cluster for the module."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import ray
 
+from rljob_trainer.controller.attempt import check_not_superseded, claim
 from rljob_trainer.errors import EngineLost, FencedError, InfrastructureError, RankLost, RewardsLost, WorkerLost
-from rljob_trainer.hosting.host import Host
+from rljob_trainer.hosting import pulse as hosting_pulse
+from rljob_trainer.hosting.host import Host, HostSettings
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
+from rljob_trainer.volume import Volume
 from rljob_trainer.waiting import loss_among, wait_for, wait_for_engines, wait_together
 from tests.rljob_trainer.ray_support import own_ray
 
@@ -35,6 +41,7 @@ class Notes:
     def __init__(self, slow_start: float) -> None:
         time.sleep(slow_start)
         self.told: list[str] = []
+        self.met: int | None = None
 
     def tell(self, word: str) -> list[str]:
         self.told.append(word)
@@ -42,6 +49,13 @@ class Notes:
 
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def meet(self, times: int, pause: float = 0.0) -> None:
+        """As ranks do in collectives: so many times, and then it hangs."""
+        for number in range(times):
+            time.sleep(pause)
+            self.met = number + 1
+        time.sleep(SECONDS)
 
     def refuse(self, why: str) -> None:
         raise InfrastructureError(why)
@@ -65,6 +79,9 @@ class NoteHost(Host):
     def detail(self) -> str:
         return f", {self.claims} claims"
 
+    def pace(self) -> int | None:
+        return self.worker.met
+
     def count(self, upto: int) -> Iterator[int]:
         yield from (number for number in range(upto))
 
@@ -76,11 +93,13 @@ def cluster() -> Iterator[None]:
 
 
 @contextmanager
-def driver(attempt: int, silent_after: float = PATIENT, leave_after: float = 300.0) -> Iterator[tuple[Roster, Pulse]]:
+def driver(
+    attempt: int, silent_after: float = PATIENT, leave_after: float = 300.0, fence: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Roster, Pulse]]:
     """What an attempt has; it leaves its workers behind."""
     pulse = Pulse(silent_after)
     try:
-        yield Roster(attempt, leave_after, pulse), pulse
+        yield Roster(attempt, leave_after, pulse, fence), pulse
     finally:
         pulse.close()
 
@@ -190,6 +209,55 @@ def test_a_worker_leaves_when_no_attempt_claims_it():
     process.wait(timeout=GONE_SECONDS)
 
 
+def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
+    """Ray would do it for whoever asks, and its workers are another's now."""
+    volume = Volume(tmp_path)
+    claim(volume, 1)
+    with driver(1, fence=lambda: check_not_superseded(volume, 1)) as (old, _):
+        worker = start(old, "rank-5")
+        value(worker.ask("beat"))
+        claim(volume, 2)
+        with driver(2) as (newer, _):
+            taken = newer.adopt({"rank-5": ["s"]})["rank-5"]
+            refused: list[Callable[[], Any]] = [
+                lambda: old.end(worker), lambda: old.kill("rank-5"), old.end_all, lambda: start(old, "rank-6")
+            ]  # fmt: skip
+            for act in refused:
+                with pytest.raises(FencedError, match="attempt 2 has taken over from attempt 1"):
+                    act()
+            assert value(taken.call("tell", "alive")) == ["alive"]
+            newer.end_all()
+
+
+def test_a_name_that_is_taken_is_no_bug(mine: tuple[Roster, Pulse]):
+    roster, _ = mine
+    start(roster, "engine-3")
+    with pytest.raises(InfrastructureError, match="engine-3 cannot be started: another one is still there"):
+        start(roster, "engine-3")
+
+
+def test_of_two_claims_at_once_the_newer_one_comes_last():
+    go_on, order = threading.Event(), []
+
+    class Slow(NoteHost):
+        def claimed(self) -> None:
+            attempt = self._attempt
+            if attempt == 2:
+                go_on.wait(SECONDS)
+            order.append(attempt)
+
+    host = Slow(HostSettings(1, "s", leave_after=1e9), 0.0)
+    claims = [threading.Thread(target=host.claim, args=(attempt,)) for attempt in (2, 3)]
+    claims[0].start()
+    until(lambda: host._attempt == 2)
+    claims[1].start()
+    claims[1].join(0.5)
+    go_on.set()
+    for thread in claims:
+        thread.join(SECONDS)
+    assert order == [2, 3]
+
+
 # ------------------------------------------------------------------ signs of life
 
 
@@ -221,6 +289,19 @@ def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine
     assert "has not answered for" in found.message
     assert time.monotonic() - begin >= SILENT_AFTER
     assert pulse.diagnose() is not None
+
+
+def test_one_that_answers_and_keeps_others_waiting_is_named(mine: tuple[Roster, Pulse], monkeypatch):
+    roster, pulse = mine
+    monkeypatch.setattr(hosting_pulse, "STUCK", 0.5)
+    workers = [start(roster, f"rank-{number}") for number in range(3)]
+    value([worker.ask("beat") for worker in workers])
+    workers[0].call("meet", 1000)
+    workers[1].call("meet", 1000, 0.2)  # slow, but it goes on
+    workers[2].call("meet", 7)
+    found = loss_of(pulse)
+    assert (type(found), found.worker) == (RankLost, "rank-2")
+    assert re.match(r"rank-2 hangs in meet: others have waited for it for \d+ s \(pid \d+, 0 claims\)", found.message)
 
 
 DRIVER = f"""

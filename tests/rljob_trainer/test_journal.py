@@ -253,6 +253,17 @@ def test_what_was_appended_is_durable_soon_without_being_asked(volume, monkeypat
         assert synced.wait(10)
 
 
+def test_nobody_who_appends_waits_for_a_slow_volume(volume, monkeypatch):
+    fsync, answers = os.fsync, threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: answers.wait(60) and fsync(descriptor))
+    with JournalWriter(volume) as writer:
+        for step in range(7, 12):
+            writer.append(key(step=step), group(1), score_of(group(1)))
+        assert len(Journal.read(volume, 1, after_step=0)) == 5
+        assert not answers.is_set()
+        answers.set()
+
+
 def test_a_writer_killed_at_any_moment_loses_no_group_that_it_reported(volume):
     program = """
         import sys

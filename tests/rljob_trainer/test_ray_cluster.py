@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,29 @@ def session_of(process: psutil.Process) -> int:
         return os.getsid(process.pid)
     except ProcessLookupError:
         return 0
+
+
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from rljob_trainer.local.ray_cluster import local_ray, ray_environment
+
+with local_ray(0, "hf", Path(sys.argv[1]), {**os.environ, **ray_environment()}) as ray:
+    while not ray.address_file.exists():
+        time.sleep(0.05)
+    print(ray.head.pid, flush=True)
+    time.sleep(1e6)
+"""
+"""What the supervisor does with Ray."""
+
+
+def test_nothing_is_left_of_a_frozen_head_whose_supervisor_is_killed(tmp_path: Path):
+    with machine() as place:
+        supervisor = place.start([sys.executable, "-c", HOLDER, tmp_path / "ray.log"])
+        assert supervisor.stdout is not None
+        psutil.Process(int(supervisor.stdout.readline())).suspend()
+        supervisor.kill()
+        supervisor.wait()
 
 
 @pytest.mark.slow

@@ -92,19 +92,22 @@ def test_somebody_who_asks_to_stop_is_not_kept_waiting(servers: Make):
 
 
 PARENT = """
-import os, signal, sys, time
+import os, signal, subprocess, sys, time
 from pathlib import Path
 from rljob_trainer.local.machine import start_child
-start_child(sys.argv[2:], Path(sys.argv[1]), os.environ, orphaned=signal.SIGTERM)
+child = start_child(sys.argv[2:], Path(sys.argv[1]), os.environ, orphaned=signal.SIGTERM, stdin=subprocess.PIPE)
 time.sleep(1000)
 """
 
 
-def test_its_processes_end_also_when_whoever_started_them_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("frozen", [False, True], ids=["that runs", "that is frozen"])
+def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tmp_path: Path, frozen: bool):
     command = [sys.executable, "-m", "rljob_trainer.local.holder", "sh", "-c", "sleep 1001 & sleep 1002"]
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log"), *command])
     wait_until(lambda: any("1001" in each.cmdline() for each in psutil.Process(parent.pid).children(recursive=True)))
     started = psutil.Process(parent.pid).children(recursive=True)
+    if frozen:
+        psutil.Process(parent.pid).children()[0].suspend()
     parent.kill()
     parent.wait()
     _, left = psutil.wait_procs(started, timeout=60)

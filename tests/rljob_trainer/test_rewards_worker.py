@@ -1,14 +1,18 @@
 """A group of samples in, its summary out."""
 
+import errno
+import itertools
+import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.errors import RewardError
+from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rewards.scorer import GroupScorer
@@ -80,6 +84,30 @@ def test_the_scorer_journals_what_it_scored_for_each_attempt_before_it_answers(t
         assert len(Journal.read(volume, 2, after_step=0)) == 2
     finally:
         scorer.close()
+
+
+def test_a_journal_that_failed_for_one_driver_is_opened_anew_for_the_next(tokenizer, tmp_path, monkeypatch):
+    prompt = Prompt("0/3", np.arange(5, dtype=np.int32), "test", "abc", {}, "abc")
+    group = Group(prompt, (sample(tokenizer, 0, "abc"),), policy_version=4)
+    scorer, fsync = scorer_of(tmp_path, [{"name": "exact", "builtin": "exact_match"}]), os.fsync
+    failed = threading.Event()
+
+    def fail_once(descriptor):
+        monkeypatch.setattr(os, "fsync", fsync)
+        failed.set()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    try:
+        scorer.score([group], GroupKey(1, 5, "policy", "settings"))
+        assert failed.wait(60)
+        with pytest.raises(InfrastructureError, match="cannot write the rollout journal"):
+            [scorer.score([group], GroupKey(1, step, "policy", "settings")) for step in itertools.count(6)]
+        scorer.start()
+        scorer.score([group], GroupKey(2, 5, "policy", "settings"))
+    finally:
+        scorer.close()
+    assert find(Journal.read(Volume(tmp_path), 2, after_step=4), GroupKey(2, 5, "policy", "settings"), prompt)
 
 
 def test_a_dropped_group_is_journaled_too_and_a_failed_one_is_not(tokenizer, tmp_path):

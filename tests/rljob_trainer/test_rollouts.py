@@ -122,7 +122,7 @@ def site_in(folder: Path, pace: float, **spec: Any) -> Iterator[Site]:
 
     build_tokenizer(TokenizerSpec(), ["abcdefgh"]).save_pretrained(folder / "model")
     pulse = Pulse(SILENT_AFTER)
-    roster = Roster(1, 60.0, pulse)
+    roster = Roster(1, 60.0, pulse, fence=lambda: None)
     try:
         staff = Staff(make_spec(**spec), "cpu", 1, roster, pulse)
         scorer = CountedScorer(staff, Volume(folder), folder / "model", str(folder), {})

@@ -52,10 +52,8 @@ _RULE_VERDICTS = {
 _FROM_DRIVER = (Level.DRIVER, Level.PODS, Level.CLUSTER, Level.REQUEUE)
 _FROM_PODS = (Level.PODS, Level.CLUSTER, Level.REQUEUE)
 _CURED_BY = {
-    Component.SAMPLE: (Level.SAMPLE, Level.ENGINE, *_FROM_DRIVER),
     Component.REWARD: (Level.SAMPLE, *_FROM_DRIVER),
     Component.ENGINE: (Level.ENGINE, *_FROM_DRIVER),
-    Component.RANK: _FROM_DRIVER,
     Component.DRIVER: _FROM_DRIVER,
     Component.POD: _FROM_PODS,
     Component.NODE: _FROM_PODS,

@@ -23,11 +23,9 @@ Not for a pod that the kubelet evicts for what the pod itself uses: that would c
 class Component(StrEnum):
     """What failed."""
 
-    SAMPLE = auto()  # the generation of one response, by no fault of its engine
     REWARD = auto()  # a process that scores, by no fault of the reward code
     ENGINE = auto()  # a rollout engine: died, hung, or holds wrong weights
-    RANK = auto()  # a trainer process: died or hung
-    DRIVER = auto()  # ended; its exit code is the contract's ExitCode
+    DRIVER = auto()  # ended, by itself or for a lost rank; its exit code is the contract's ExitCode
     POD = auto()  # a worker pod
     NODE = auto()  # a machine with worker pods
     RAY = auto()  # Ray's head: its processes or its pod
@@ -80,8 +78,8 @@ class Failure:
     reason: one CamelCase word, the exit record's or the caller's: DriverLost, RankLost, EngineLost ...
     message: the same for a person, naming the rank, engine or pod.
     code: exit code, or -N for signal N; None where there is no record.
-    times: how often this very sample or engine has failed since the newest durable checkpoint, this time included.
-        Levels above the driver go by the history instead.
+    times: how often this very engine, or the scorer, has failed since the newest durable checkpoint, this time
+        included. Levels above the driver go by the history instead.
     durable_step: step of the newest durable checkpoint, 0 for none.
     """
 

@@ -78,7 +78,9 @@ class Recovery(ApiModel):
         default_factory=list, alias="rules", description="Exceptions to the policy; the first that matches decides."
     )
     hang_after: Duration = Field(
-        "1m", description="How long a process of the job may stay silent before it counts as lost."
+        "1m",
+        description="How long a process of the job may stay silent before it counts as lost; ten times as long for a "
+        "rank that answers and keeps others waiting.",
     )
     takeover_within: Duration = Field(
         "120s", description="How long engines and ranks wait for a next driver before they leave."

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from rljob_trainer.actor.worker import ActorWorker
 
 
+_TOGETHER = frozenset({"prepare", "update", "supervised_step", "log_probs"})
+"""Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
+
+
 class ActorHost(Host):
     """A trainer rank."""
 
@@ -23,3 +27,8 @@ class ActorHost(Host):
     def detail(self) -> str:
         """How many collectives it has entered: a rank that hangs is behind those that wait for it."""
         return f", {self.worker.collectives()} collectives"
+
+    def pace(self) -> int | None:
+        """Collectives, during a step."""
+        doing = {method for method, _ in list(self._doing.values())}
+        return self.worker.collectives() if doing & _TOGETHER else None

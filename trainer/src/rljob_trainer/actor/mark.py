@@ -13,7 +13,7 @@ class Mark:
     step: the last update. digest: of the policy that it made.
     stage: the one whose optimizer the rank holds, None before the first.
     before, after: LoopState.state_dict() before and after that step.
-    metrics: what the controller had measured of the step when the update began.
+    metrics, tokens: what the controller knew of an RL step, and how many tokens it was, when the update began.
     """
 
     step: int
@@ -22,11 +22,16 @@ class Mark:
     before: dict[str, Any]
     after: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A rank's state. result: what the rank returned of that update; None where there was none, as after a restore."""
+    """A rank's state, or that of all ranks.
+
+    result: what the rank returned of that update, or a list with what each did; None where there was none, as after a
+    restore.
+    """
 
     mark: Mark
     result: Any = None

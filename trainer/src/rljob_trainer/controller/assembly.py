@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +25,7 @@ from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.mark import Held
 from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, list_checkpoints, read_trainer_state
-from rljob_trainer.controller.attempt import record_resume, root_nonce
+from rljob_trainer.controller.attempt import check_not_superseded, record_resume, root_nonce
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.engine_group import EngineGroup
 from rljob_trainer.controller.engines import SyncedEngines
@@ -112,7 +113,9 @@ class Assembly:
         self._fingerprints = Fingerprints(update_fingerprint(job.spec), rollout_fingerprint(job.spec, self._base_dir))
         self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder)
         self._pulse = Pulse(parse_duration(job.spec.recovery.hang_after))
-        self._roster = Roster(attempt, parse_duration(job.spec.recovery.takeover_within), self._pulse)
+        fence = partial(check_not_superseded, volume, attempt)
+        leave_after = parse_duration(job.spec.recovery.takeover_within)
+        self._roster = Roster(attempt, leave_after, self._pulse, fence)
         threads = (
             1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
         )
@@ -120,7 +123,10 @@ class Assembly:
         self._actors = ActorGroup(self._staff)
 
     def close(self, error: BaseException | None, *, end_workers: bool) -> None:
-        """error: how the attempt ended. end_workers: nobody is going to take them over."""
+        """error: how the attempt ended. end_workers: nobody is going to take them over.
+
+        Raises FencedError where somebody has meanwhile.
+        """
         self._pulse.close()
         if end_workers:
             self._roster.end_all()

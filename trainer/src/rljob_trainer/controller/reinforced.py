@@ -17,7 +17,7 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.mark import Held
-from rljob_trainer.actor.results import Prepared, Updated
+from rljob_trainer.actor.results import Prepared
 from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.controller.batches import StepBatch, advantages, batch_of_groups, gather
 from rljob_trainer.controller.engines import SyncedEngines
@@ -75,21 +75,25 @@ class ReinforcedSteps:
             self.reporting.validated(step, self._validate(step))
 
     def step(self, step: int, held: Held | None) -> tuple[int, Metrics]:
-        """One step; returns its tokens and metrics. held: of ranks that have done this very update already."""
-        before = self.state.state_dict()
-        groups, metrics = self._roll_out(step)
-        batch = batch_of_groups(groups, self.spec)
+        """One step; returns its tokens and metrics. held: of ranks that have done this very update already.
+
+        Their step takes no groups: where its journal is damaged, engines would make others, with weights of after it.
+        """
         rate = learning_rate_of(self.spec, step)
         if held is None:
-            updated, kl = self._update(groups, batch, rate, before)
+            held = self._train(step, rate)
         else:
-            updated, kl = held.result, held.mark.metrics | {names.RECOVERY_REPLAYED_UPDATES: 0.0}
             self.state.load_state_dict(held.mark.after)
-        metrics |= update_metrics(updated, rate) | kl | self._sync(step)
+        metrics = held.mark.metrics | update_metrics(held.result, rate) | self._sync(step)
         if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:
-            metrics[names.ACTOR_KL] = mean_kl([part.sums for part in updated])
+            metrics[names.ACTOR_KL] = mean_kl([part.sums for part in held.result])
         metrics |= self._validate_if_due(step)
-        return batch.tokens, metrics | {names.POLICY_VERSION: float(step)}
+        return held.mark.tokens, metrics | {names.POLICY_VERSION: float(step)}
+
+    def _train(self, step: int, rate: float) -> Held:
+        before = self.state.state_dict()
+        groups, metrics = self._roll_out(step)
+        return self._update(groups, batch_of_groups(groups, self.spec), rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
 
@@ -143,16 +147,17 @@ class ReinforcedSteps:
     # ------------------------------------------------------------------ update
 
     def _update(
-        self, groups: list[ScoredGroup], batch: StepBatch, rate: float, before: dict[str, object]
-    ) -> tuple[list[Updated], Metrics]:
+        self, groups: list[ScoredGroup], batch: StepBatch, rate: float, before: dict[str, object], metrics: Metrics
+    ) -> Held:
         with self.reporting.phase("advantage"):
             penalties, kl = self._prepare(groups, batch, self.state.kl)
             values = advantages(groups, batch, penalties, self.spec)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
-        mark = self.state.mark("rl", before, kl)
+        mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):
             each = [(own,) for own in values]
-            return self.actors.call("update", UPDATE_SECONDS, rate, self.state.kl.coefficient, mark, each=each), kl
+            arguments = (rate, self.state.kl.coefficient, mark)
+            return Held(mark, self.actors.call("update", UPDATE_SECONDS, *arguments, each=each))
 
     def _prepare(
         self, groups: list[ScoredGroup], batch: StepBatch, controller: KlController

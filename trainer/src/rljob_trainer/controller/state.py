@@ -40,9 +40,11 @@ class LoopState:
         self.policy_version = self.step
         self.policy_digest = next_digest(self.policy_digest, fingerprint, used)
 
-    def mark(self, stage: Stage | None, before: dict[str, Any], metrics: dict[str, float] | None = None) -> Mark:
+    def mark(
+        self, stage: Stage | None, before: dict[str, Any], metrics: dict[str, float] | None = None, tokens: int = 0
+    ) -> Mark:
         """What the ranks are told about the weights that this state belongs to."""
-        return Mark(self.step, self.policy_digest, stage, before, self.state_dict(), metrics or {})
+        return Mark(self.step, self.policy_digest, stage, before, self.state_dict(), metrics or {}, tokens)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -35,11 +35,12 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. doing: the methods that run, and for how many seconds. detail: see Host.detail."""
+    """A sign of life. doing: the methods that run, and for how many seconds. detail, pace: see Host."""
 
     pid: int
     doing: list[tuple[str, float]]
     detail: str
+    pace: int | None
 
 
 class Host:
@@ -53,6 +54,7 @@ class Host:
     def __init__(self, settings: HostSettings, *arguments: Any) -> None:
         self._attempt, self._signature = settings.attempt, settings.signature
         self._leave_after = settings.leave_after
+        self._claiming = threading.Lock()
         self._doing: dict[object, tuple[str, float]] = {}
         with uncollected():
             self.worker = self.create(*arguments)
@@ -70,17 +72,25 @@ class Host:
         """What helps a person to tell a worker that hangs from those that wait for it."""
         return ""
 
+    def pace(self) -> int | None:
+        """A number that grows while it works step by step with others, who wait for the one whose number is smaller.
+
+        None while it does not, or may take its time. Also asked for by another thread than the one that works.
+        """
+        return None
+
     # ------------------------------------------------------------------ control
 
     def claim(self, attempt: int) -> str:
         """From now on, obey `attempt` alone. Returns the signature. Raises FencedError where a newer one was here."""
-        if attempt < self._attempt:
-            raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
-        self._heard = time.monotonic()
-        if attempt > self._attempt:
-            self._attempt = attempt
-            self.claimed()
-        return self._signature
+        with self._claiming:  # two may claim at once: the older one must not come out on top
+            if attempt < self._attempt:
+                raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
+            self._heard = time.monotonic()
+            if attempt > self._attempt:
+                self._attempt = attempt
+                self.claimed()
+            return self._signature
 
     def sign(self, attempt: int, signature: str) -> None:
         """From now on, stand in for workers of that signature."""
@@ -92,7 +102,7 @@ class Host:
         self._check(attempt)
         self._heard = time.monotonic()
         doing = [(method, self._heard - since) for method, since in list(self._doing.values())]
-        return Beat(os.getpid(), doing, self.detail())
+        return Beat(os.getpid(), doing, self.detail(), self.pace())
 
     # ------------------------------------------------------------------ work
 

@@ -25,6 +25,9 @@ START_SECONDS = 600.0
 
 DIAGNOSE_SECONDS = 3 * BEAT_SECONDS
 
+STUCK = 10.0
+"""How many times as long as a worker may be silent one that answers may keep others waiting: it may be computing."""
+
 _LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "rewards": RewardsLost}
 
 
@@ -32,6 +35,7 @@ _LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "r
 class _Patient:
     """silent: seconds for which a question has been open. asked: that question. died: Ray's words, once it did.
 
+    stuck: seconds for which it has kept its pace (see Host) while another one was ahead.
     beat: the last answer; until the first one it may take START_SECONDS, for it imports.
     vital: the job cannot go on without it.
     Seconds are counted round by round, so that a driver that was stopped itself takes nobody for dead.
@@ -40,6 +44,7 @@ class _Patient:
     worker: "Worker"
     vital: bool = True
     silent: float = 0.0
+    stuck: float = 0.0
     asked: Any = None
     beat: Beat | None = None
     died: str | None = None
@@ -70,7 +75,7 @@ class Pulse:
             self._patients.pop(name, None)
 
     def check(self, *kinds: str) -> None:
-        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead or silent.
+        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead, silent or stuck.
 
         kinds: those that matter to the caller, "rank", "engine" or "rewards"; all by default.
         """
@@ -82,6 +87,8 @@ class Pulse:
             allowed = self._silent_after if patient.beat is not None else START_SECONDS
             if patient.died is not None or patient.silent > allowed:
                 raise lost(patient.worker.name, patient.died or f"has not answered for {patient.silent:.0f} s")
+            if patient.beat is not None and patient.stuck > STUCK * self._silent_after:
+                raise lost(patient.worker.name, _hangs(patient.beat, patient.stuck))
 
     def diagnose(self) -> WorkerLost | None:
         """Who is dead, after time enough for everybody to answer; None if all live."""
@@ -127,13 +134,23 @@ class Pulse:
         for patient in patients:
             heard = patient.asked in answered and _hear(patient)
             patient.silent = 0.0 if heard else patient.silent + round_seconds
+        foremost = max((pace for patient in patients if (pace := _pace(patient)) is not None), default=0)
+        for patient in patients:
+            if (pace := _pace(patient)) is not None and pace < foremost:
+                patient.stuck += round_seconds
+
+
+def _pace(patient: _Patient) -> int | None:
+    return patient.beat.pace if patient.beat is not None else None
 
 
 def _hear(patient: _Patient) -> bool:
     """Take the answer. Returns whether it is one of the worker's."""
     asked, patient.asked = patient.asked, None
+    before = _pace(patient)
     try:
         patient.beat = ray.get(asked)
+        patient.stuck = patient.stuck if _pace(patient) == before else 0.0
     except ActorDiedError as error:
         patient.died = f"died: {first_line(error)}"
     except RayTaskError:  # it refuses: a newer attempt has it, as its next call will say
@@ -143,6 +160,11 @@ def _hear(patient: _Patient) -> bool:
     else:
         return True
     return False
+
+
+def _hangs(beat: Beat, seconds: float) -> str:
+    methods = " and ".join(method for method, _ in beat.doing)
+    return f"hangs in {methods}: others have waited for it for {seconds:.0f} s (pid {beat.pid}{beat.detail})"
 
 
 def lost(name: str, how: str) -> WorkerLost:

@@ -1,14 +1,15 @@
 """A driver's view of the job's Ray workers: by name, so that it finds those of the driver before it."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 import structlog
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.hosting.host import CONCURRENCY_GROUPS, Host, HostSettings
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.waiting import cause_of, first_line
@@ -52,10 +53,12 @@ class Roster:
     """The workers of one job, as one attempt sees them.
 
     leave_after: seconds that workers wait for a next driver.
+    fence: raises FencedError where a later attempt has the job. Ray would kill workers for whoever asks, and those that
+    a driver took over have the names that they had before.
     """
 
-    def __init__(self, attempt: int, leave_after: float, pulse: Pulse) -> None:
-        self._attempt, self._leave_after, self._pulse = attempt, leave_after, pulse
+    def __init__(self, attempt: int, leave_after: float, pulse: Pulse, fence: Callable[[], None]) -> None:
+        self._attempt, self._leave_after, self._pulse, self._fence = attempt, leave_after, pulse, fence
         self._workers: dict[str, Worker] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -84,16 +87,26 @@ class Roster:
         return adopted
 
     def start(self, name: str, signature: str, kind: type[Host], options: Mapping[str, Any], *arguments: Any) -> Worker:
-        """Start a worker, without waiting for it."""
+        """Start a worker, without waiting for it.
+
+        Raises InfrastructureError where one of that name has not come to its end yet, and FencedError.
+        """
+        self._fence()
         remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
         settings = HostSettings(self._attempt, signature, self._leave_after)
-        handle = remote.options(name=name, lifetime="detached", num_cpus=0, **options).remote(settings, *arguments)
+        named = remote.options(name=name, lifetime="detached", num_cpus=0, **options)
+        try:
+            handle = named.remote(settings, *arguments)
+        except ActorAlreadyExistsError as error:
+            self._fence()
+            raise InfrastructureError(f"{name} cannot be started: another one is still there") from error
         return self._add(Worker(name, handle, self._attempt, signature))
 
     def end(self, worker: Worker) -> None:
         """Kill it, and wait until nobody reaches it. A frozen one is gone some seconds later, before another one needs
-        its GPU memory: that one imports first.
+        its GPU memory: that one imports first. Raises FencedError.
         """
+        self._fence()
         self._pulse.forget(worker.name)
         self._workers.pop(worker.name, None)
         waiting = worker.ask("beat")
@@ -109,12 +122,14 @@ class Roster:
             waiting = worker.ask("beat")
 
     def kill(self, name: str) -> None:
-        """Kill it, without waiting."""
+        """Kill it, without waiting. Raises FencedError."""
+        self._fence()
         if name in self._workers:
             ray.kill(self._workers[name].handle)
 
     def end_all(self) -> None:
-        """End every worker of this attempt."""
+        """End every worker of this attempt. Raises FencedError."""
+        self._fence()
         for worker in list(self._workers.values()):
             ray.kill(worker.handle)
         for worker in list(self._workers.values()):

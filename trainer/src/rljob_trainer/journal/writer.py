@@ -58,6 +58,11 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         self._thread.start()
 
+    @property
+    def failed(self) -> bool:
+        """Whether an fsync failed: what the system then has of the files is unknown, so this writer writes no more."""
+        return self._failure is not None
+
     def append(self, key: GroupKey, group: Group, score: GroupScore) -> None:
         """Write one group. Safe from many threads at once.
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from rljob_trainer.local.machine import adopt_orphans, end_descendants
+from rljob_trainer.local.machine import adopt_orphans, end_descendants, wake_when_orphaned
 
 STOP_SECONDS = 5.0
 """How long the command may take to end by itself."""
@@ -18,7 +18,8 @@ STOP_SECONDS = 5.0
 
 def main() -> None:
     adopt_orphans()
-    command = subprocess.Popen(sys.argv[1:])
+    wake_when_orphaned()
+    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, _leave)
     try:
         sys.exit(command.wait())

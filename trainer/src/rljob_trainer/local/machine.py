@@ -65,6 +65,8 @@ END_SECONDS = 10.0
 
 def end_child(child: Child) -> None:
     """Terminate and, where that does not suffice, kill."""
+    if child.stdin is not None:
+        child.stdin.close()
     if child.poll() is None:
         child.terminate()
         try:
@@ -78,6 +80,15 @@ def end_child(child: Child) -> None:
 def adopt_orphans() -> None:
     """From now on, processes below this one whose parents die become its children."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wake_when_orphaned() -> None:
+    """From now on, the signal of the parent's death reaches this process even where somebody has frozen it.
+
+    For processes that start_child starts with stdin=PIPE: its other end is the parent's alone, so it ends with the
+    parent. SIGKILL would not wait for a frozen process to wake up, but leaves it nothing to clean up with.
+    """
+    subprocess.Popen(["sh", "-c", "read -r _; kill -CONT $PPID"])
 
 
 def end_descendants() -> None:

@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,7 +51,9 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # Temporary files of its workers too: vLLM leaves some, and they go with the folder.
-        head = start_child(command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM)
+        head = start_child(
+            command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM, stdin=subprocess.PIPE
+        )
         try:
             yield LocalRay(folder / ADDRESS, head, log)
         finally:

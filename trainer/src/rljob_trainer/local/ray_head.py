@@ -25,7 +25,13 @@ from ray._private.node import Node
 from ray._private.parameter import RayParams
 
 from rljob_trainer.local import ray_worker
-from rljob_trainer.local.machine import MODULE, adopt_orphans, dying_with_its_parent, end_descendants
+from rljob_trainer.local.machine import (
+    MODULE,
+    adopt_orphans,
+    dying_with_its_parent,
+    end_descendants,
+    wake_when_orphaned,
+)
 from rljob_trainer.local.ray_cluster import ADDRESS
 
 OBJECT_STORE_BYTES = 512 << 20
@@ -52,6 +58,7 @@ def main() -> None:
     adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
     try:
+        wake_when_orphaned()
         preloaded = _preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")
         address = _start(folder, gpus)
         (folder / "part").write_text(address)

@@ -9,6 +9,7 @@ Servers that run already (--reward-model NAME=URL) are only asked whether they a
 
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +119,9 @@ class _Server:
         plan = self.plan
         command = reward_server.command(sys.executable, plan.model, plan.path, _LOOPBACK, self._port, len(plan.gpus))
         # SIGTERM, not SIGKILL, when we die: the holder then ends vLLM's processes.
-        self._child = start_child([*_HOLDER, *command], self.log, self._environment, orphaned=signal.SIGTERM)
+        self._child = start_child(
+            [*_HOLDER, *command], self.log, self._environment, orphaned=signal.SIGTERM, stdin=subprocess.PIPE
+        )
 
     def has_ended(self) -> bool:
         return self._child is not None and self._child.poll() is not None

@@ -2,11 +2,11 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rljob_api.v1alpha1 import Rewards
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.journal import GroupKey, JournalWriter
 from rljob_trainer.rewards.worker import RewardWorker
 from rljob_trainer.types import Group, GroupSummary
@@ -31,10 +31,17 @@ class GroupScorer:
         self._changed = threading.Condition()
 
     def start(self) -> None:
-        """Load the reward functions, unless a former driver had them loaded. Raises as RewardWorker."""
+        """Load the reward functions, unless a former driver had them loaded. Raises as RewardWorker.
+
+        A journal that failed for that driver is opened anew: the volume may answer again.
+        """
         if self._worker is None:
             self._worker = RewardWorker(*self._arguments)
             self._journal = JournalWriter(self._volume)
+        elif self._journal.failed:
+            failed, self._journal = self._journal, JournalWriter(self._volume)
+            with suppress(RLJobError):
+                failed.close()
 
     def score(
         self, groups: Sequence[Group], key: GroupKey | None = None, only: Sequence[int] | None = None
