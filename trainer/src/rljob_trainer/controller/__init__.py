@@ -1,6 +1,7 @@
 """The controller: one process that runs the loop. It passes metadata; tensors go from worker to worker.
 
 driver.py      one attempt, from its claim to its exit record
+interrupt.py   SIGTERM and SIGINT
 attempt.py     the claim and the record
 assembly.py    its parts, wired together; where it goes on
 loop.py        the training loop, a table of contents

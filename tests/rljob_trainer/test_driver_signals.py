@@ -1,0 +1,46 @@
+"""A driver that is asked to stop before it has begun says so, whatever it is doing then."""
+
+import signal
+import time
+from pathlib import Path
+
+import ray
+
+from rljob_api import resolve
+from rljob_api.contract import DriverJob
+from rljob_api.validation import load_rljob
+from rljob_trainer.controller.attempt import read_exit
+from rljob_trainer.controller.job import write_job as write_driver_job
+from rljob_trainer.local.machine import RLJOB
+from rljob_trainer.progress.state import read_object
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.ray_support import own_ray
+from tests.rljob_trainer.run_support import machine, wait_until, write_job
+
+DELAYS = (0.0, 0.1, 0.5, 1.5)
+"""Seconds into the connection with Ray, whose own handlers abort a process."""
+
+
+def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
+    volume = Volume(tmp_path / "run")
+    spec = resolve(load_rljob(write_job(tmp_path), []).spec)
+    volume.control.mkdir(parents=True)
+    job = volume.control / "job.json"
+    write_driver_job(DriverJob(name="tiny", uid="u1", base_dir=str(tmp_path), spec=spec, reward_models={}), job)
+
+    def waits_for_ray() -> bool:
+        return (read_object(volume.progress) or {}).get("phase") == "waiting for Ray"
+
+    with own_ray("elsewhere"), machine() as place:
+        address = ray.get_runtime_context().gcs_address
+        for attempt, delay in enumerate(DELAYS, start=1):
+            volume.progress.unlink(missing_ok=True)
+            options = ["--job", job, "--dir", volume.root, "--attempt", str(attempt), "--ray-address", address]
+            driver = place.start([*RLJOB, "driver", *options])
+            wait_until(waits_for_ray)
+            time.sleep(delay)
+            driver.send_signal(signal.SIGTERM)
+            output, _ = driver.communicate()
+            record = read_exit(volume, attempt)
+            assert record is not None, output
+            assert (record.code, record.reason, driver.returncode) == (76, "StoppedOnRequest", 76)

@@ -1,0 +1,64 @@
+"""What SIGTERM and SIGINT do to a driver."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
+
+from rljob_trainer.errors import StoppedOnRequest
+
+STOPPED_EARLY: Final = "stopped before the first step of this attempt"
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def hold_signals() -> None:
+    """Let them wait until Interrupt.listen. Threads that are started meanwhile never get any.
+
+    Call it before any thread is started: the system gives a signal to whichever thread takes it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """The first signal asks to save and stop after the step that runs; before the loop runs there is nothing to save,
+    and it ends the attempt. The second ends the process.
+    """
+
+    asked: threading.Event = field(default_factory=threading.Event)
+    steps_run: bool = False
+
+    def listen(self) -> None:
+        """From now on. Raises StoppedOnRequest where one came already."""
+        for number in _STOP_SIGNALS:
+            signal.signal(number, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        """For code that puts handlers of its own in place: Ray's abort the process while it connects."""
+        hold_signals()
+        try:
+            yield
+        finally:
+            self.listen()
+
+    @property
+    def ended_start(self) -> bool:
+        return self.asked.is_set() and not self.steps_run
+
+    def wait_for_steps(self) -> None:
+        """From now on, a step runs and somebody looks whether `asked` is set."""
+        self.steps_run = True
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.asked.is_set():
+            os._exit(128 + number)
+        self.asked.set()
+        if not self.steps_run:
+            raise StoppedOnRequest(STOPPED_EARLY)
