@@ -30,6 +30,8 @@ spec:
     steps: 100
 """
 
+OTHER = JOB.replace("gsm8k-grpo", "gsm8k-other")
+
 SCRATCH = "model: {fromScratch: {hiddenSize: 128, heads: 4}}"
 
 
@@ -928,7 +930,7 @@ BROKEN_YAML = (
     ),
     file(
         "the second of two",
-        JOB + "---\n" + JOB.replace("engine: vllm", "engine: vlm"),
+        JOB + "---\n" + OTHER.replace("engine: vllm", "engine: vlm"),
         "33:13: spec.rollout.engine: must be one of vllm, hf; got 'vlm'. Did you mean vllm?",
     ),
     file(
@@ -937,8 +939,15 @@ BROKEN_YAML = (
         "26:9: metadata.name: is the name of the RLJob that begins in line 1. Rename one of the two",
     ),
     file(
-        "both of two",
+        "one twice, and neither right",
         JOB.replace("steps: 100", "steps: 0") + "---\n" + JOB.replace("engine: vllm", "engine: vlm"),
+        "21:12: spec.training.steps: must be from 1 to 1000000000; got 0",
+        "26:9: metadata.name: is the name of the RLJob that begins in line 1. Rename one of the two",
+        "33:13: spec.rollout.engine: must be one of vllm, hf; got 'vlm'. Did you mean vllm?",
+    ),
+    file(
+        "both of two",
+        JOB.replace("steps: 100", "steps: 0") + "---\n" + OTHER.replace("engine: vllm", "engine: vlm"),
         "21:12: spec.training.steps: must be from 1 to 1000000000; got 0",
         "33:13: spec.rollout.engine: must be one of vllm, hf; got 'vlm'. Did you mean vllm?",
     ),

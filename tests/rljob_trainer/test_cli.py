@@ -13,6 +13,7 @@ from rljob_trainer.checkpoint.manifest import commit
 from rljob_trainer.cli import COMMANDS, _load
 from rljob_trainer.cli.failures import report
 from rljob_trainer.errors import DataError
+from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume, write_json
@@ -167,6 +168,18 @@ def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:
 
     assert look_at(tmp_path).state == "lost"
     assert lines(look_at(tmp_path))[1] == "state       attempt 1 is gone without a record; last sign of life 2:05 ago"
+
+
+def test_the_status_of_a_run_that_was_killed_with_its_supervisor(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    holder = "import sys; from rljob_trainer.local.lock import *; only_run_in(Volume(Path(sys.argv[1]))).__enter__(); "
+    killed = "import os; from pathlib import Path; " + holder + "os.kill(os.getpid(), 9)"
+    with only_run_in(volume):
+        assert look_at(tmp_path).state == "running", "whoever has the run lives"
+    subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
+    assert look_at(tmp_path).state == "lost"
+    volume.run_lock.write_text(volume.run_lock.read_text() + ".elsewhere")
+    assert look_at(tmp_path).state == "running", "nobody sees from here what lives on another machine"
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "done"), (76, "stopped"), (64, "failed"), (75, "failed")])

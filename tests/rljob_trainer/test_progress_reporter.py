@@ -43,6 +43,15 @@ def test_the_file_tells_step_share_rewards_and_end(tmp_path: Path) -> None:
     assert (found.eta - datetime.now(UTC)).total_seconds() == pytest.approx(28 * 2.0, abs=2)
 
 
+def test_the_validation_before_the_first_rl_step_counts_too(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    with ProgressReporter(volume) as progress:
+        progress.begin(step=0, total_steps=60)
+        progress.validated(0.125)
+
+    assert (read(volume).step, read(volume).validation_reward) == (0, 0.125)
+
+
 def test_the_end_is_unknown_while_no_rl_step_has_been_measured(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with ProgressReporter(volume) as progress:

@@ -130,7 +130,8 @@ def test_a_failure_ends_with_the_field_and_the_remedy(run: RunInfo) -> None:
     message = "no such file: check the path"
     PlainView(run, console).finish(ExitRecord(code=65, reason="Data", message=message, field="spec.data.train[0]"))
 
-    assert out.getvalue().splitlines()[0].startswith("failed (Data): step 0/0")
+    assert out.getvalue().splitlines()[0].startswith("failed (Data) before the first step, after 0:")
+    assert "rljob plot" not in out.getvalue(), "there is nothing to draw"
     assert out.getvalue().splitlines()[-1] == f"error: spec.data.train[0]: {message}"
 
 

@@ -49,6 +49,10 @@ class Volume:
         return self.control / "progress.json"
 
     @property
+    def run_lock(self) -> Path:
+        return self.control / "run.lock"
+
+    @property
     def request(self) -> Path:
         return self.control / "request.json"
 

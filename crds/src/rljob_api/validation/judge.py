@@ -42,19 +42,18 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
     documents, problems = read_documents(text, source)
     jobs: list[RLJob] = []
     notes: list[Problem] = []
-    named: dict[tuple[str | None, str], Document] = {}
+    named: dict[tuple[str, str], Document] = {}
     for document in documents:
         if kind := _other_kind(document.value):
             notes.append(_problem(document, ("kind",), f"a {kind} is not judged here"))
-        elif found := [*apply_overrides(document, overrides), *judge(document)]:
+            continue
+        if (name := _namespaced_name(document.value)) and (first := named.setdefault(name, document)) is not document:
+            message = f"is the name of the RLJob that begins in line {first.start.line}"
+            problems.append(_problem(document, _NAME, message, "Rename one of the two"))
+        if found := [*apply_overrides(document, overrides), *judge(document)]:
             problems += found
         else:
             jobs.append(_parsed(document.value))
-            metadata = document.value["metadata"]
-            first = named.setdefault((metadata.get("namespace"), metadata["name"]), document)
-            if first is not document:
-                message = f"is the name of the RLJob that begins in line {first.start.line}"
-                problems.append(_problem(document, _NAME, message, "Rename one of the two"))
     if not jobs and not problems:
         problems.append(_nothing_in(source, notes))
     return Validated(tuple(jobs), tuple(_in_order(problems)), tuple(notes))
@@ -117,6 +116,15 @@ def _other_kind(value: Any) -> str | None:
     if not isinstance(kind, str) or not isinstance(version, str) or version.startswith(f"{GROUP}/"):
         return None
     return None if closest(kind, [KIND], cutoff=0.8) else kind
+
+
+def _namespaced_name(value: Any) -> tuple[str, str] | None:
+    """Namespace, "" where it is left to kubectl, and name; None where the document does not say them."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict):
+        return None
+    namespace, name = metadata.get("namespace", ""), metadata.get("name")
+    return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else None
 
 
 def _nothing_in(source: str, notes: Sequence[Problem]) -> Problem:

@@ -74,6 +74,8 @@ class Reporting:
         """Write a validation that belongs to no step: the one before the first RL step."""
         self._loggers.log(step, metrics)
         self._metrics.write(step, "rl", metrics)
+        if names.VALIDATION_REWARD in metrics:
+            self._progress.validated(metrics[names.VALIDATION_REWARD])
 
     def samples(self, step: int, groups: Sequence[ScoredGroup]) -> None:
         """Write the first response to each of the first prompts."""

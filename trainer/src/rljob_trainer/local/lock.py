@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ def only_run_in(volume: Volume) -> Iterator[None]:
 
     Raises FencedError naming the process that has it.
     """
-    path = volume.control / "run.lock"
+    path = volume.run_lock
     with writable(volume):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab+", buffering=0)
@@ -29,5 +30,5 @@ def only_run_in(volume: Volume) -> Iterator[None]:
             ) from None
         with writable(volume):
             file.truncate(0)
-            file.write(str(os.getpid()).encode())
+            file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
         yield

@@ -202,11 +202,21 @@ def _why_done(run: LocalRun, ref: CheckpointRef) -> str | None:
 
 
 @contextmanager
-def writable(volume: Volume) -> Iterator[None]:
-    """Raises StorageFullError or DataError naming the folder, in place of OSError, where it cannot be written."""
+def with_room(volume: Volume) -> Iterator[None]:
+    """Raises StorageFullError naming the folder, in place of OSError, where the disk is full."""
     try:
         yield
     except OSError as error:
-        if is_full(error):
-            raise StorageFullError(f"no space left in {volume.root}: free space, or choose another --dir") from error
+        if not is_full(error):
+            raise
+        raise StorageFullError(f"no space left in {volume.root}: free space, or choose another --dir") from error
+
+
+@contextmanager
+def writable(volume: Volume) -> Iterator[None]:
+    """Raises StorageFullError or DataError naming the folder, in place of OSError, where it cannot be written."""
+    try:
+        with with_room(volume):
+            yield
+    except OSError as error:
         raise DataError(f"{volume.root} cannot be written: {error.strerror}; choose another --dir") from error

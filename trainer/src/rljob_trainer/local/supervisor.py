@@ -38,7 +38,7 @@ from rljob_trainer.errors import (
 from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
-from rljob_trainer.local.prepare import LocalRun, writable
+from rljob_trainer.local.prepare import LocalRun, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
@@ -66,7 +66,8 @@ def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> 
         view.note(note)
     with interrupts() as stop:
         try:
-            record = Supervisor(run, uid, view, stop, agent_port).run()
+            with with_room(run.volume):
+                record = Supervisor(run, uid, view, stop, agent_port).run()
         except RLJobError as error:
             record = exit_record(error)
     view.finish(record)

@@ -11,12 +11,12 @@ from rljob_api.v1alpha1 import Progress
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
 from rljob_trainer.errors import DataError
 from rljob_trainer.progress.reporter import HEARTBEAT
-from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence
+from rljob_trainer.progress.state import SILENT_AFTER, abandoned, last_attempt, read_object, silence
 from rljob_trainer.progress.views.format import duration
 from rljob_trainer.volume import Volume
 
 State = Literal["empty", "running", "lost", "done", "stopped", "failed"]
-"""lost: the last attempt left neither an exit record nor, for SILENT_AFTER seconds, a sign of life."""
+"""lost: the last attempt left no exit record, and whoever ran it is gone or, for SILENT_AFTER seconds, silent."""
 
 M = TypeVar("M", ExitRecord, Progress)
 
@@ -62,7 +62,7 @@ def look_at(directory: Path) -> RunOverview:
     return RunOverview(
         name=(read_object(volume.job) or {}).get("name") or directory.resolve().name,
         directory=directory,
-        state=_state(attempt, ended, quiet),
+        state=_state(attempt, ended, None if abandoned(volume) else quiet),
         attempt=attempt,
         progress=_model(Progress, volume.progress),
         checkpoint=saved[-1] if saved else None,
@@ -91,6 +91,7 @@ def lines(run: RunOverview) -> list[str]:
 
 
 def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State:
+    """quiet: seconds of silence; None where no more is to be expected."""
     if ended is not None:
         return _BY_CODE.get(ended.code, "failed")
     if attempt == 0:

@@ -79,6 +79,10 @@ class ProgressReporter:
             **{name: value for name, value in measured.items() if value is not None},
         )
 
+    def validated(self, reward: float) -> None:
+        """A validation that belongs to no step."""
+        self._update(validation_reward=reward)
+
     def close(self) -> None:
         """Write the last state and stop."""
         if not self._closed.is_set():

@@ -5,9 +5,12 @@ the agent must answer at any moment of a run's life.
 """
 
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rljob_trainer.volume import Volume, read_json
 
@@ -33,6 +36,20 @@ def last_attempt(volume: Volume) -> int:
     except OSError:
         return 0
     return max((int(match[1]) for match in matches if match), default=0)
+
+
+def abandoned(volume: Volume) -> bool:
+    """Whether the `rljob run` that had the run last is gone, with all its processes.
+
+    False where that cannot be seen from here: it ran on another machine, or an operator started the drivers.
+    """
+    try:
+        pid, host = volume.run_lock.read_text().split(" on ")
+        return host == socket.gethostname() and psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def heartbeat(volume: Volume) -> int | None:

@@ -38,9 +38,11 @@ def shown_path(path: Path) -> str:
 
 def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: float) -> list[str]:
     """What came out of it; of a failure, the error too."""
-    last = watch.history[-1]["step"] if watch.history else 0
-    reached = f"step {last}/{watch.progress.total_steps or last}"
-    lines = [f"{_outcome(record)}: {reached} in {duration(seconds)}"]
+    if not watch.history:
+        before = f"{_outcome(record)} before the first step, after {duration(seconds)}"
+        return [before, f"  run: {shown_path(run.directory)}", *_error(record)]
+    last = watch.history[-1]["step"]
+    lines = [f"{_outcome(record)}: step {last}/{watch.progress.total_steps or last} in {duration(seconds)}"]
     shown = [
         f"{label} {change}" for stage, name, label in _CURVES if (change := _change(watch.series(stage, name), name))
     ]
