@@ -78,12 +78,14 @@ class Site:
         self.operator.wait(60)
 
     def metric(self, name: str) -> float:
-        """Sum over all labels; 0 while the operator does not answer."""
+        """Sum over all labels; 0 while the operator does not answer. Raises LookupError for one that it lacks."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
                 lines = answer.read().decode().splitlines()
         except OSError:
             return 0.0
+        if not any(line.startswith(f"# HELP {name.removesuffix('_count')} ") for line in lines):
+            raise LookupError(f"the operator has no metric {name}")
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def cpu(self) -> dict[str, float]:
