@@ -1,5 +1,6 @@
 """The command line as a user meets it; each test starts a process, so they are few."""
 
+import errno
 import json
 import os
 import subprocess
@@ -121,6 +122,14 @@ def test_a_bug_says_so_and_keeps_its_traceback_in_a_file(capsys: pytest.CaptureF
     assert (code, first) == (70, "this is a bug: KeyError: 'lost'")
     assert "Traceback" in path.read_text()
     path.unlink()
+
+
+def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    code = report(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "agent.log"))
+    assert (code, capsys.readouterr().err) == (
+        79,
+        "error: [Errno 28] No space left on device: 'agent.log': free space\n",
+    )
 
 
 def begin(folder: Path, step: int = 3) -> Volume:

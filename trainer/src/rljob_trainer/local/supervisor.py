@@ -272,11 +272,13 @@ _KNOWN = {
 
 def lost(code: int, volume: Volume) -> ExitRecord:
     """What is known of a driver that left no record."""
-    how = (last_line(volume.logs / "driver.log") if code > 0 else "") or _how(code)
-    if code == ExitCode.STORAGE_FULL:
-        how = f"no space left in {volume.root}: free space, or choose another --dir"
     known, reason = _KNOWN.get(code, (ExitCode.INFRASTRUCTURE, "DriverLost"))
-    return ExitRecord(code=known, reason=reason, message=f"the driver left no record: {how}")
+    if known is ExitCode.STORAGE_FULL:
+        message = f"no space left in {volume.root}: free space, or choose another --dir"
+    else:
+        how = (last_line(volume.logs / "driver.log") if code > 0 else "") or _how(code)
+        message = f"the driver left no record: {how}"
+    return ExitRecord(code=known, reason=reason, message=message)
 
 
 def _how(code: int) -> str:
