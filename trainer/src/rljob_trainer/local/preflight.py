@@ -8,8 +8,9 @@ from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.rewards import RewardFunction
 from rljob_trainer.actor.folder import local_model
 from rljob_trainer.data.tasks import SCHEME
-from rljob_trainer.errors import DataError, RewardError, no_file
+from rljob_trainer.errors import DataError, RewardError
 from rljob_trainer.loggers import require_packages
+from rljob_trainer.paths import no_file
 from rljob_trainer.rewards.load import describe
 from rljob_trainer.rollout.engine import vllm_missing
 
