@@ -11,7 +11,7 @@ from rljob_trainer.data.tasks import SCHEME
 from rljob_trainer.errors import DataError, RewardError
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.paths import no_file
-from rljob_trainer.rewards.load import describe
+from rljob_trainer.rewards.code import describe
 from rljob_trainer.rollout.engine import vllm_missing
 
 
