@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rljob_trainer.data.conversation import read_prompt, read_supervised
-from rljob_trainer.data.rows import BATCH, BadRow, open_rows
+from rljob_trainer.data.rows import BATCH, BadRow, open_rows, peek
 from rljob_trainer.errors import DataError
 
 
@@ -74,17 +74,49 @@ def broken(tmp_path, name, content):
     [
         ("none.parquet", None, "no file .*none.parquet; correct the path"),
         ("a.csv", b"a,b\n", "unknown extension '.csv'; use .parquet or .jsonl"),
-        ("a.parquet", b"not parquet", "cannot read .*a.parquet: .*Parquet"),
+        ("a.parquet", b"not parquet", "cannot read .*a.parquet: .*Parquet.*; correct the path, or write the file anew"),
         ("a.parquet", b"", "cannot read .*a.parquet"),
         ("a.jsonl", b"", "has no rows; remove it from the list, or fill it"),
         ("a.jsonl", b"\n\n", "has no rows"),
         ("a.jsonl", b'{"prompt": 1}\n{"prompt": \n', "line 2 is no JSON: .*; correct the file"),
         ("a.jsonl", b'{"prompt": 1}\n[1, 2]\n', "line 2 is list, not an object"),
-        ("a.jsonl", b"\xff\xfe\n", "line 1 is no JSON"),
+        ("a.jsonl", b"\xff\xfe\n", "line 1 is no JSON: .*; correct the file"),
+        ("a.jsonl", b"[" * 200_000, "line 1 is no JSON: .*; correct the file"),
     ],
 )
 def test_a_broken_file_is_named_with_the_remedy(tmp_path, name, content, message):
     assert re.search(message, broken(tmp_path, name, content))
+
+
+def test_parquet_whose_end_alone_is_whole_is_named(tmp_path):
+    write(tmp_path / "a.parquet", [row("abc" * 100)])
+    content = (tmp_path / "a.parquet").read_bytes()
+    assert "cannot read" in broken(tmp_path, "a.parquet", b"\xff" * 300 + content[300:])
+
+
+def test_old_ends_of_lines_separate_rows(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\r{"a": 2}\r\n\r\n{"a": 3}')
+    rows = open_rows(["a.jsonl"], tmp_path, "f")
+    assert [(rows[i]["a"], rows.sources[0].table.where(i)) for i in range(3)] == [
+        (1, "line 1"),
+        (2, "line 2"),
+        (3, "line 4"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_a_home_folder_is_found(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / name, [row()])
+    assert len(open_rows([f"~/{name}"], tmp_path / "elsewhere", "f")) == 1
+
+
+def test_a_look_reads_the_first_row_alone(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(row()) + "\nno JSON\n")
+    write(tmp_path / "b.parquet", [row("abc"), row("de")])
+    rows = peek(["synthetic://reverse-text?rows=10000000", "a.jsonl", "b.parquet"], tmp_path, "f")
+    rows.require("prompt", "extra_info")
+    assert [(len(source.table), source.field) for source in rows.sources] == [(1, "f[1]"), (2, "f[2]")]
 
 
 def test_a_folder_in_place_of_a_file_is_named(tmp_path):

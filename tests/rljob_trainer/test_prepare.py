@@ -1,12 +1,16 @@
-"""Whether a run has anything left to do, as its checkpoints tell before anything is started."""
+"""What is said before anything is started: what of the user's is wrong, and whether anything is left to do."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rljob_trainer.local.prepare import LocalRun, nothing_left
+from rljob_trainer.errors import DataError, RewardError, RLJobError
+from rljob_trainer.local.prepare import LocalRun, nothing_left, prepare
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, job_spec
+from tests.rljob_trainer.run_support import write_job
 
 
 def local_run(folder: Path, epochs: int | None = None) -> LocalRun:
@@ -34,3 +38,123 @@ def test_a_damaged_checkpoint_does_not_tell(tmp_path: Path, epochs: int | None, 
     state = saved[-1].path / "trainer.json"
     state.unlink() if content is None else state.write_bytes(content)
     assert nothing_left(run) is None, "the driver goes back as far as it has to"
+
+
+# ---- files of data
+
+
+def refused(folder: Path, **blocks: Any) -> RLJobError:
+    with pytest.raises((DataError, RewardError)) as caught:
+        prepare(write_job(folder, **blocks), None, None, [])
+    assert len(str(caught.value)) < 400
+    return caught.value
+
+
+ROW: dict[str, Any] = {
+    "data_source": "test",
+    "prompt": [{"role": "user", "content": "abc"}],
+    "reward_model": {"style": "rule", "ground_truth": "cba"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"a,b\n", "a.csv has the unknown extension '.csv'; use .parquet or .jsonl"),
+        (".", None, "has the unknown extension ''; use .parquet or .jsonl"),
+        ("a.jsonl", b"\n", "a.jsonl has no rows; remove it from the list, or fill it"),
+        ("a.jsonl", b"[1, 2]\n", 'a.jsonl: line 1 is list, not an object like {"prompt": ...}; correct the file'),
+        ("a.jsonl", b"{\n", "line 1 is no JSON"),
+        (
+            "a.jsonl",
+            b'{"prompt": 1, "data_source": 2}\n',
+            "no column 'reward_model'; it has prompt, data_source: add it",
+        ),
+        ("a.parquet", b"PAR1 and no more", "correct the path, or write the file anew"),
+        ("~nobody/a.jsonl", None, "no file"),
+        ("synthetic://reverse-txt", None, "unknown task 'reverse-txt', did you mean 'reverse-text'?"),
+    ],
+)
+def test_data_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: bytes | None, words: str):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    for part in ("train", "validation"):
+        error = refused(tmp_path, data={part: [name]})
+        assert error.field == f"spec.data.{part}[0]"
+        assert words in error.message
+
+
+def test_supervised_data_needs_a_target(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW))
+    error = refused(tmp_path, sft={"data": ["a.jsonl"], "steps": 1})
+    assert error.field == "spec.sft.data[0]"
+    assert "needs the columns prompt and response, or messages; it has data_source, prompt" in error.message
+    error = refused(tmp_path, data={"train": ["a.jsonl"]}, sft={"steps": 1})
+    assert error.field == "spec.data.train[0]", "which serves both"
+
+
+def test_rows_behind_the_first_are_left_to_the_run(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW) + "\nno JSON\n")
+    prepare(write_job(tmp_path, data={"train": ["a.jsonl"]}), None, None, [])
+
+
+# ---- reward code
+
+
+@pytest.mark.parametrize(
+    ("code", "part", "words"),
+    [
+        (b"# -*- coding: nope -*-\n", "path", "mine.py: unknown encoding: nope; correct it"),
+        (b"x = '\xe9'\n", "path", "mine.py: line 1: (unicode error) 'utf-8' codec can't decode byte 0xe9"),
+        (b"\ndef compute_score(*_:\n", "path", "correct it"),
+        (b"x = " + b"-" * 200_000 + b"1\n", "path", "mine.py: nested too deeply for Python; write it flatter"),
+        (b"x = " + b"9" * 100_000 + b"\n", "path", "mine.py: line 1: Exceeds the limit"),
+        (b"x = 1\0\n", "path", "null bytes"),
+        (b"def other(): compute_score = 1", "function", "no function 'compute_score'; it defines other: define it, or"),
+        (b"class Own:\n  def compute_score(self): 1", "function", "no function 'compute_score'; it defines none"),
+    ],
+)
+def test_reward_code_that_cannot_run_is_named(tmp_path: Path, code: bytes, part: str, words: str):
+    (tmp_path / "mine.py").write_bytes(code)
+    error = refused(tmp_path, rewards={"functions": [{"name": "own", "path": "mine.py"}]})
+    assert error.field == f"spec.rewards.functions[0].{part}"
+    assert words in error.message
+    assert "rljob_trainer" not in error.message, "our own code is not to blame"
+
+
+def test_a_folder_is_no_reward_code(tmp_path: Path):
+    error = refused(tmp_path, rewards={"functions": [{"name": "own", "path": "."}]})
+    assert str(error) == f"spec.rewards.functions[0].path: {tmp_path} is a folder; name a Python file"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"\xef\xbb\xbfdef compute_score(*_): 1",
+        "# -*- coding: latin-1 -*-\ndef compute_score(*_): 'é'".encode("latin-1"),
+        b"async def compute_score(*_): 1",  # for the reward process to refuse, with its own words
+        b"if True:\n  class compute_score: ...",
+        b"import own.compute_score as compute_score",
+        b"from own import one, compute_score",
+        b"from own import *",
+        b"compute_score = other = lambda *_: 1",
+        b"for compute_score in []: ...",
+        b"def load():\n  global compute_score\n  compute_score = 1",
+        b"globals()['compute' + '_score'] = 1",
+        b"import sys\nsetattr(sys.modules[__name__], 'compute_score', 1)",
+        b"def __getattr__(name): return 1",
+        b"exec('def compute' + '_score(*_): 1')",
+    ],
+)
+def test_reward_code_that_may_define_its_function_is_left_to_the_run(tmp_path: Path, code: bytes):
+    (tmp_path / "mine.py").write_bytes(code)
+    functions = [{"name": "own", "path": "mine.py"}, {"name": "module", "module": "nowhere"}]
+    prepare(write_job(tmp_path, rewards={"functions": functions}), None, None, [])
+
+
+def test_a_home_folder_holds_reward_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mine.py").write_text("def compute_score(*_): 1")
+    functions = [{"name": "own", "path": "~/mine.py"}]
+    prepare(write_job(tmp_path, rewards={"functions": functions}), None, None, [])

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from rljob_api.v1alpha1 import RewardModel
-from rljob_trainer.errors import JobError
+from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.prepare import prepare
 from rljob_trainer.local.reward_servers import Plan, RewardServers
 from tests.rljob_trainer.run_support import wait_until, write_job
@@ -165,6 +165,14 @@ def test_gpus_are_shared_out_and_too_few_are_refused(tmp_path: Path, monkeypatch
     assert [plan.gpus for plan in elsewhere.servers] == [("8",)]
     with pytest.raises(JobError, match="3 ranks and the reward models' 3 GPUs need 6, and 5 are present"):
         prepare(job(tmp_path, gpus=2), None, 3, [])
+
+
+def test_a_folder_that_is_missing_is_refused_unless_the_model_runs_elsewhere(tmp_path: Path):
+    file = job(tmp_path)
+    (tmp_path / "rm").rmdir()
+    with pytest.raises(DataError, match=r"^spec\.rewards\.models\[0\]\.path: no folder rm: correct the path"):
+        prepare(file, None, None, [])
+    assert [plan.path for plan in prepare(file, None, None, [], ["rm=http://elsewhere:8000"]).servers] == ["org/m"]
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,20 @@ def pool_of(tmp_path):
 @pytest.mark.parametrize(
     ("source", "field", "message"),
     [
-        ("x = 1\ndef compute_score(:\n", "source", "line 2: invalid syntax: def compute_score"),
-        ("\nimport nothing_of_that_name\n", "source", "No module named 'nothing_of_that_name' \\(line 2 of"),
-        ("\n\n1 / 0\n", "source", "ZeroDivisionError: division by zero \\(line 3 of"),
-        ("def other(): pass", "function", "no function 'compute_score'; it defines other"),
-        ("compute_score = 3", "function", "no function 'compute_score'; it defines none"),
+        ("x = 1\ndef compute_score(:\n", "source", "line 2: invalid syntax: 'def compute_score.*'; correct it"),
+        (
+            "\nimport nothing_of_that_name\n",
+            "source",
+            "No module named 'nothing_of_that_name' \\(line 2 of .*\\); install it, or correct the name",
+        ),
+        ("\n\n1 / 0\n", "source", "ZeroDivisionError: division by zero \\(line 3 of .*\\); correct the code"),
+        (
+            "def other(): pass",
+            "function",
+            "no function 'compute_score'; it defines other: define it, or set function to another",
+        ),
+        ("compute_score = 3", "function", "no function 'compute_score'; it defines none: define it"),
+        (f"x = {'-' * 60_000}1\n", "source", "nested too deeply for Python; write it flatter"),
         (
             "def compute_score(a, b): return 1",
             "function",
@@ -63,12 +72,28 @@ def test_a_wrong_argument_blames_the_arguments(tmp_path):
 
 
 def test_a_missing_file_and_a_missing_module_are_named(tmp_path):
-    with pytest.raises(
-        RewardError, match=r"functions\[0\].path: no file .*none.py; a relative path starts at the RLJob"
-    ):
+    with pytest.raises(RewardError, match=r"functions\[0\].path: no file .*none.py; correct the path"):
         load(rewards({"name": "own", "path": "none.py"}), tmp_path)
+    with pytest.raises(RewardError, match=r"functions\[0\].path: .* is a folder; name a Python file"):
+        load(rewards({"name": "own", "path": "."}), tmp_path)
     with pytest.raises(RewardError, match=r"functions\[0\].module: no_such_module: .*No module named"):
         load(rewards({"name": "own", "module": "no_such_module"}), tmp_path)
+
+
+def test_a_neighbours_syntax_error_is_its_own(tmp_path):
+    (tmp_path / "neighbour.py").write_text("x = \n")
+    (tmp_path / "mine.py").write_text("\n\nimport neighbour\n")
+    with pytest.raises(RewardError, match=rf"line 1: invalid syntax: 'x =' \(in {tmp_path}/neighbour.py\)"):
+        load(rewards({"name": "own", "path": "mine.py"}), tmp_path)
+
+
+@pytest.mark.parametrize("head", [b"# -*- coding: latin-1 -*-\n", b"\xef\xbb\xbf"], ids=["latin-1", "byte order mark"])
+def test_a_file_is_read_in_the_encoding_that_it_names(tmp_path, pool_of, monkeypatch, head):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None): return len('é')\n"
+    (tmp_path / "mine.py").write_bytes(head + text.encode("latin-1" if b"latin-1" in head else "utf-8"))
+    pool = pool_of(rewards({"name": "own", "path": "~/mine.py"}), tmp_path / "elsewhere")
+    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [1]
 
 
 def test_the_failing_functions_place_is_named(tmp_path):

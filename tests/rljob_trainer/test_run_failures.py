@@ -105,6 +105,9 @@ EARLY = {
                    lambda folder: (folder / "reward.py").write_text("def compute_score(*_):\n    return 1 +\n")),
     "reward code": Case(66, ["spec.rewards.functions[0].source", "line 1", "def compute_score"],
                         {"rewards": {"functions": [{"name": "mine", "source": "def compute_score(*_)\n"}]}}),
+    "columns": Case(65, ["spec.data.train[0]", "data.jsonl", "no column 'data_source'", "add it"],
+                    {"data": {"train": ["data.jsonl"]}},
+                    lambda folder: (folder / "data.jsonl").write_text('{"question": "2 + 2"}\n')),
     "logger": Case(64, ["spec.training.loggers[1]", "wandb is not installed", "pip install 'rljob-trainer[wandb]'"],
                    {"training": {"loggers": ["console", "wandb"]}}, hidden="wandb"),
     "engine": Case(64, ["spec.rollout.engine", "vLLM", "set the engine to hf"],
@@ -132,11 +135,13 @@ def run_case(place: Machine, folder: Path, case: Case) -> tuple[Path, Ended]:
 # ------------------------------------------------------------------ in the driver and its workers
 
 
+ROW = '{"data_source": "", "prompt": [{"role": "user", "content": "2 + 2"}], "reward_model": {"ground_truth": "4"}}'
+
 LATE = {
-    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "no column 'data_source'"],
+    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "line 2", "column 'reward_model' is None"],
                  {"data": {"train": ["data.jsonl"]}},
-                 lambda folder: (folder / "data.jsonl").write_text('{"question": "2 + 2"}\n')),
-    "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "no such thing", "line 1"],
+                 lambda folder: (folder / "data.jsonl").write_text(f'{ROW}\n{{"question": "2 + 2"}}\n')),
+    "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "no such thing", "line 1", "correct the code"],
                    {"rewards": {"functions": [{"name": "mine", "path": "reward.py"}]}},
                    lambda folder: (folder / "reward.py").write_text("raise RuntimeError('no such thing')\n")),
 }  # fmt: skip

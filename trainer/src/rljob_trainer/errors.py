@@ -15,7 +15,6 @@ Any other exception is a bug: 70.
 """
 
 import errno
-from pathlib import Path
 from typing import ClassVar
 
 from rljob_api.contract import ExitCode
@@ -109,8 +108,3 @@ def is_full(error: BaseException | None) -> bool:
         return False
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or is_full(error.__cause__)
-
-
-def no_file(path: Path) -> str:
-    """What to say of a file that the RLJob names and nobody finds."""
-    return f"no file {path}; correct the path (a relative one starts at the RLJob's file)"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
 from rljob_trainer.errors import DataError
+from rljob_trainer.paths import locate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -33,11 +34,20 @@ def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
     Raises DataError for a folder that is missing or holds no model.
     """
     assert model.path is not None
-    local = base_dir / Path(model.path).expanduser()
+    folder = local_folder(model.path, base_dir, FIELD)
+    return None if folder is None else _checked(folder, model.path)
+
+
+def local_folder(path: str, base_dir: Path, field: str) -> Path | None:
+    """The folder that `path` names, relative to the RLJob's file; None where it may be a name on the hub.
+
+    Raises DataError, which blames `field`, where there is no such folder.
+    """
+    local = locate(path, base_dir)
     if local.is_dir():
-        return _checked(local, model.path)
-    if model.path.startswith(("/", ".", "~")) or model.path.count("/") != 1:
-        raise DataError(f"no folder {model.path}: correct the path", field=FIELD)
+        return local
+    if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+        raise DataError(f"no folder {path}: correct the path", field=field)
     return None
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rljob_api.v1alpha1 import Data
 from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prompt
-from rljob_trainer.data.rows import Rows, open_rows
+from rljob_trainer.data.rows import Rows
+from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
 from rljob_trainer.types import Prompt
 
@@ -17,7 +18,6 @@ class PromptDataset:
     """The prompts of some files that fit maxPromptTokens."""
 
     def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
-        rows.require("data_source", "prompt", "reward_model")
         self._rows = rows
         self._tokenizer = chat.tokenizer
         self._tokens = tokenize(rows, read_prompt, chat, limits)
@@ -58,6 +58,5 @@ def load_prompts(
     Raises:
         DataError: names the file, the row and the remedy.
     """
-    files = data.train if part == "train" else data.validation
     limits = Limits(data.max_prompt_tokens, data.max_response_tokens, data.overlong_prompts)
-    return PromptDataset(open_rows(files, base_dir, f"spec.data.{part}"), ChatFormat(tokenizer), limits)
+    return PromptDataset(prompt_rows(data, part, base_dir), ChatFormat(tokenizer), limits)

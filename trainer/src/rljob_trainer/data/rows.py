@@ -14,15 +14,18 @@ import bisect
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rljob_trainer.data.tasks import SCHEME, read_synthetic
-from rljob_trainer.errors import DataError, no_file
+from rljob_trainer.data.tasks import SCHEME, check_synthetic, read_synthetic
+from rljob_trainer.errors import DataError
+from rljob_trainer.paths import locate, no_file
 
 COLUMNS = ("data_source", "prompt", "reward_model", "extra_info", "response", "messages")
 BATCH = 1024
@@ -55,14 +58,17 @@ class Table(Protocol):
 
 
 class ParquetTable:
-    """Columns stay in Arrow's memory, a fraction of what Python objects need."""
+    """Columns stay in Arrow's memory, a fraction of what Python objects need. Opening reads the file's end; the first
+    row that is read brings the rest.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.columns: Sequence[str] = pq.read_schema(path).names
-        self._table = pq.read_table(path, columns=[name for name in COLUMNS if name in self.columns])
+        end = pq.read_metadata(path)
+        self.columns: Sequence[str] = end.schema.to_arrow_schema().names
+        self._path, self._rows = path, int(end.num_rows)
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return self._rows
 
     def slice(self, start: int, stop: int) -> list[Row]:
         rows: list[Row] = self._table.slice(start, stop - start).to_pylist()
@@ -71,12 +77,22 @@ class ParquetTable:
     def where(self, index: int) -> str:
         return f"row {index}"
 
+    @cached_property
+    def _table(self) -> Any:
+        return pq.read_table(self._path, columns=[name for name in COLUMNS if name in self.columns])
+
 
 class JsonlTable:
-    """One JSON object a line; blank lines are skipped. Lines are parsed when they are read."""
+    """One JSON object a line; blank lines are skipped. Lines are parsed when they are read.
 
-    def __init__(self, path: Path) -> None:
-        self._lines = [(number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1) if line.strip()]
+    most: how many rows to read; None for all.
+    """
+
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        with path.open("rb") as file:
+            pieces = itertools.chain.from_iterable(line.splitlines() for line in file)
+            lines = ((number, line) for number, line in enumerate(pieces, 1) if line.strip())
+            self._lines = list(itertools.islice(lines, most))
         self.columns: Sequence[str] = list(self.slice(0, 1)[0]) if self._lines else []
 
     def __len__(self) -> int:
@@ -91,7 +107,7 @@ class JsonlTable:
     def _parse(self, number: int, line: bytes) -> Row:
         try:
             row = json.loads(line)
-        except ValueError as error:  # also bytes that are not UTF-8
+        except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
             raise BadRow(f"line {number} is no JSON: {error}") from error
         if not isinstance(row, dict):
             raise BadRow(f'line {number} is {type(row).__name__}, not an object like {{"prompt": ...}}')
@@ -127,10 +143,8 @@ class Source:
         return DataError(f"{self.name}: {message}", field=self.field)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        try:
+        with _blaming(self.name, self.field):
             return self.table.slice(start, stop)
-        except BadRow as error:
-            raise self.error(f"{error}; correct the file") from error
 
 
 class Rows:
@@ -165,6 +179,20 @@ class Rows:
                     has = ", ".join(source.table.columns)
                     raise source.error(f"no column {column!r}; it has {has}: add it, or correct the path")
 
+    def require_target(self) -> None:
+        """Refuse a source without columns to imitate.
+
+        Raises:
+            DataError: names the source and the columns that it has.
+        """
+        for source in self.sources:
+            columns = source.table.columns
+            if not {"prompt", "response"} <= set(columns) and "messages" not in columns:
+                raise source.error(
+                    "supervised training needs the columns prompt and response, or messages;"
+                    f" it has {', '.join(columns)}: add them, or correct the path"
+                )
+
     def error(self, index: int, message: str) -> DataError:
         """An error about row `index`."""
         source, local = self._locate(index)
@@ -184,25 +212,44 @@ def open_rows(files: Sequence[str], base_dir: Path, field: str) -> Rows:
     return Rows([_open(name, base_dir, f"{field}[{i}]") for i, name in enumerate(files)])
 
 
-def _open(name: str, base_dir: Path, field: str) -> Source:
+def peek(files: Sequence[str], base_dir: Path, field: str) -> Rows:
+    """As open_rows, within moments: of a .jsonl file the first row alone, and without the generated tasks.
+
+    Raises:
+        DataError: as open_rows, as far as it shows.
+    """
+    sources = []
+    for i, name in enumerate(files):
+        if name.startswith(SCHEME):
+            check_synthetic(name, f"{field}[{i}]")
+        else:
+            sources.append(_open(name, base_dir, f"{field}[{i}]", most=1))
+    return Rows(sources)
+
+
+def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Source:
     if name.startswith(SCHEME):
         return Source(name, field, GeneratedTable(read_synthetic(name, field)))
-    path = base_dir / name
-    try:
-        table = _table(path)
-    except FileNotFoundError as error:
-        raise DataError(no_file(path), field=field) from error
-    except (OSError, ValueError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"cannot read {path}: {reason}", field=field) from error
+    path = locate(name, base_dir)
+    if path.suffix not in {".parquet", ".jsonl"}:
+        raise DataError(f"{path} has the unknown extension {path.suffix!r}; use .parquet or .jsonl", field=field)
+    with _blaming(str(path), field):
+        table: Table = ParquetTable(path) if path.suffix == ".parquet" else JsonlTable(path, most)
     if not len(table):
         raise DataError(f"{path} has no rows; remove it from the list, or fill it", field=field)
     return Source(str(path), field, table)
 
 
-def _table(path: Path) -> Table:
-    if path.suffix == ".parquet":
-        return ParquetTable(path)
-    if path.suffix == ".jsonl":
-        return JsonlTable(path)
-    raise ValueError(f"unknown extension {path.suffix!r}; use .parquet or .jsonl")
+@contextmanager
+def _blaming(name: str, field: str) -> Iterator[None]:
+    """Raises DataError, which names the file, its place in the spec and the remedy, for what reading raises."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(no_file(Path(name)), field=field) from error
+    except BadRow as error:
+        raise DataError(f"{name}: {error}; correct the file", field=field) from error
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        remedy = "correct the path, or write the file anew"
+        raise DataError(f"cannot read {name}: {reason}; {remedy}", field=field) from error

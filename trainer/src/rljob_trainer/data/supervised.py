@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_trainer.data.conversation import ChatFormat, read_supervised
-from rljob_trainer.data.rows import Rows, open_rows
+from rljob_trainer.data.rows import Rows
+from rljob_trainer.data.sources import supervised_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
 from rljob_trainer.types import Ids
 
@@ -32,12 +33,6 @@ class SupervisedDataset:
     """The examples of some files that fit maxPromptTokens and maxResponseTokens."""
 
     def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
-        for source in rows.sources:
-            if not {"prompt", "response"} <= set(source.table.columns) and "messages" not in source.table.columns:
-                raise source.error(
-                    "supervised training needs the columns prompt and response, or messages;"
-                    f" it has {', '.join(source.table.columns)}"
-                )
         self._tokens = tokenize(rows, read_supervised, chat, limits)
 
     @property
@@ -63,7 +58,5 @@ def load_supervised(spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_
     Raises:
         DataError: names the file, the row and the remedy.
     """
-    own = spec.sft.data if spec.sft else []
-    rows = open_rows(own or spec.data.train, base_dir, "spec.sft.data" if own else "spec.data.train")
     limits = Limits(spec.data.max_prompt_tokens, spec.data.max_response_tokens, spec.data.overlong_prompts)
-    return SupervisedDataset(rows, ChatFormat(tokenizer), limits)
+    return SupervisedDataset(supervised_rows(spec, base_dir), ChatFormat(tokenizer), limits)

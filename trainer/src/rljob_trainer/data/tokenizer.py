@@ -10,6 +10,7 @@ from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.rows import open_rows
 from rljob_trainer.errors import DataError
+from rljob_trainer.paths import locate
 
 if TYPE_CHECKING:  # transformers takes a second to import; meanwhile the driver has better things to do
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -52,7 +53,7 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
     """
     from transformers import AutoTokenizer
 
-    folder = base_dir / Path(str(model.path)).expanduser()
+    folder = locate(str(model.path), base_dir)
     source = str(folder) if folder.is_dir() else str(model.path)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

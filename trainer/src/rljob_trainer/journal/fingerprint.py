@@ -14,6 +14,7 @@ from typing import Any
 
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.rewards import RewardFunction
+from rljob_trainer.paths import locate
 
 # What changes speed and memory alone; a field that is not named here counts.
 _ROLLOUT_SPEED = {
@@ -78,7 +79,7 @@ def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
 
 def _source(function: RewardFunction, base_dir: Path) -> bytes:
     """The file of reward code that lies beside the job. A missing one is for the loader to name."""
-    candidates = [base_dir / function.path] if function.path else []
+    candidates = [locate(function.path, base_dir)] if function.path else []
     if function.module:
         module = base_dir.joinpath(*function.module.split("."))
         candidates = [module.with_name(f"{module.name}.py"), module / "__init__.py"]

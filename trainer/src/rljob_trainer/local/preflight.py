@@ -1,4 +1,6 @@
-"""What of a run can be judged within moments, before anything starts: files, packages, the syntax of reward code."""
+"""What of a run can be judged within moments, before anything starts: packages, files and their columns, and reward
+code as text. Nothing of the user's runs here.
+"""
 
 import warnings
 from importlib.util import find_spec
@@ -7,38 +9,45 @@ from pathlib import Path
 from rljob_api import ResolvedSpec
 from rljob_api.v1alpha1.rewards import RewardFunction
 from rljob_trainer.actor.folder import local_model
-from rljob_trainer.data.tasks import SCHEME
-from rljob_trainer.errors import DataError, RewardError, no_file
+from rljob_trainer.controller.stages import supervised_steps
+from rljob_trainer.data.rows import peek
+from rljob_trainer.data.sources import prompt_rows, supervised_rows
+from rljob_trainer.errors import RewardError
 from rljob_trainer.loggers import require_packages
-from rljob_trainer.rewards.load import describe
+from rljob_trainer.rewards.code import CodeError, find_code
 from rljob_trainer.rollout.engine import vllm_missing
 
 
 def check(spec: ResolvedSpec, base_dir: Path) -> None:
-    """Raises JobError, DataError or RewardError for the first thing that is missing or wrong. Runs none of it."""
+    """Raises JobError, DataError or RewardError for the first thing that is missing or wrong."""
     require_packages(spec.training.loggers)
     if not spec.supervised_only and spec.rollout.engine == "vllm" and find_spec("vllm") is None:
         raise vllm_missing("No module named 'vllm'")
     if spec.model.path is not None:
         local_model(spec.model, base_dir)
-    supervised = spec.sft.data if spec.sft is not None else ()
-    lists = {"data.train": spec.data.train, "data.validation": spec.data.validation, "sft.data": supervised}
-    for part, names in lists.items():
-        for index, name in enumerate(names):
-            if not name.startswith(SCHEME) and not (base_dir / name).exists():
-                raise DataError(no_file(base_dir / name), field=f"spec.{part}[{index}]")
+    _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
-        _check_reward(function, base_dir, f"spec.rewards.functions[{index}]")
+        if function.path is not None or function.source is not None:  # a module is for a reward process to find
+            _check_reward(function, base_dir, f"spec.rewards.functions[{index}]")
+
+
+def _check_data(spec: ResolvedSpec, base_dir: Path) -> None:
+    for part in ("train", "validation"):
+        if spec.supervised_only:
+            peek(getattr(spec.data, part), base_dir, f"spec.data.{part}")
+        else:
+            prompt_rows(spec.data, part, base_dir, peek)
+    if supervised_steps(spec):
+        supervised_rows(spec, base_dir, peek)
 
 
 def _check_reward(function: RewardFunction, base_dir: Path, field: str) -> None:
-    origin = "source" if function.path is None else "path"
+    part = "source" if function.path is None else "path"
     try:
-        source = function.source if function.path is None else (base_dir / function.path).read_text()
         with warnings.catch_warnings(action="ignore"):  # of the user's code, which is none of ours to print
-            compile(source or "", function.path or f"<{field}>", "exec")
-    except FileNotFoundError as error:
-        raise RewardError(no_file(base_dir / str(function.path)), field=f"{field}.{origin}") from error
-    except (SyntaxError, ValueError, OSError) as error:
-        what = function.path or "the code"
-        raise RewardError(f"{what}: {describe(error)}", field=f"{field}.{origin}") from error
+            code = find_code(function.path, function.source, base_dir, field)
+            code.compile()
+            part = "function"
+            code.check_defines(function.function)
+    except CodeError as error:
+        raise RewardError(str(error), field=f"{field}.{part}") from error

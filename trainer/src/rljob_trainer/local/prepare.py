@@ -14,6 +14,7 @@ from rljob_api import ResolvedSpec, resolve
 from rljob_api.contract import LAYOUT_VERSION
 from rljob_api.v1alpha1 import RewardModel, RLJobSpec
 from rljob_api.validation import load_rljob, with_ranks
+from rljob_trainer.actor.folder import local_folder
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
 from rljob_trainer.controller.stages import data_exhausted
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
@@ -67,7 +68,7 @@ def prepare(
     file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str], reward_models: Sequence[str] = ()
 ) -> LocalRun:
     """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine,
-    and what `preflight.check` raises.
+    DataError for a reward model's folder that is missing, and what `preflight.check` raises.
 
     reward_models: NAME=URL of those whose server runs already.
     """
@@ -119,13 +120,13 @@ def _running(spec: RLJobSpec, reward_models: Sequence[str]) -> dict[str, str]:
 
 
 def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: Sequence[str]) -> tuple[Plan, ...]:
-    """gpus: those that the ranks leave."""
+    """gpus: those that the ranks leave. Raises DataError for a folder that is missing."""
     plans, left = [], list(gpus)
     for index, model in started:
-        folder = base_dir / Path(model.path).expanduser()
+        field = f"spec.rewards.models[{index}]"
+        folder = local_folder(model.path, base_dir, f"{field}.path")
         own = tuple(left.pop(0) for _ in range(model.gpus_per_replica)) if left else ()
-        path = str(folder) if folder.is_dir() else model.path
-        plans.append(Plan(model, f"spec.rewards.models[{index}]", path, own))
+        plans.append(Plan(model, field, str(folder or model.path), own))
     return tuple(plans)
 
 

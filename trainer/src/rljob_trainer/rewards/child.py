@@ -13,7 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.rewards.load import ComputeScore, LoadError, describe, load
+from rljob_trainer.rewards.code import describe
+from rljob_trainer.rewards.load import ComputeScore, LoadError, load
 from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Ready, Score, Setup
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -1,16 +1,15 @@
 """From spec.rewards.functions to something callable; runs in a reward process, where user code may do its worst."""
 
 import importlib
-import importlib.util
 import inspect
 import linecache
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
+from rljob_trainer.rewards.code import CodeError, RewardCode, describe, find_code, no_function
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, LoadFailure
 
 ComputeScore = Callable[[Call], Any]
@@ -34,12 +33,11 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
     if setup.builtin is not None:
         return _builtin(setup, field)
     origin = "path" if setup.path else "module" if setup.module else "source"
-    module = _module(setup, base_dir, f"{field}.{origin}")
+    module = _module(setup, base_dir, field, origin)
     function = getattr(module, setup.function, None)
     if not callable(function):
         defined = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-        message = f"no function {setup.function!r}; it defines {', '.join(defined) or 'none'}"
-        raise LoadError(message, f"{field}.function")
+        raise LoadError(no_function(setup.function, defined), f"{field}.function")
     if inspect.iscoroutinefunction(function):
         raise LoadError(f"{setup.function} is async; make it an ordinary function", f"{field}.function")
     arguments = dict(setup.arguments)
@@ -57,16 +55,6 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
     return compute_score
 
 
-def describe(error: BaseException) -> str:
-    """The error in one line, with the innermost line of code that is not in an installed package."""
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    text = " ".join(str(error).split())
-    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"{reason} (line {frames[-1].lineno} of {frames[-1].filename})" if frames else reason
-
-
 def _builtin(setup: FunctionSetup, field: str) -> ComputeScore:
     from pydantic import ValidationError
 
@@ -81,31 +69,33 @@ def _builtin(setup: FunctionSetup, field: str) -> ComputeScore:
     return reward
 
 
-def _module(setup: FunctionSetup, base_dir: Path, field: str) -> ModuleType:
+def _module(setup: FunctionSetup, base_dir: Path, field: str, origin: str) -> ModuleType:
     try:
         if setup.module:
             sys.path.append(str(base_dir))
             return importlib.import_module(setup.module)
+        code = find_code(setup.path, setup.source, base_dir, field)
         if setup.path:
-            path = base_dir / setup.path
-            sys.path.append(str(path.parent))  # a reward file may import its neighbours
-            return _execute(path.read_text(), str(path), path.stem)
-        return _execute(str(setup.source), f"<{field}>", f"reward_{setup.name.replace('-', '_')}")
-    except FileNotFoundError as error:
-        if setup.path and error.filename == str(base_dir / setup.path):
-            raise LoadError(f"no file {error.filename}; a relative path starts at the RLJob's file", field) from error
-        raise LoadError(describe(error), field) from error
+            sys.path.append(str(Path(code.filename).parent))  # a reward file may import its neighbours
+            return _execute(code, Path(code.filename).stem)
+        return _execute(code, f"reward_{setup.name.replace('-', '_')}")
+    except CodeError as error:
+        raise LoadError(str(error), f"{field}.{origin}") from error
     except (Exception, SystemExit) as error:
-        raise LoadError(f"{setup.path or setup.module or 'the code'}: {describe(error)}", field) from error
+        remedy = "install it, or correct the name" if isinstance(error, ImportError) else "correct the code"
+        message = f"{setup.path or setup.module or 'the code'}: {describe(error)}; {remedy}"
+        raise LoadError(message, f"{field}.{origin}") from error
 
 
-def _execute(source: str, filename: str, name: str) -> ModuleType:
+def _execute(code: RewardCode, name: str) -> ModuleType:
+    compiled = code.compile()
     module = ModuleType(name)
-    module.__file__ = filename
+    module.__file__ = code.filename
     sys.modules[name] = module  # dataclasses and pickle look their module up
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    code: CodeType = compile(source, filename, "exec")
-    exec(code, vars(module))
+    if isinstance(code.text, str):  # no file from which Python could show its lines
+        lines = code.text.splitlines(keepends=True)
+        linecache.cache[code.filename] = (len(code.text), None, lines, code.filename)
+    exec(compiled, vars(module))
     return module
 
 
@@ -124,8 +114,3 @@ def _check_signature(function: Callable[..., Any], arguments: Mapping[str, Any],
             f" f({', '.join(f'{name}=...' for name in call)}): {error}",
             f"{field}.{blamed}",
         ) from error
-
-
-def _is_users(filename: str) -> bool:
-    ours = (str(Path(__file__).parent), sys.base_prefix, "<frozen")
-    return "site-packages" not in filename and not filename.startswith(ours)

@@ -10,7 +10,8 @@ To add a task, write its file and its line in TASKS.
 import difflib
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,8 +72,20 @@ def read_synthetic(url: str, field: str) -> Sequence[Mapping[str, Any]]:
     Raises:
         DataError: unknown task or argument, or a value out of bounds; `field` is to blame.
     """
-    try:
+    with _blaming(url, field):
         return _generated(url)
+
+
+def check_synthetic(url: str, field: str) -> None:
+    """Raises DataError as read_synthetic, without a row: as far as the URL alone tells."""
+    with _blaming(url, field):
+        _parsed(url)
+
+
+@contextmanager
+def _blaming(url: str, field: str) -> Iterator[None]:
+    try:
+        yield
     except ValueError as error:
         raise DataError(f"{url}: {error}", field=field) from error
 
@@ -80,9 +93,12 @@ def read_synthetic(url: str, field: str) -> Sequence[Mapping[str, Any]]:
 @lru_cache(maxsize=4)
 def _generated(url: str) -> tuple[Mapping[str, Any], ...]:
     """Once in a process: a run reads them for its tokenizer, for the supervised steps and for its prompts."""
+    return tuple(generate(*_parsed(url)))
+
+
+def _parsed(url: str) -> tuple[str, Task, Request]:
     parts = urlsplit(url)
-    task, request = parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
-    return tuple(generate(parts.netloc, task, request))
+    return parts.netloc, *parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
 
 def write_task(

@@ -1,0 +1,126 @@
+"""Reward code as text, and what of it can be judged without running it.
+
+`rljob run` judges it before anything starts, and a reward process before it runs the code.
+"""
+
+import ast
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+from rljob_trainer.paths import locate, no_file
+
+_PACKAGE = Path(__file__).parents[1]
+_LONGEST_LINE = 80
+_DYNAMIC = {
+    "*", "__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars",
+}  # fmt: skip
+"""Words of code that may bind names which do not stand in it."""
+
+
+class CodeError(Exception):
+    """What is wrong with reward code, and the remedy, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardCode:
+    """text: of `source`, or a file's bytes, which may say how they are encoded. called: what a person calls the code.
+
+    filename: in tracebacks.
+    """
+
+    text: str | bytes
+    filename: str
+    called: str
+
+    def compile(self) -> CodeType:
+        """Raises CodeError where Python cannot compile it."""
+        try:
+            return compile(self.text, self.filename, "exec")
+        except SyntaxError as error:
+            raise CodeError(f"{self.called}: {_syntax(error)}; correct it") from error
+        except (MemoryError, RecursionError) as error:
+            raise CodeError(f"{self.called}: nested too deeply for Python; write it flatter") from error
+        except ValueError as error:
+            raise CodeError(f"{self.called}: {error}; correct it") from error
+
+    def check_defines(self, function: str) -> None:
+        """Raises CodeError where running the code cannot bind `function`, as far as its text tells."""
+        try:
+            tree = ast.parse(self.text)
+        except RecursionError:  # a tree is one step harder to make than code
+            return
+        nodes = list(ast.walk(tree))
+        declared = (node for node in nodes if isinstance(node, ast.Global))
+        if function in _words([*_top_level(tree), *declared]) or _DYNAMIC & _words(nodes):
+            return
+        raise CodeError(no_function(function, [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]))
+
+
+def find_code(path: str | None, source: str | None, base_dir: Path, field: str) -> RewardCode:
+    """The code of a function with a `path` or a `source`. field: its place in the spec ("spec.rewards.functions[0]").
+
+    Raises:
+        CodeError: the file cannot be read.
+    """
+    if path is None:
+        return RewardCode(str(source), f"<{field}.source>", "the code")
+    file = locate(path, base_dir)
+    try:
+        return RewardCode(file.read_bytes(), str(file), path)
+    except FileNotFoundError as error:
+        raise CodeError(no_file(file)) from error
+    except IsADirectoryError as error:
+        raise CodeError(f"{file} is a folder; name a Python file") from error
+    except (OSError, ValueError) as error:
+        raise CodeError(f"cannot read {path!r}: {describe(error)}; correct the path, or who may read it") from error
+
+
+def no_function(name: str, defined: Sequence[str]) -> str:
+    """What to say of reward code without the function to call. defined: the functions that it has."""
+    return f"no function {name!r}; it defines {', '.join(defined) or 'none'}: define it, or set function to another"
+
+
+def describe(error: BaseException) -> str:
+    """The error in one line, with the innermost line of code that is neither ours nor in an installed package."""
+    if isinstance(error, SyntaxError):
+        return f"{_syntax(error)} (in {error.filename})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    text = " ".join(str(error).split())
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{reason} (line {frames[-1].lineno} of {frames[-1].filename})" if frames else reason
+
+
+def _syntax(error: SyntaxError) -> str:
+    line = f"line {error.lineno}: " if error.lineno else ""
+    text = (error.text or "").strip()
+    shown = text if len(text) <= _LONGEST_LINE else f"{text[: _LONGEST_LINE - 3]}..."
+    return f"{line}{error.msg}: {shown!r}" if shown else f"{line}{error.msg}"
+
+
+def _is_users(filename: str) -> bool:
+    ours = (f"{_PACKAGE}/", sys.base_prefix, "<frozen")
+    return "site-packages" not in filename and not filename.startswith(ours)
+
+
+def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """What stands in no function and in no class."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            left.extend(ast.iter_child_nodes(node))
+
+
+def _words(nodes: Iterable[ast.AST]) -> set[str]:
+    """Every name that the nodes themselves bind or use."""
+    words: set[str] = set()
+    for node in nodes:
+        words.update(str(getattr(node, field, "")) for field in ("id", "name", "asname", "attr", "rest"))
+        if isinstance(node, ast.Global):
+            words.update(node.names)
+    return words
