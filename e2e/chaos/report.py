@@ -129,7 +129,7 @@ def draw(campaigns: Sequence[Campaign], path: Path) -> None:
     axes.set_yticks(range(len(KINDS)), KINDS)
     axes.set_xscale("log")
     axes.set_xlabel("seconds from the signal to the next optimizer step")
-    axes.legend(fontsize=7, loc="lower left")
+    figure.legend(fontsize=7, loc="outside lower center", ncols=4)
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=130)
     plt.close(figure)

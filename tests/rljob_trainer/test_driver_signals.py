@@ -15,7 +15,7 @@ from rljob_trainer.local.machine import RLJOB
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.ray_support import own_ray
-from tests.rljob_trainer.run_support import machine, wait_until, write_job
+from tests.rljob_trainer.run_support import finish, machine, wait_until, write_job
 
 DELAYS = (0.0, 0.1, 0.5, 1.5)
 """Seconds into the connection with Ray, whose own handlers abort a process."""
@@ -40,7 +40,7 @@ def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
             wait_until(waits_for_ray)
             time.sleep(delay)
             driver.send_signal(signal.SIGTERM)
-            output, _ = driver.communicate()
+            ended = finish(driver)
             record = read_exit(volume, attempt)
-            assert record is not None, output
-            assert (record.code, record.reason, driver.returncode) == (76, "StoppedOnRequest", 76)
+            assert record is not None, ended.out
+            assert (record.code, record.reason, ended.code) == (76, "StoppedOnRequest", 76)

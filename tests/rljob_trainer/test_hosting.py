@@ -291,15 +291,16 @@ def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine
     assert pulse.diagnose() is not None
 
 
-def test_one_that_answers_and_keeps_others_waiting_is_named(mine: tuple[Roster, Pulse], monkeypatch):
-    roster, pulse = mine
-    monkeypatch.setattr(hosting_pulse, "STUCK", 0.5)
-    workers = [start(roster, f"rank-{number}") for number in range(3)]
-    value([worker.ask("beat") for worker in workers])
-    workers[0].call("meet", 1000)
-    workers[1].call("meet", 1000, 0.2)  # slow, but it goes on
-    workers[2].call("meet", 7)
-    found = loss_of(pulse)
+def test_one_that_answers_and_keeps_others_waiting_is_named(monkeypatch):
+    monkeypatch.setattr(hosting_pulse, "STUCK", 0.6)
+    with driver(1, PATIENT) as (roster, pulse):
+        workers = [start(roster, f"rank-{number}") for number in range(3)]
+        value([worker.ask("beat") for worker in workers])
+        workers[0].call("meet", 1000)
+        workers[1].call("meet", 1000, 0.2)  # slow, but it goes on
+        workers[2].call("meet", 7)
+        found = loss_of(pulse)
+        roster.end_all()
     assert (type(found), found.worker) == (RankLost, "rank-2")
     assert re.match(r"rank-2 hangs in meet: others have waited for it for \d+ s \(pid \d+, 0 claims\)", found.message)
 

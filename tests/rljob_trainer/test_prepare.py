@@ -70,7 +70,7 @@ ROW: dict[str, Any] = {
             b'{"prompt": 1, "data_source": 2}\n',
             "no column 'reward_model'; it has prompt, data_source: add it",
         ),
-        ("a.parquet", b"PAR1 and no more", "correct the path, or write the file anew"),
+        ("a.parquet", b"PAR1 and no more", "correct the path or the file, or who may read it"),
         ("~nobody/a.jsonl", None, "no file"),
         ("synthetic://reverse-txt", None, "unknown task 'reverse-txt', did you mean 'reverse-text'?"),
     ],

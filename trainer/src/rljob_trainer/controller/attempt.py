@@ -11,7 +11,7 @@ from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.lineage import root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
-from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.progress.state import newest_claim, read_object
 from rljob_trainer.volume import Volume, read_json, write_json
 
 log = structlog.get_logger()
@@ -44,8 +44,15 @@ def claim(volume: Volume, attempt: int) -> str:
 
 
 def check_not_superseded(volume: Volume, attempt: int) -> None:
-    """Raises FencedError naming the attempt that has the volume now, where it is a later one."""
-    newest = last_attempt(volume)
+    """Raises FencedError naming the attempt that has the volume now, where it is a later one.
+
+    Raises InfrastructureError where the volume does not say: a driver that was cut off from it may be superseded.
+    """
+    try:
+        newest = newest_claim(volume)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InfrastructureError(f"{volume.root} does not say which attempt has the run: {reason}") from error
     if newest > attempt:
         raise FencedError(f"attempt {newest} has taken over from attempt {attempt}: {_holder(volume, newest)} has it")
 

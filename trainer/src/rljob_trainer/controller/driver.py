@@ -47,7 +47,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
                 assembly.run(interrupt.wait_for_steps)
     except BaseException as raised:
         # Before the loop a signal raises wherever the driver is; inside Ray's own code it comes out as another error.
-        error = StoppedOnRequest(STOPPED_EARLY) if interrupt.ended_start else raised
+        error = StoppedOnRequest(STOPPED_EARLY) if interrupt.end_start() else raised
         log.exception("attempt_failed")
     finally:
         ray.shutdown()

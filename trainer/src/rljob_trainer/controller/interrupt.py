@@ -31,7 +31,7 @@ class Interrupt:
     """
 
     asked: threading.Event = field(default_factory=threading.Event)
-    steps_run: bool = False
+    starting: bool = True
 
     def listen(self) -> None:
         """From now on. Raises StoppedOnRequest where one came already."""
@@ -41,24 +41,28 @@ class Interrupt:
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """For code that puts handlers of its own in place: Ray's abort the process while it connects."""
+        """For code that puts handlers of its own in place: Ray's abort the process while it connects.
+
+        Who asks to stop meanwhile waits as long as that takes.
+        """
         hold_signals()
         try:
             yield
         finally:
             self.listen()
 
-    @property
-    def ended_start(self) -> bool:
-        return self.asked.is_set() and not self.steps_run
-
     def wait_for_steps(self) -> None:
         """From now on, a step runs and somebody looks whether `asked` is set."""
-        self.steps_run = True
+        self.starting = False
+
+    def end_start(self) -> bool:
+        """From now on, nothing is interrupted. Returns whether a signal has ended the start."""
+        ended, self.starting = self.asked.is_set() and self.starting, False
+        return ended
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self.asked.is_set():
             os._exit(128 + number)
         self.asked.set()
-        if not self.steps_run:
+        if self.starting:
             raise StoppedOnRequest(STOPPED_EARLY)

@@ -131,7 +131,7 @@ class ReinforcedSteps:
             self.spec.data.max_response_tokens, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
         )
         key = GroupKey(self.attempt, step, self.state.policy_digest, self.fingerprints.rollout)
-        with self.reporting.phase("rewards"):  # what is left of it when the last response is finished
+        with self.reporting.phase("rewards"):  # all but the generation and the start of engines
             self.reporting.now("rollout")
             done = self._generate(step, prompts, rollout.samples_per_prompt, sampling, key)
             self.reporting.add_time("rollout", done.generate_seconds)

@@ -45,7 +45,7 @@ class Reporting:
         start, before = time.monotonic(), sum(self._times.values())
         yield
         inside = sum(self._times.values()) - before
-        self.add_time(name, time.monotonic() - start - inside)
+        self.add_time(name, max(0.0, time.monotonic() - start - inside))  # engines have clocks of their own
 
     def now(self, name: str) -> None:
         """Show what the trainer does now, where its seconds are measured elsewhere."""

@@ -251,5 +251,5 @@ def _blaming(name: str, field: str) -> Iterator[None]:
         raise DataError(f"{name}: {error}; correct the file", field=field) from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "correct the path, or write the file anew"
+        remedy = "correct the path or the file, or who may read it"
         raise DataError(f"cannot read {name}: {reason}; {remedy}", field=field) from error

@@ -1,12 +1,11 @@
 """One `rljob run` at a time in a run's folder."""
 
-import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rljob_trainer.errors import FencedError
+from rljob_trainer.file_lock import lock
 from rljob_trainer.local.prepare import writable
 from rljob_trainer.volume import Volume
 
@@ -23,12 +22,12 @@ def only_run_in(volume: Volume) -> Iterator[None]:
         file = path.open("ab+", buffering=0)
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
         except BlockingIOError:
             raise FencedError(
                 f"process {path.read_text()} trains in {volume.root}: wait for it, or choose another --dir"
             ) from None
         with writable(volume):
             file.truncate(0)
-            file.write(f"{os.getpid()} on {socket.gethostname()}".encode())
+            file.write(str(os.getpid()).encode())
         yield

@@ -32,11 +32,9 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
 
 
 def _check_data(spec: ResolvedSpec, base_dir: Path) -> None:
-    for part in ("train", "validation"):
-        if spec.supervised_only:
-            peek(getattr(spec.data, part), base_dir, f"spec.data.{part}")
-        else:
-            prompt_rows(spec.data, part, base_dir, peek)
+    if not spec.supervised_only:
+        prompt_rows(spec.data, "train", base_dir, peek)
+        prompt_rows(spec.data, "validation", base_dir, peek)
     if supervised_steps(spec):
         supervised_rows(spec, base_dir, peek)
 

@@ -210,6 +210,8 @@ def with_room(volume: Volume) -> Iterator[None]:
     except OSError as error:
         if not is_full(error):
             raise
+        if error.filename and not Path(error.filename).is_relative_to(volume.root):
+            raise StorageFullError(f"no space left for {error.filename}: free space") from error
         raise StorageFullError(f"no space left in {volume.root}: free space, or choose another --dir") from error
 
 

@@ -5,13 +5,11 @@ the agent must answer at any moment of a run's life.
 """
 
 import re
-import socket
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from rljob_trainer.file_lock import is_locked
 from rljob_trainer.volume import Volume, read_json
 
 SILENT_AFTER = 30.0
@@ -32,23 +30,25 @@ def read_object(path: Path) -> dict[str, Any] | None:
 def last_attempt(volume: Volume) -> int:
     """Number of the newest attempt; 0 before the first."""
     try:
-        matches = [_CLAIM.fullmatch(path.name) for path in volume.attempts.iterdir()]
+        return newest_claim(volume)
     except OSError:
+        return 0
+
+
+def newest_claim(volume: Volume) -> int:
+    """As last_attempt, for whoever decides by it: raises OSError where the volume does not answer."""
+    try:
+        matches = [_CLAIM.fullmatch(path.name) for path in volume.attempts.iterdir()]
+    except FileNotFoundError:
         return 0
     return max((int(match[1]) for match in matches if match), default=0)
 
 
 def abandoned(volume: Volume) -> bool:
-    """Whether the `rljob run` that had the run last is gone, with all its processes.
-
-    False where that cannot be seen from here: it ran on another machine, or an operator started the drivers.
-    """
+    """Whether `rljob run` had the run and is gone, with all its processes. False where others start the drivers."""
     try:
-        pid, host = volume.run_lock.read_text().split(" on ")
-        return host == socket.gethostname() and psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-    except (OSError, ValueError):
+        return not is_locked(volume.run_lock)
+    except OSError:
         return False
 
 

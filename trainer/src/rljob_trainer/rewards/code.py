@@ -16,7 +16,8 @@ from rljob_trainer.paths import locate, no_file
 _PACKAGE = Path(__file__).parents[1]
 _LONGEST_LINE = 80
 _DYNAMIC = {
-    "*", "__dict__", "__getattr__", "eval", "exec", "globals", "locals", "modules", "setattr", "vars",
+    "*", "__dict__", "__getattr__", "__import__", "__name__", "eval", "exec", "f_globals", "globals", "import_module",
+    "locals", "modules", "setattr", "vars",
 }  # fmt: skip
 """Words of code that may bind names which do not stand in it."""
 
