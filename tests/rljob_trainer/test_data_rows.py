@@ -74,7 +74,11 @@ def broken(tmp_path, name, content):
     [
         ("none.parquet", None, "no file .*none.parquet; correct the path"),
         ("a.csv", b"a,b\n", "unknown extension '.csv'; use .parquet or .jsonl"),
-        ("a.parquet", b"not parquet", "cannot read .*a.parquet: .*Parquet.*; correct the path or the file, or who may read it"),
+        (
+            "a.parquet",
+            b"not parquet",
+            "cannot read .*a.parquet: .*Parquet.*; correct the path or the file, or who may read it",
+        ),
         ("a.parquet", b"", "cannot read .*a.parquet"),
         ("a.jsonl", b"", "has no rows; remove it from the list, or fill it"),
         ("a.jsonl", b"\n\n", "has no rows"),
