@@ -137,13 +137,15 @@ def run_case(place: Machine, folder: Path, case: Case) -> tuple[Path, Ended]:
 
 ROW = '{"data_source": "", "prompt": [{"role": "user", "content": "2 + 2"}], "reward_model": {"ground_truth": "4"}}'
 
+FAILS_WHEN_RUN = "raise RuntimeError('no such thing')\ndef compute_score(*_): return 1.0\n"
+
 LATE = {
     "data": Case(65, ["spec.data.train[0]", "data.jsonl", "line 2", "column 'reward_model' is None"],
                  {"data": {"train": ["data.jsonl"]}},
                  lambda folder: (folder / "data.jsonl").write_text(f'{ROW}\n{{"question": "2 + 2"}}\n')),
     "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "no such thing", "line 1", "correct the code"],
                    {"rewards": {"functions": [{"name": "mine", "path": "reward.py"}]}},
-                   lambda folder: (folder / "reward.py").write_text("raise RuntimeError('no such thing')\n")),
+                   lambda folder: (folder / "reward.py").write_text(FAILS_WHEN_RUN)),
 }  # fmt: skip
 
 
