@@ -6,7 +6,7 @@ from e2e.fuzz.mutations import mutants
 from e2e.fuzz.seeds import seeds
 from e2e.fuzz.verdicts import judge
 
-COUNT = 500
+COUNT = 250
 
 
 def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(client: ApiClient) -> None:

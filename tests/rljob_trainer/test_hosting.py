@@ -200,6 +200,7 @@ def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, P
     processes["rank-0"].wait(timeout=GONE_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_worker_leaves_when_no_attempt_claims_it():
     with driver(1, leave_after=3.0) as (roster, _):
         staying = start(roster, "engine-7")
@@ -291,6 +292,7 @@ def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine
     assert pulse.diagnose() is not None
 
 
+@pytest.mark.slow
 def test_one_that_answers_and_keeps_others_waiting_is_named(monkeypatch):
     monkeypatch.setattr(hosting_pulse, "STUCK", 0.6)
     with driver(1, PATIENT) as (roster, pulse):

@@ -67,6 +67,7 @@ def shown(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
+@pytest.mark.slow
 def test_mlflow_continues_its_run_and_says_how_the_last_attempt_ended(run: RunInfo) -> None:
     from mlflow.tracking import MlflowClient
 

@@ -41,6 +41,7 @@ def place() -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.slow
 def test_dynamic_sampling_and_dropped_groups_go_on_when_the_reward_host_dies(place: Machine, tmp_path: Path):
     rewards = {"functions": [{"name": "mine", "source": RAISES_NOW_AND_THEN}], "onError": "drop_group"}
     job = write_job(tmp_path, algorithm={"preset": "dapo"}, rewards=rewards, training=LONG)

@@ -60,6 +60,7 @@ def test_ctrl_c_ends_the_wait_before_a_restart(place: Machine, tmp_path: Path):
     assert not Volume(run).claim(3).exists()
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_frozen_is_ended_and_a_rule_may_give_up(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     recovery: dict[str, Any] = {"hangAfter": "1s", "rules": [{"onReasons": ["DriverHung"], "action": "give_up"}]}
