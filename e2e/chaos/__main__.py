@@ -92,8 +92,8 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
         " stopped GCS or raylet is missed after 10 s). Times start at the signal, also where steps go on until the"
         " process is missed. ETTR of a job: seconds of an undisturbed run over those of a disturbed one, from the first"
         " RL step to the end, with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes, by its"
-        " mean time to the next new step. Where faults follow one another without a new durable checkpoint, the policy soon"
-        " takes a stronger cure: the third driver in a row gets a new Ray, and a new rank with it."
+        " mean time to the next new step. Where faults follow one another without a new durable checkpoint, the policy"
+        " soon takes a stronger cure: the third driver in a row gets a new Ray, and a new rank with it."
     )
     picture = "![Seconds to the next optimizer step](recovery.png)"
     parts = ["# Recovery from faults on one machine", about, picture, "## Goals", goals(campaigns)]
