@@ -52,7 +52,7 @@ from rljob_trainer.data.stream import PromptStream, SupervisedStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import make_tokenizer
 from rljob_trainer.data.torchless import import_transformers
-from rljob_trainer.errors import StoppedOnRequest, WorkerLost
+from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster
 from rljob_trainer.journal import Journal, first_digest, rollout_fingerprint, update_fingerprint
@@ -135,7 +135,7 @@ class Assembly:
 
     def run(self, before_steps: Callable[[], None]) -> None:
         """Train. before_steps: called when everything is ready."""
-        importing = Thread(target=import_transformers, name="import")
+        importing = Thread(target=import_transformers, name="import", daemon=True)
         importing.start()  # while workers answer
         origin = self._origin()
         if origin.held is None:
@@ -144,7 +144,7 @@ class Assembly:
         with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
             weights = first_weights(self._spec, self._base_dir, self._folder)
-            importing.join()  # Python may give a half-made module to whoever imports what another thread still does
+            _join(importing)  # Python may give a half-made module to whoever imports what another thread still does
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             if rollers is not None:
@@ -294,6 +294,13 @@ class Assembly:
             resumed_step=origin.step,
         )
         return LoggerSet(self._spec.training.loggers, run)
+
+
+def _join(importing: Thread) -> None:
+    """Raises InfrastructureError where it takes too long."""
+    importing.join(START_SECONDS)
+    if importing.is_alive():
+        raise InfrastructureError(f"transformers was not imported within {START_SECONDS:.0f} s: does its disk answer?")
 
 
 @contextmanager
