@@ -54,7 +54,7 @@ def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _comparison(found),
         "## Advantages and losses",
         "On reverse-text, one seed. Losses are compared with four updates a step, because with one no ratio leaves 1.",
-        _table(("arm", "start", "end", "clipped tokens (share)"), _registry(found)) if _registry(found) else _NOT_RUN,
+        _registry(found),
         "## What a practitioner checks",
         f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
         _table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
@@ -108,12 +108,13 @@ def _comparison(found: Sequence[tuple[Arm, list[Result]]]) -> str:
     return f"{about}\n\n{_table(('reverse-text', 'start', 'end', 'mean over all validations'), rows)}"
 
 
-def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
-    return [
+def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:
+    rows = [
         [arm.name, f"{runs[0].start:.3f}", f"{runs[0].end:.3f}", f"{runs[0].closing[names.ACTOR_CLIP_FRACTION]:.4f}"]
         for arm, runs in found
         if arm.role in ("advantage", "loss")
     ]
+    return _table(("arm", "start", "end", "clipped tokens (share)"), rows) if rows else _NOT_RUN
 
 
 def _closing(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:

@@ -244,3 +244,10 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume):
     with pytest.raises(NoUsableCheckpoint, match=r"step-2-a1, from which the run went on, is gone .*resume: never"):
         checkpoints_of(volume, 3).find()
     assert checkpoints_of(volume, 3, resume="never").find() is None
+
+
+def test_a_volume_that_does_not_say_who_has_the_run_fences_too(tmp_path):
+    volume = Volume(tmp_path)
+    volume.attempts.write_text("no folder, so it cannot be listed")
+    with pytest.raises(InfrastructureError, match="does not say which attempt has the run"):
+        check_not_superseded(volume, 1)

@@ -1,6 +1,8 @@
 """A driver that is asked to stop before it has begun says so, whatever it is doing then."""
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -44,3 +46,20 @@ def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
             record = read_exit(volume, attempt)
             assert record is not None, ended.out
             assert (record.code, record.reason, ended.code) == (76, "StoppedOnRequest", 76)
+
+
+AFTER_THE_START = """
+import os, signal
+from rljob_trainer.controller.interrupt import Interrupt
+
+interrupt = Interrupt()
+interrupt.listen()
+print(interrupt.end_start())
+os.kill(os.getpid(), signal.SIGTERM)
+print(interrupt.asked.is_set(), "and nothing was raised")
+"""
+
+
+def test_a_signal_while_an_attempt_writes_its_record_raises_nothing():
+    ended = subprocess.run([sys.executable, "-c", AFTER_THE_START], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n") == ["False", "True and nothing was raised", ""]

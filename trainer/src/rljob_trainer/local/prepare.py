@@ -212,7 +212,12 @@ def with_room(volume: Volume) -> Iterator[None]:
             raise
         if error.filename and not Path(error.filename).is_relative_to(volume.root):
             raise StorageFullError(f"no space left for {error.filename}: free space") from error
-        raise StorageFullError(f"no space left in {volume.root}: free space, or choose another --dir") from error
+        raise StorageFullError(no_room(volume)) from error
+
+
+def no_room(volume: Volume) -> str:
+    """What to say of a run's folder on a full disk."""
+    return f"no space left in {volume.root}: free space, or choose another --dir"
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from rljob_trainer.errors import (
 from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
-from rljob_trainer.local.prepare import LocalRun, with_room, writable
+from rljob_trainer.local.prepare import LocalRun, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
@@ -274,7 +274,7 @@ def lost(code: int, volume: Volume) -> ExitRecord:
     """What is known of a driver that left no record."""
     known, reason = _KNOWN.get(code, (ExitCode.INFRASTRUCTURE, "DriverLost"))
     if known is ExitCode.STORAGE_FULL:
-        message = f"no space left in {volume.root}: free space, or choose another --dir"
+        message = no_room(volume)
     else:
         how = (last_line(volume.logs / "driver.log") if code > 0 else "") or _how(code)
         message = f"the driver left no record: {how}"
