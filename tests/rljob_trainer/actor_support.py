@@ -1,6 +1,7 @@
 """Small models with real files, random samples, and ranks in processes of their own, for tests of the actor."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
@@ -20,6 +21,7 @@ from rljob_trainer.actor.plan import RankPlan, plan_step
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.actor.settings import RankSettings
 from rljob_trainer.actor.worker import ActorWorker
+from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.types import Group, Prompt, Sample
 
@@ -109,7 +111,7 @@ def random_advantages(sequences: Sequence[TokenSequence], seed: int = 0) -> list
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 
 def parameters(worker: ActorWorker) -> dict[str, torch.Tensor]:
@@ -135,15 +137,17 @@ def largest_difference(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Te
     return max(float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max()) for name in theirs)
 
 
+Device = Literal["cpu", "cuda"]
+
 Task = Callable[..., Any]
 """What a rank does: task(worker, *arguments), the worker connected."""
 
 
-def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Literal["cpu", "cuda"] = "cpu") -> ActorWorker:
+def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Device = "cpu") -> ActorWorker:
     return ActorWorker(spec, RankSettings(rank, world, device, (tuple(range(world)),), 1, 60.0))
 
 
-def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Literal["cpu", "cuda"] = "cpu") -> Any:
+def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Device = "cpu") -> Any:
     """Run the task as the only rank, in this process."""
     worker = new_worker(spec, 0, 1, device)
     try:
@@ -155,9 +159,9 @@ def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Literal["cpu"
 
 
 class Ranks(AbstractContextManager["Ranks"]):
-    """Processes that take tasks together."""
+    """Processes that take tasks together; on GPUs each has one of its own."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, device: Device = "cpu") -> None:
         self.world = world
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])  # the imports, once for all ranks
@@ -165,7 +169,7 @@ class Ranks(AbstractContextManager["Ranks"]):
         self.processes = []
         for rank in range(world):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, world), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, rank, world, device), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -196,14 +200,16 @@ def _received(pipe: Connection) -> Any:
         return error
 
 
-def _serve(pipe: Connection, rank: int, world: int) -> None:
+def _serve(pipe: Connection, rank: int, world: int, device: Device) -> None:
     torch.set_num_threads(1)
+    if device == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus()[rank]
     while True:
         try:
             spec, task, arguments = pipe.recv()
         except EOFError:
             return
-        worker = new_worker(spec, rank, world)
+        worker = new_worker(spec, rank, world, device)
         if rank == 0:
             pipe.send(worker.open_store("127.0.0.1"))
         worker.connect(pipe.recv())

@@ -43,7 +43,7 @@ def train(worker, folder, directory):
             worker.begin_stage("rl")
             worker.restore(directory)
     log_probs = np.concatenate(worker.log_probs(SEQUENCES, 1.0))
-    return log_probs, {name: parameter.cpu() for name, parameter in parameters(worker).items()}
+    return log_probs, parameters(worker)
 
 
 @pytest.mark.parametrize("offload", [False, True])
