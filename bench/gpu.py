@@ -1,6 +1,6 @@
-"""The example job on one GPU: trainer and vLLM share it, weights cross over CUDA IPC, every sync is probed.
+"""The example job on GPUs: trainer and vLLM share each, weights cross over CUDA IPC, every sync is probed.
 
-    python -m bench.gpu [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
+    python -m bench.gpu [--gpus 1 2] [--steps 100] [--set PATH=VALUE ...] [--out docs/benchmarks]
 
 Trains examples/reverse-text/rljob.yaml and writes gpu.md and gpu.png.
 """
@@ -9,7 +9,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -22,57 +22,69 @@ from rljob_trainer.progress.history import Line, read_metrics
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "reverse-text" / "rljob.yaml"
-ON_A_GPU = ("rollout.engine=vllm", "cluster.gpusPerNode=1")
-
 WARM_UP = 3
 """RL steps left out of the times: kernels are compiled in them."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1], metavar="N", help="a run on each number of GPUs")
     parser.add_argument("--steps", type=int, default=100, help="RL steps")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
-    overrides = [*ON_A_GPU, f"training.steps={options.steps}", *options.overrides]
-    run = Path(tempfile.mkdtemp(prefix="rljob-gpu-")) / "reverse-text, one GPU"
-    command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(run)]
-    subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
+    shared = ("rollout.engine=vllm", f"training.steps={options.steps}", *options.overrides)
+    parent = Path(tempfile.mkdtemp(prefix="rljob-gpu-"))
+    runs: dict[int, Path] = {}
+    for gpus in options.gpus:
+        runs[gpus] = parent / f"{gpus} GPU{'s' * (gpus > 1)}"
+        overrides = (*shared, f"cluster.gpusPerNode={gpus}")
+        command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(runs[gpus])]
+        subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    save(draw(load_runs([run])), options.out / "gpu.png")
-    (options.out / "gpu.md").write_text(page(read_metrics(run), overrides))
+    save(draw(load_runs(list(runs.values()))), options.out / "gpu.png")
+    (options.out / "gpu.md").write_text(page({gpus: read_metrics(run) for gpus, run in runs.items()}, shared))
     print(f"wrote {options.out / 'gpu.md'}")
 
 
-def page(lines: Sequence[Line], overrides: Sequence[str]) -> str:
-    """The page as Markdown. lines: the run's metrics, every step."""
-    steps = [line for line in lines if line["stage"] == "rl" and names.TIME_STEP in line]
-    validations = [line for line in lines if names.VALIDATION_REWARD in line]
+def page(runs: Mapping[int, Sequence[Line]], overrides: Sequence[str]) -> str:
+    """The page as Markdown. runs: by their number of GPUs, the metrics of every step."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "vllm", "ray", "transformers"))
-    command = " ".join(f"--set '{each}'" for each in overrides)
+    command = " ".join(f"--set {each}" for each in (*overrides, "cluster.gpusPerNode=N"))
     return "\n".join(
         [
-            "# One GPU",
+            "# On GPUs",
             "",
             f"`rljob run {EXAMPLE.relative_to(ROOT)} {command}`",
             "",
-            f"{torch.cuda.get_device_name()}; {packages}. One run, written by `python -m bench.gpu`.",
-            "FSDP2 trainer and rollout engine share the GPU, weights cross over CUDA IPC, and after every sync the",
-            "engine's log-probabilities of fixed prompts are compared with the trainer's.",
+            f"{torch.cuda.get_device_name()}; {packages}. One run for each number of GPUs, written by",
+            f"`python -m bench.gpu --gpus {' '.join(map(str, runs))}`.",
+            "FSDP2 trainer and rollout engine share each GPU, gradients cross over NCCL and weights over CUDA IPC, and",
+            "after every sync the engines' log-probabilities of fixed prompts are compared with the trainer's.",
             "",
             "![curves](gpu.png)",
             "",
-            *_table("learning", ("step", "validation reward (greedy)"), _validations(validations)),
-            *_table(f"seconds of a step, {len(steps) - WARM_UP} steps after {WARM_UP} of warm-up",
-                    ("phase", "median", "largest"), _phases(steps[WARM_UP:])),
-            *_table("engine against trainer, log-probabilities in nats", ("", "mean", "largest"), _differences(steps)),
+            *(line for gpus, lines in runs.items() for line in _section(gpus, lines)),
         ]
-    )  # fmt: skip
+    )
+
+
+def _section(gpus: int, lines: Sequence[Line]) -> list[str]:
+    steps = [line for line in lines if line["stage"] == "rl" and names.TIME_STEP in line]
+    validations = [line for line in lines if names.VALIDATION_REWARD in line]
+    return [
+        f"## {gpus} GPU{'s' * (gpus > 1)}",
+        "",
+        *_table("learning", ("step", "validation reward (greedy)"), _validations(validations)),
+        *_table(f"seconds of a step, {len(steps) - WARM_UP} steps after {WARM_UP} of warm-up",
+                ("phase", "median", "largest"), _phases(steps[WARM_UP:])),
+        *_table("engine against trainer, log-probabilities in nats", ("", "mean", "largest"), _differences(steps)),
+    ]  # fmt: skip
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     body = [" | ".join(row) for row in rows]
-    return [f"## {title.capitalize()}", "", " | ".join(head), " | ".join("---" for _ in head), *body, ""]
+    return [f"### {title.capitalize()}", "", " | ".join(head), " | ".join("---" for _ in head), *body, ""]
 
 
 def _validations(lines: Sequence[Line]) -> list[list[str]]:
