@@ -228,6 +228,16 @@ def test_a_run_goes_back_to_an_older_checkpoint_of_its_own_and_loses_none(volume
     }  # fmt: skip
 
 
+def test_a_run_that_began_elsewhere_and_lost_its_own_checkpoints_does_not_go_back_there(volume, tmp_path):
+    elsewhere = str(begin_attempt(Volume(tmp_path / "other"), 1).save(1).path)
+    assert begin_attempt(volume, 1, resume=elsewhere).found.manifest.step == 1
+    assert begin_attempt(volume, 2, resume=elsewhere).found.manifest.step == 1
+    own = begin_attempt(volume, 3, resume=elsewhere).save(2)
+    (own.path / "trainer.json").write_text("{}")
+    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+        checkpoints_of(volume, 4, resume=elsewhere).find()
+
+
 def test_a_path_that_is_no_whole_checkpoint_is_refused(volume):
     with pytest.raises(DataError, match=r"^spec\.checkpoint\.resume: /nowhere/step-1-a1 is no finished checkpoint"):
         checkpoints_of(volume, 1, resume="/nowhere/step-1-a1").find()
@@ -237,11 +247,16 @@ def test_a_path_that_is_no_whole_checkpoint_is_refused(volume):
         checkpoints_of(volume, 2, resume=str(ref.path)).find()
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume):
+@pytest.mark.parametrize("known_by", ["the last commit", "the claim"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume, known_by):
     begin_attempt(volume, 1).save(2)
-    begin_attempt(volume, 2)
+    message = "all 1 checkpoints are damaged or gone"
+    if known_by == "the claim":
+        begin_attempt(volume, 2)
+        volume.newest_checkpoint.unlink()
+        message = "step-2-a1, from which the run went on, is gone"
     shutil.rmtree(volume.checkpoint(2, 1))
-    with pytest.raises(NoUsableCheckpoint, match=r"step-2-a1, from which the run went on, is gone .*resume: never"):
+    with pytest.raises(NoUsableCheckpoint, match=rf"{message} .*resume: never"):
         checkpoints_of(volume, 3).find()
     assert checkpoints_of(volume, 3, resume="never").find() is None
 

@@ -190,17 +190,35 @@ def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume,
     inflict, _ = DAMAGES[damage]
     inflict(begin_attempt(volume, 1).save(1))
     with pytest.raises(
-        NoUsableCheckpoint, match=r"all 1 checkpoints are damaged in .*restore one .*resume: never"
+        NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone in .*restore one .*resume: never"
     ) as no:
         checkpoints_of(volume, 2).find()
     assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
 
 
 def test_data_without_manifest_never_was_a_checkpoint(volume):
+    """A save that was cut off before its manifest."""
     first = begin_attempt(volume, 1)
     (first.save(1).path / MANIFEST).unlink()
+    volume.newest_checkpoint.unlink()
     assert [each.standing for each in survey(volume)] == ["unfinished"]
     assert checkpoints_of(volume, 2).find() is None
+
+
+def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_whoever_restores_it(volume):
+    first = begin_attempt(volume, 1, keepLast=1)
+    only = first.save(1)
+    manifest = (only.path / MANIFEST).read_bytes()
+    (only.path / MANIFEST).unlink()
+    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+        checkpoints_of(volume, 2).find()
+    (only.path / MANIFEST).write_bytes(manifest)
+    newest = begin_attempt(volume, 2, keepLast=9).save(2)
+    (newest.path / MANIFEST).unlink()
+    third = begin_attempt(volume, 3, keepLast=9)
+    assert third.found == only
+    third.save(2)
+    assert newest.path.is_dir()
 
 
 def test_checkpoints_that_lost_their_manifests_are_not_forgotten(volume):
@@ -214,5 +232,5 @@ def test_checkpoints_that_lost_their_manifests_are_not_forgotten(volume):
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
     assert said == [(str(each.path), "it has no manifest") for each in (lost, cut_off)]
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 2 checkpoints are damaged"):
+    with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):
         checkpoints_of(volume, 2).find()

@@ -11,6 +11,8 @@
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
     control/request.json              {checkpoint, stop}: what the agent was asked and the driver has not done yet
+    control/newest-checkpoint.json    {name}: of the last commit, so that its loss shows
+    control/exit.json                 how `rljob run` ended (ExitRecord); the last attempt's may be another
 
 An attempt writes only under its own number.
 """
@@ -55,6 +57,14 @@ class Volume:
     @property
     def request(self) -> Path:
         return self.control / "request.json"
+
+    @property
+    def newest_checkpoint(self) -> Path:
+        return self.control / "newest-checkpoint.json"
+
+    @property
+    def run_exit(self) -> Path:
+        return self.control / "exit.json"
 
     @property
     def logs(self) -> Path:

@@ -22,6 +22,7 @@ from rljob_api.v1alpha1.base import ApiModel
 from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folder, sync_folders
 from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Lineage, lineage, root_of
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume, write_json
 
 MANIFEST = "manifest.json"
@@ -80,7 +81,7 @@ with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a man
 class Found:
     """A folder of checkpoints/ that is named as a checkpoint. ref: None for one unfinished or damaged.
 
-    lost: it was once a checkpoint of this run: damaged, or without manifest though its attempt went on to a later one.
+    lost: it was once a checkpoint of this run: damaged, or without manifest though it was committed.
     """
 
     path: Path
@@ -98,8 +99,19 @@ def survey(volume: Volume) -> list[Found]:
     run = lineage(volume)
     named = [(path, CHECKPOINT_NAME.fullmatch(path.name)) for path in volume.checkpoints.iterdir()]
     numbered = sorted((int(name[1]), int(name[2]), path) for path, name in named if name)
-    last = {attempt: step for step, attempt, _ in numbered}
-    return [_judge(volume, run, path, step, attempt, step < last[attempt]) for step, attempt, path in numbered]
+    last, newest = {attempt: step for step, attempt, _ in numbered}, newest_commit(volume)
+    return [
+        _judge(volume, run, path, step, attempt, step < last[attempt] or path == newest)
+        for step, attempt, path in numbered
+    ]
+
+
+def newest_commit(volume: Volume) -> Path | None:
+    """Where the run's last checkpoint must be; None where nothing is known of one, or it belongs to an earlier run."""
+    name = CHECKPOINT_NAME.fullmatch(str((read_object(volume.newest_checkpoint) or {}).get("name")))
+    if name is None or not lineage(volume).holds(int(name[1]), int(name[2])):
+        return None
+    return volume.checkpoints / name[0]
 
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
@@ -124,13 +136,13 @@ def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
     return InfrastructureError(f"checkpoint {folder.name} cannot be read now: {error.strerror}; look after the volume")
 
 
-def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int, went_on: bool) -> Found:
-    """went_on: its attempt began a later one, so this one was finished."""
+def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int, committed: bool) -> Found:
+    """committed: that it was is known, from the volume or because its attempt began a later one."""
     ref, ours = read_checkpoint(path), run.holds(step, attempt)
     standing: Standing
     if ref is None:
         standing = "damaged" if (path / MANIFEST).exists() else "unfinished"
-        return Found(path, step, attempt, standing, lost=ours and (standing == "damaged" or went_on))
+        return Found(path, step, attempt, standing, lost=ours and (standing == "damaged" or committed))
     if ours:
         standing = "counts"
     else:

@@ -9,7 +9,7 @@ own attempt's number, what it commits is outside the lineage, and it looks who h
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,8 +29,10 @@ from rljob_trainer.checkpoint.manifest import (
     TRAINER,
     CheckpointRef,
     DamagedCheckpointError,
+    Found,
     Retention,
     commit,
+    newest_commit,
     read_checkpoint,
     survey,
     verify,
@@ -39,7 +41,7 @@ from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.attempt import check_not_superseded
 from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError, is_full
 from rljob_trainer.progress.history import read_metrics
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 
 log = structlog.get_logger()
 
@@ -175,6 +177,7 @@ class Checkpoints:
                     retention=self._retention,
                     written={f"{ACTOR}/{name}": entry for files in by_rank for name, entry in files.items()},
                 )  # fmt: skip
+                write_json(self._volume.newest_checkpoint, {"name": ref.path.name})
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
                 self.prune()
                 return ref
@@ -219,10 +222,7 @@ class Checkpoints:
         if resume != "auto" and Path(resume).resolve() != origin:
             return _named(Path(resume).resolve())
         found = survey(self._volume)
-        lost = [each for each in found if each.lost]
-        for each in found:
-            if each.ref is None:
-                log.warning("checkpoint_skipped", path=str(each.path), reason=_WITHOUT_MANIFEST[each.standing])
+        lost = self._lost(found)
         candidates = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
         for ref in reversed(candidates):
             try:
@@ -231,13 +231,26 @@ class Checkpoints:
             except DamagedCheckpointError as error:
                 log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
                 self._skipped.add(ref.path)
+        if candidates or lost:
+            raise self._none_usable(f"all {len(candidates) + len(lost)} checkpoints are damaged or gone")
         if origin is not None:
             return _named(origin)
-        if candidates or lost:
-            raise self._none_usable(f"all {len(candidates) + len(lost)} checkpoints are damaged")
         if run.newest is not None and run.newest.resumed_from:
             raise self._none_usable(f"{run.newest.resumed_from}, from which the run went on, is gone")
         return None
+
+    def _lost(self, found: Sequence[Found]) -> list[Path]:
+        """What was a checkpoint of this run and is none now. Logs it, and also what never was one."""
+        for each in found:
+            if each.ref is None:
+                log.warning("checkpoint_skipped", path=str(each.path), reason=_WITHOUT_MANIFEST[each.standing])
+        lost, newest = [each.path for each in found if each.lost], newest_commit(self._volume)
+        if newest is not None and not newest.exists():
+            log.warning("checkpoint_skipped", path=str(newest), reason="it is gone")
+            lost.append(newest)
+        if newest in lost:
+            self._skipped.add(newest)  # no removal was cut short there: the newest is never removed
+        return lost
 
     def _none_usable(self, why: str) -> NoUsableCheckpoint:
         return NoUsableCheckpoint(
