@@ -9,13 +9,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
 from e2e.chaos.report import Campaign, goals, table
 from e2e.chaos.report import draw as draw_picture
-from e2e.chaos.trial import Trial, disturbed, undisturbed, write_job
+from e2e.chaos.trial import RECOVERY_SECONDS, Trial, disturbed, undisturbed, write_job
 
 FAULTS_EACH = 12
 """Faults in one run; runs follow one another until there are enough."""
@@ -57,14 +58,16 @@ def run_campaign(
         directory = folder / f"trial-{len(trials) + 1}"
         drawn = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
         trials.append(disturbed(files[0], directory, drawn, dice, say, ranks=job.ranks))
-        wrong += _judge(job, calm, trials[-1])
+        wrong += judge(job, calm, trials[-1])
     verdict = f"{job.promise} in all {len(trials)} runs." if not wrong else f"{'; '.join(wrong)}."
     return Campaign(job.title, calm, trials, verdict), wrong
 
 
-def _judge(job: Job, calm: list[Trial], trial: Trial) -> list[str]:
+def judge(job: Job, calm: list[Trial], trial: Trial) -> list[str]:
     """What is wrong with a disturbed run."""
     name = f"{job.name}/{trial.directory.name}"
+    if late := [str(each.fault) for each in trial.struck if each.next_update == inf]:
+        return [f"{name} did not go on within {RECOVERY_SECONDS:.0f} s after {late[0]}"]
     if problems := _unfinished(job, trial):
         return problems
     steps = [line["step"] for line in trial.history]

@@ -69,8 +69,14 @@ def _goal(name: str, values: Sequence[float], goal: float, unit: str, digits: in
     if not values:
         return []
     met = sum(value < goal for value in values)
-    shown = (f"{value:.{digits}f} {unit}" for value in (*np.percentile(values, (50, 95)), max(values)))
+    shown = (f"{value:.{digits}f} {unit}" for value in (*percentiles(values), max(values)))
     return [f"| {name} | < {goal:g} {unit} | {len(values)} | {met} | {' | '.join(shown)} |"]
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """The 50th and the 95th, each one of the values: between one that is inf and another there is nothing."""
+    p50, p95 = np.percentile(values, (50, 95), method="inverted_cdf")
+    return float(p50), float(p95)
 
 
 def table(campaign: Campaign) -> str:
@@ -92,7 +98,7 @@ def _row(name: str, struck: Sequence[Struck]) -> str:
     update, step = ([getattr(each, field) for each in struck] for field in ("next_update", "next_step"))
     repeated = [each.repeated for each in struck]
     cells = [
-        name, str(len(struck)), *(f"{np.percentile(values, p):.1f}" for values in (update, step) for p in (50, 95)),
+        name, str(len(struck)), *(f"{value:.1f}" for values in (update, step) for value in percentiles(values)),
         f"{np.mean(repeated):.1f}", str(max(repeated)), str(sum(each.journaled for each in struck)),
         f"{FAULT_EVERY_SECONDS / (FAULT_EVERY_SECONDS + np.mean(step)):.3f}",
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from threading import Timer
@@ -46,7 +47,7 @@ class Struck:
 
     in_phase: whether its phase came before it struck. step: the last one before it.
     next_update: seconds from the signal to the end of the next optimizer step, a repeated one included.
-    next_step: to the end of the next new step.
+    next_step: to the end of the next new step. Both are inf where it does not come within RECOVERY_SECONDS.
     repeated: updates that were done again. journaled: groups from the journal.
     """
 
@@ -61,11 +62,13 @@ class Struck:
 
 @dataclass(slots=True)
 class Trial:
-    """seconds: from the first RL step to the end. code: of `rljob run`. left: processes and files left behind."""
+    """seconds: from the first RL step to the end, inf of a run that did not go on after a fault and was killed.
+    code: of `rljob run`. left: processes and files left behind.
+    """
 
     directory: Path
     code: int = -1
-    seconds: float = 0.0
+    seconds: float = inf
     struck: list[Struck] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -114,6 +117,8 @@ def disturbed(
                 trial.struck.append(struck)
                 cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
                 say(f"{len(trial.struck)}: {fault} -> {cost}, {struck.journaled} groups journaled")
+                if struck.next_update == inf:
+                    return trial
             trial.code = process.wait(END_SECONDS)
             trial.seconds = time.monotonic() - begun
             trial.left = traces.left()
@@ -182,7 +187,7 @@ class _Watch:
 
 
 def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Random) -> Struck | None:
-    """None where the run ended before."""
+    """None where the run ended before. Of a run that lives and does not go on in time, the times are inf."""
     time.sleep(dice.uniform(0.0, 1.0))
     in_phase = fault.phase == "any" or watch.until(lambda: watch.is_in(fault.phase), PHASE_SECONDS)
     target, at = inject(fault, run, dice) if run.is_running() else None, time.time()
@@ -196,7 +201,7 @@ def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Rando
     known, last = len(before), max(line["step"] for line in before)
     under_way = last + 1 if updating else last  # that step's update is not one that comes after the fault
     if not watch.until(lambda: watch.lines()[-1]["step"] > under_way, RECOVERY_SECONDS):
-        return None
+        return Struck(fault, in_phase, last, inf, inf, 0, 0) if run.is_running() else None
     after = watch.lines()[known:]
     new = next(line for line in after if line["step"] > under_way)
     upto = after[: after.index(new) + 1]
