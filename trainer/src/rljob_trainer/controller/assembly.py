@@ -253,8 +253,9 @@ class Assembly:
         shared = self._device == "cuda"
         synced = SyncedEngines(engines, sync, mender, state, reporting, shares_memory=shared)
         journal = Journal.read(self._volume, self._attempt, after_step=origin.durable_step)
-        if journal.torn or journal.damaged:
-            log.warning("journal_damaged", torn=journal.torn, damaged=journal.damaged)
+        if journal.incomplete:
+            files = ", ".join(str(path.relative_to(self._volume.root)) for path in journal.incomplete)
+            log.warning("journal_damaged", torn=journal.torn, damaged=journal.damaged, files=files)
         seconds = rollout_seconds(self._spec)
         rollouts = Rollouts(engines, scorer, journal, mender, self._pulse, synced.ready, seconds)
         return ReinforcedSteps(

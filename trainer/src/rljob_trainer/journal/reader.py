@@ -96,6 +96,11 @@ class Journal:
         """Records whose checksum is wrong; they are left out."""
         return sum(read.damaged for read in self._files.values())
 
+    @property
+    def incomplete(self) -> list[Path]:
+        """The files of which something is torn or damaged; what they lack is generated anew."""
+        return sorted(path for path, read in self._files.items() if read.rest or read.damaged)
+
     def __len__(self) -> int:
         """Groups that can be found."""
         return len(self._places)
