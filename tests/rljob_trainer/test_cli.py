@@ -202,6 +202,25 @@ def test_the_status_of_an_ended_run(tmp_path: Path, code: int, state: str) -> No
     assert lines(look_at(tmp_path))[-2:] == [f"exit        {code} Reason: what happened", "field       spec.data"]
 
 
+def test_the_status_between_two_attempts(tmp_path: Path) -> None:
+    volume = begin(tmp_path)
+    write_json(volume.exit_record(1), {"code": 75, "reason": "RankLost", "message": "rank 0 is gone"})
+    with only_run_in(volume):
+        found = look_at(tmp_path)
+    assert found.state == "running"
+    assert lines(found)[1] == "state       running, attempt 1 has ended (RankLost) and another is to come"
+
+
+@pytest.mark.parametrize(("code", "state"), [(75, "failed"), (76, "stopped"), (130, "stopped"), (143, "stopped")])
+def test_the_status_of_a_run_says_how_the_run_ended_not_its_last_attempt(tmp_path: Path, code: int, state: str) -> None:
+    volume = begin(tmp_path)
+    write_json(volume.exit_record(1), {"code": 75, "reason": "RankLost", "message": "rank 0 is gone"})
+    write_json(volume.run_exit, {"code": code, "reason": "RestartsExhausted", "message": "no more"})
+    found = look_at(tmp_path)
+    assert found.state == state
+    assert lines(found)[-1] == f"exit        {code} RestartsExhausted: no more"
+
+
 def test_the_status_with_damaged_files(tmp_path: Path) -> None:
     volume = begin(tmp_path)
     for path in (volume.job, volume.progress, volume.exit_record(1)):

@@ -10,6 +10,7 @@ import pytest
 
 from rljob_trainer.controller.attempt import claim, record_exit
 from rljob_trainer.errors import StoppedOnRequest
+from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.volume import Volume, write_json
 
 
@@ -39,6 +40,31 @@ def test_it_asks_the_driver_and_waits_for_its_end(tmp_path):
     assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped\n")
     asked = json.loads(volume.request.read_text())
     assert (asked["checkpoint"], asked["stop"]) == (True, True)
+
+
+def test_it_asks_whoever_has_the_run_and_waits_for_its_end_though_the_driver_is_dead(tmp_path):
+    """Between two attempts there is no driver, or one that is frozen: `rljob run` hears the request instead."""
+    volume = Volume(tmp_path)
+    running(volume)
+    record_exit(volume, 1, RuntimeError("it failed"))
+    held = threading.Event()
+
+    def supervisor() -> None:
+        with only_run_in(volume):
+            held.set()
+            while not volume.request.exists():
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=supervisor)
+    thread.start()
+    held.wait()
+    done = rljob_stop(volume, "--wait", "60s")
+    thread.join()
+    assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped\n")
+    volume.request.unlink()
+    done = rljob_stop(volume)
+    assert (done.returncode, done.stdout) == (0, f"no driver runs in {tmp_path}\n"), "nobody has it any more"
+    assert not volume.request.exists()
 
 
 def test_it_does_not_wait_unless_it_is_told_to(tmp_path):

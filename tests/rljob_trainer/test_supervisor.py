@@ -1,5 +1,6 @@
 """What `rljob run` does when a driver fails before it trains: no step is needed, so these runs are brief."""
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -8,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from rljob_trainer.volume import Volume
+from rljob_trainer.progress.overview import look_at
+from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.run_support import (
     GONE_SECONDS,
+    RLJOB,
     Machine,
     exit_record,
     finish,
     interrupt,
     machine,
+    wait_for_step,
     wait_until,
     worker,
     write_job,
@@ -50,17 +54,41 @@ def test_without_a_budget_it_gives_up_at_once_and_says_why(place: Machine, tmp_p
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_wait_before_a_restart(place: Machine, tmp_path: Path):
+@pytest.mark.parametrize("way", ["Ctrl-C", "rljob stop"])
+def test_the_wait_before_a_restart_can_be_ended(place: Machine, tmp_path: Path, way: str):
     run, backoff = tmp_path / "run", {"initial": "300s", "max": "300s"}
     process = place.start_run(write_job(tmp_path, recovery={"backoff": backoff}), "--dir", run)
     kill_driver(place, run, 1)
     kill_driver(place, run, 2)  # the first restart comes at once
     time.sleep(1.0)  # it waits
-    interrupt(process)
+    if way == "Ctrl-C":
+        interrupt(process)
+    else:
+        stop_in_time(run)
     ended = finish(process)
     assert ended.code == 76
     assert "restarting the driver in 300 s, restart 2 of 5 without a checkpoint" in ended.out
     assert not Volume(run).claim(3).exists()
+    assert look_at(run).state == "stopped"
+
+
+def stop_in_time(run: Path) -> None:
+    subprocess.run([*RLJOB, "stop", str(run), "--wait", f"{GONE_SECONDS:.0f}s"], check=True)
+
+
+@pytest.mark.slow
+def test_a_request_to_stop_outlives_the_driver_that_could_not_hear_it(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training={"steps": 5000}), "--dir", run)
+    wait_for_step(run, 2, process)
+    driver = worker(place, DRIVER)
+    driver.suspend()
+    write_json(Volume(run).request, {"id": "one", "checkpoint": True, "stop": True})
+    time.sleep(1.0)  # the supervisor hears it
+    driver.kill()
+    ended = finish(process)
+    assert ended.code == 76
+    assert not Volume(run).claim(2).exists(), "no attempt after a request to stop"
 
 
 WAITS_FOR_EVER = """

@@ -17,21 +17,26 @@ def stop(
     """Ask a run's driver to save a checkpoint after its step and to end; the same job goes on from there later."""
     from rljob_api.durations import parse_duration
     from rljob_trainer.errors import DataError, InfrastructureError
-    from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, silence
+    from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, silence, supervised
     from rljob_trainer.volume import Volume, write_json
 
     volume = Volume(directory)
     attempt, seconds = last_attempt(volume), parse_duration(wait)
+
+    def has_ended() -> bool:
+        return volume.exit_record(attempt).exists()
+
     if not attempt and not volume.job.exists():
         raise DataError(f"{directory} holds no run; give a run's folder, such as runs/NAME")
-    quiet = silence(volume)
-    if volume.exit_record(attempt).exists() or quiet is None or quiet > SILENT_AFTER:
+    held, quiet = supervised(volume), silence(volume)
+    lives = held if held is not None else quiet is not None and quiet < SILENT_AFTER and not has_ended()
+    if not lives:
         typer.echo(f"no driver runs in {directory}")
         return
     write_json(volume.request, {"id": uuid.uuid4().hex, "checkpoint": True, "stop": True})
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if volume.exit_record(attempt).exists():
+        if not supervised(volume) if held else has_ended():
             typer.echo(f"attempt {attempt} has stopped")
             return
         time.sleep(POLL_SECONDS)

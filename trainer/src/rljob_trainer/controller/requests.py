@@ -6,7 +6,7 @@ A signal asks (Ctrl-C, SIGTERM), or the agent does, which writes control/request
 import threading
 from dataclasses import dataclass
 
-from rljob_trainer.progress.state import read_object
+from rljob_trainer.progress.state import read_object, supervised
 from rljob_trainer.volume import Volume
 
 
@@ -19,12 +19,15 @@ class Request:
 
 
 class Requests:
-    """The requests to one attempt. Whatever was asked before it began was asked of another one."""
+    """The requests to one attempt. Whatever was asked before it began was asked of another one, unless an `rljob run`
+    goes from one to the next: that one removes what is older than itself.
+    """
 
     def __init__(self, volume: Volume, interrupted: threading.Event) -> None:
         self._path, self._interrupted = volume.request, interrupted
         self._done: object = None
-        self._path.unlink(missing_ok=True)
+        if not supervised(volume):
+            self._path.unlink(missing_ok=True)
 
     def pending(self) -> Request | None:
         """What is asked and not yet done. It costs one look for a file."""

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -42,9 +42,9 @@ from rljob_trainer.local.prepare import LocalRun, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
-from rljob_trainer.progress.state import last_attempt
+from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 
 POLL_SECONDS = 0.2
 
@@ -70,6 +70,8 @@ def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> 
                 record = Supervisor(run, uid, view, stop, agent_port).run()
         except RLJobError as error:
             record = exit_record(error)
+        with suppress(OSError):  # what is wrong with the volume is in the record, which the view shows
+            write_json(run.volume.run_exit, record.model_dump(mode="json", by_alias=True))
         view.finish(record)
     return record.code
 
@@ -81,6 +83,13 @@ class Stop:
     times: int = 0
     signal: int = 0
     driver: Child | None = None
+
+    def ask(self, number: int) -> None:
+        self.times, self.signal = self.times + 1, number
+        if self.times > 1:
+            kill_children()
+        elif self.driver is not None:
+            self.driver.terminate()
 
     def record(self) -> ExitRecord:
         """Of a driver that was ended here because of it."""
@@ -98,11 +107,7 @@ def interrupts() -> Iterator[Stop]:
     stop = Stop()
 
     def forward(number: int, _: FrameType | None) -> None:
-        stop.times, stop.signal = stop.times + 1, number
-        if stop.times > 1:
-            kill_children()
-        elif stop.driver is not None:
-            stop.driver.terminate()
+        stop.ask(number)
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -126,6 +131,8 @@ class Supervisor:
         self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
         with writable(self._volume):
             self._volume.logs.mkdir(parents=True, exist_ok=True)
+            for older in (self._volume.request, self._volume.run_exit):
+                older.unlink(missing_ok=True)
 
     def run(self) -> ExitRecord:
         with self._servers, running_agent(self._volume, self._agent_port, self._environment) as agent:
@@ -193,6 +200,7 @@ class Supervisor:
         goes_on = self._news_of_takeover(attempt)
         silence = Silence(self._volume, parse_duration(self._run.spec.recovery.hang_after))
         while driver.poll() is None and self._stop.times < 2:  # a second request has killed all
+            self._hear_request()
             if self._stop.times and not told:
                 self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
                 told = True
@@ -211,6 +219,11 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return None
 
+    def _hear_request(self) -> None:
+        """What `rljob stop` asks holds for the run, also where its driver cannot hear it any more."""
+        if not self._stop.times and (read_object(self._volume.request) or {}).get("stop"):
+            self._stop.ask(signal.SIGTERM)
+
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
         """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
         while True:
@@ -219,7 +232,8 @@ class Supervisor:
                 return
             if claim is not None and claim.resumed_step is not None:
                 source = "from" if claim.resumed_step == claim.checkpoint_step else "with living workers, after"
-                yield f"attempt {attempt} goes on {source} step {claim.resumed_step}"
+                goes_on = f"goes on {source} step {claim.resumed_step}"
+                yield f"attempt {attempt} {goes_on if claim.resumed_step else 'begins at the first step'}"
                 return
             yield None
 
@@ -235,6 +249,7 @@ class Supervisor:
         """Whether somebody asked to stop meanwhile."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._stop.times:
+            self._hear_request()
             self._view.poll()
             time.sleep(POLL_SECONDS)
         return self._stop.times > 0

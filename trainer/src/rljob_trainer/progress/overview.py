@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from typing import Any, Literal, TypeVar
 
 from rljob_api.contract import ExitCode, ExitRecord
@@ -11,7 +12,7 @@ from rljob_api.v1alpha1 import Progress
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
 from rljob_trainer.errors import DataError
 from rljob_trainer.progress.reporter import HEARTBEAT
-from rljob_trainer.progress.state import SILENT_AFTER, abandoned, last_attempt, read_object, silence
+from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
 from rljob_trainer.progress.views.format import duration
 from rljob_trainer.volume import Volume
 
@@ -20,12 +21,17 @@ State = Literal["empty", "running", "lost", "done", "stopped", "failed"]
 
 M = TypeVar("M", ExitRecord, Progress)
 
-_BY_CODE: Mapping[int, State] = {ExitCode.DONE: "done", ExitCode.STOPPED: "stopped"}
+_BY_CODE: Mapping[int, State] = {
+    ExitCode.DONE: "done", ExitCode.STOPPED: "stopped", 128 + SIGINT: "stopped", 128 + SIGTERM: "stopped"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """silence: seconds since the driver's last sign of life, None if it never gave one."""
+    """exit: of the run, or else of its last attempt.
+
+    silence: seconds since the driver's last sign of life, None if it never gave one.
+    """
 
     name: str
     directory: Path
@@ -56,13 +62,14 @@ def look_at(directory: Path) -> RunOverview:
         raise DataError(f"{directory} is no directory; give a run's, such as runs/NAME")
     volume = Volume(directory)
     attempt = last_attempt(volume)
-    ended = _model(ExitRecord, volume.exit_record(attempt))
-    quiet = silence(volume)
+    run_ended = _model(ExitRecord, volume.run_exit)
+    ended = run_ended or _model(ExitRecord, volume.exit_record(attempt))
+    quiet, held = silence(volume), supervised(volume)
     saved = list_checkpoints(volume)
     return RunOverview(
         name=(read_object(volume.job) or {}).get("name") or directory.resolve().name,
         directory=directory,
-        state=_state(attempt, ended, None if abandoned(volume) else quiet),
+        state="running" if held and run_ended is None else _state(attempt, ended, None if held is False else quiet),
         attempt=attempt,
         progress=_model(Progress, volume.progress),
         checkpoint=saved[-1] if saved else None,
@@ -104,10 +111,14 @@ def _state_text(run: RunOverview) -> str:
     silent = run.silence is not None and run.silence > 2 * HEARTBEAT
     texts: Mapping[State, str] = {
         "empty": "nothing has run here yet",
-        "running": f"running, attempt {run.attempt}" + (f"; {heard}" if silent else ""),
+        "running": f"running, attempt {run.attempt}" + _between(run.exit) + (f"; {heard}" if silent else ""),
         "lost": f"attempt {run.attempt} is gone without a record; {heard}",
     }
     return texts.get(run.state, f"{run.state}, attempt {run.attempt}")
+
+
+def _between(ended: ExitRecord | None) -> str:
+    return f" has ended ({ended.reason}) and another is to come" if ended else ""
 
 
 def _step_text(state: State, progress: Progress) -> str:

@@ -44,12 +44,12 @@ def newest_claim(volume: Volume) -> int:
     return max((int(match[1]) for match in matches if match), default=0)
 
 
-def abandoned(volume: Volume) -> bool:
-    """Whether `rljob run` had the run and is gone, with all its processes. False where others start the drivers."""
+def supervised(volume: Volume) -> bool | None:
+    """Whether an `rljob run` has the run: False where one had it and is gone, None where others start the drivers."""
     try:
-        return not is_locked(volume.run_lock)
+        return is_locked(volume.run_lock)
     except OSError:
-        return False
+        return None
 
 
 def heartbeat(volume: Volume) -> int | None:
