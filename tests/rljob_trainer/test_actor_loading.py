@@ -8,8 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, GPT2Config, T5Config
 
+from rljob_api.v1alpha1.model import Tokenizer
 from rljob_trainer.actor.folder import FIELD, local_folder, locate_model
 from rljob_trainer.actor.loading import empty_model, full_weights
+from rljob_trainer.controller.model_folder import prepare_model_folder
+from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError, RLJobError
 from tests.rljob_trainer.actor_support import CONFIGS, alone, make_spec, parameters, random_sequences, write_model
 
@@ -28,6 +31,7 @@ def scratch_spec(**changes):
 
 def test_a_relative_folder_starts_at_the_job_file(tmp_path):
     write_model(tmp_path / "models" / "tiny")
+    (tmp_path / "models" / "tiny" / "tokenizer.json").touch()
     assert locate_model(model_spec("models/tiny"), tmp_path) == tmp_path / "models" / "tiny"
 
 
@@ -60,9 +64,21 @@ def test_a_folder_without_configuration_or_weights_is_refused(tmp_path):
     CONFIGS["qwen2"].save_pretrained(tmp_path)
     with pytest.raises(DataError, match="no weights"):
         locate_model(model_spec("."), tmp_path)
+    write_model(tmp_path)
+    with pytest.raises(DataError, match=r"no tokenizer \(tokenizer\.json\): save the model's own beside it"):
+        locate_model(model_spec("."), tmp_path)
 
 
 # ---------------------------------------------------------------------- the model
+
+
+def test_a_model_that_transformers_does_not_know_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "newer"}')
+    tokenizer = build_tokenizer(Tokenizer(kind="byte"), [])
+    refusal = r"^spec\.model\.path: transformers cannot load it: .*`newer`"
+    with pytest.raises(DataError, match=refusal) as no:
+        prepare_model_folder(make_spec(model={"path": str(tmp_path)}), tmp_path, tmp_path / "model", tokenizer)
+    assert "\n" not in str(no.value)
 
 
 def test_models_that_cannot_be_trained_are_refused(tmp_path):
@@ -141,7 +157,19 @@ def test_weights_that_are_not_all_there_are_refused(tmp_path):
     stored = load_file(tmp_path / "model.safetensors")
     del stored["model.layers.1.mlp.up_proj.weight"], stored["lm_head.weight"]
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match=r"^spec\.model\.path: its weights lack lm_head\.weight and 1 more"):
+    with pytest.raises(
+        DataError, match=r"^spec\.model\.path: its weights lack lm_head\.weight and 1 more: give a whole"
+    ):
+        full_weights(tmp_path, model_spec(tmp_path), 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value):
+    write_model(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    stored["lm_head.weight"][0, 0] = value
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"^spec\.model\.path: its lm_head\.weight holds values that are NaN or infin"):
         full_weights(tmp_path, model_spec(tmp_path), 0)
 
 
@@ -167,7 +195,8 @@ def test_weights_of_another_shape_are_refused(tmp_path):
     write_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
-    with pytest.raises(DataError, match=r"^spec\.model\.path: its weights cannot be loaded"):
+    shapes = rf"has shape \[\d+, {config['intermediate_size']}\], and config\.json makes it \[\d+, 64\]: give a model"
+    with pytest.raises(DataError, match=rf"^spec\.model\.path: its model\.layers\.0\.mlp\.\w+\.weight {shapes}"):
         full_weights(tmp_path, model_spec(tmp_path), 0)
 
 

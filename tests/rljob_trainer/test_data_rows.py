@@ -150,6 +150,8 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path, name):
         ({"prompt": None}, "column 'prompt' is None"),
         ({"prompt": [{"role": "user"}]}, "each message is {role, content}, both text"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "both text"),
+        ({"prompt": [{"role": "user", "content": "\ud800"}]}, "both text in UTF-8"),
+        ({"reward_model": "4"}, "column 'reward_model' is '4'; it must be {style, ground_truth}"),
         ({"reward_model": None}, "column 'reward_model' is None; it must be {style, ground_truth}"),
         ({"reward_model": {"style": "rule"}}, "it must be {style, ground_truth}"),
         ({"data_source": 3}, "column 'data_source' is 3; it must be text"),
@@ -183,6 +185,7 @@ def test_the_last_assistant_message_is_the_target():
     ("value", "message"),
     [
         (row(response=3), "column 'response' is 3; it must be text"),
+        (row(response="\udfff"), "it must be text in UTF-8"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no assistant message"),
         ({"messages": [{"role": "assistant", "content": "hi"}]}, "no assistant message after a first one"),
         (row(), "column 'messages' is None"),

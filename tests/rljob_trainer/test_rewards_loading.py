@@ -53,8 +53,18 @@ def test_wrong_code_is_refused_at_the_start(tmp_path, source, field, message):
 
 
 def test_code_that_kills_its_process_while_loading_is_refused(tmp_path):
-    with pytest.raises(RewardError, match="loading the functions ended its process with exit code 5"):
-        load(rewards({"name": "own", "source": "import os; os._exit(5)"}), tmp_path)
+    functions = [{"name": "sound", "builtin": "exact_match"}, {"name": "own", "source": "import os; os._exit(5)"}]
+    with pytest.raises(
+        RewardError, match=r"loading 'own' ended its process with exit code 5; .* correct the code"
+    ) as no:
+        load(rewards(*functions), tmp_path)
+    assert no.value.field == "spec.rewards.functions[1]"
+
+
+def test_what_code_raises_is_cut_to_a_line(tmp_path):
+    with pytest.raises(RewardError, match=r"ValueError: boo x+\.\.\.") as no:
+        load(rewards({"name": "own", "source": "raise ValueError('boo\\n' + 5000 * 'x')"}), tmp_path)
+    assert len(str(no.value)) < 500
 
 
 def test_code_that_hangs_while_loading_is_refused(tmp_path, monkeypatch):

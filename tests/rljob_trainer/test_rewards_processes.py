@@ -117,7 +117,7 @@ def test_a_process_killed_while_it_loads_is_started_again(tmp_path, pool_of):
     """
     pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
     assert scored(pool, prompt(), responses("x")).rewards.tolist() == [1]
-    with pytest.raises(RewardError, match=r"loading the functions crashed its process: SIGKILL \(out of memory\?\)"):
+    with pytest.raises(RewardError, match=r"loading 'own' crashed its process: SIGKILL \(out of memory\?\)"):
         load(rewards({"name": "own", "source": "import os; os.kill(os.getpid(), 9)"}), tmp_path)
 
 

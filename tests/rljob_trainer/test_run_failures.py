@@ -46,6 +46,13 @@ def test_what_the_file_shows_is_refused_at_once(place: Machine, tmp_path: Path, 
     assert not run.exists()
 
 
+def test_a_folder_without_a_name_is_refused(place: Machine, tmp_path: Path):
+    """As of a shell's variable that is not set: the current folder is not meant."""
+    ended = place.rljob("run", write_job(tmp_path), "--dir", "")
+    assert ended.code == 2
+    assert "Invalid value for '--dir': is empty; give a folder, or leave --dir out" in ended.out
+
+
 def test_a_folder_of_another_job_is_refused(place: Machine, tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/job.json").write_text('{"jobUid": "u", "name": "other", "layoutVersion": 1}')

@@ -1,5 +1,6 @@
 """Tokenizers built from data, and those that come with a model."""
 
+import json
 import random
 
 import pytest
@@ -104,6 +105,23 @@ def test_a_model_from_scratch_gets_its_tokenizer_from_all_training_data(tmp_path
     assert {"A", "B", "a", "z"} <= set("".join(training_texts(job, tmp_path)))
     tokenizer = make_tokenizer(job, tmp_path)
     assert len(tokenizer) == 6 + 26 + 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"prompt": "text"}, {"prompt": 3}, {"prompt": [3]}, {"messages": 3.5}, {"reward_model": "4"},
+        {"response": ["a"]}, {"reward_model": ["4"]}, {"response": "\udfff"},
+        {"prompt": [{"role": "user", "content": "\ud800"}]},
+    ],
+)  # fmt: skip
+def test_rows_that_are_wrong_are_left_to_who_reads_them(tmp_path, odd):
+    """Who builds the tokenizer comes first, and cannot say which row is wrong."""
+    sound = {"prompt": [{"role": "user", "content": "A"}], "response": "B"}
+    rows = [sound, sound | odd]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    job = spec(data={"train": ["rows.jsonl"]})
+    assert len(make_tokenizer(job, tmp_path)) == 6 + 2
 
 
 def test_the_spec_may_replace_the_chat_template(tmp_path):

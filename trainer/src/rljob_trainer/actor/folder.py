@@ -20,6 +20,8 @@ FIELD = "spec.model.path"
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 """A model of the hub: org/name, or of its oldest the name alone, such as gpt2."""
 
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+
 _OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*", "metal/*")
 """What hub folders hold besides the weights that transformers loads."""
 
@@ -75,6 +77,8 @@ def _checked(folder: Path, path: str) -> Path:
         raise DataError(f"{path} has no config.json: give a folder that transformers can load", field=FIELD)
     if not any(match for pattern in WEIGHT_FILES for match in folder.glob(pattern)):
         raise DataError(f"{path} has no weights (*.safetensors): give a whole model", field=FIELD)
+    if not any(match for pattern in TOKENIZER_FILES for match in folder.glob(pattern)):
+        raise DataError(f"{path} has no tokenizer (tokenizer.json): save the model's own beside it", field=FIELD)
     return folder
 
 

@@ -61,7 +61,7 @@ def _drop_dropout(config: PreTrainedConfig) -> None:
 def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
     """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch.
 
-    Raises DataError where the folder's weights are damaged or not all there.
+    Raises DataError where the folder's weights are damaged, not all there, not the configuration's or not finite.
     """
     if model.from_scratch is not None:
         config = AutoConfig.from_pretrained(folder)
@@ -70,10 +70,25 @@ def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, tor
             return dict(AutoModelForCausalLM.from_config(config, dtype=torch.float32).state_dict())
     try:
         loaded, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=model.trust_remote_code, output_loading_info=True
-        )
+            folder, dtype=torch.float32, trust_remote_code=model.trust_remote_code, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise DataError(f"its weights cannot be loaded: {first_line(error)}", field=FIELD) from error
-    if missing := sorted(report["missing_keys"]):  # transformers would draw them at random
-        raise DataError(f"its weights lack {missing[0]} and {len(missing) - 1} more: give a whole model", field=FIELD)
-    return dict(loaded.state_dict())
+        raise DataError(
+            f"its weights cannot be loaded: {first_line(error)}: give a whole model", field=FIELD
+        ) from error
+    # transformers would draw these at random
+    if wrong := sorted(report["mismatched_keys"]):
+        name, found, meant = wrong[0]
+        raise DataError(
+            f"its {name} has shape {list(found)}, and config.json makes it {list(meant)}: give a model whose weights "
+            "and config.json belong together",
+            field=FIELD,
+        )
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        raise DataError(f"its weights lack {missing[0]}{more}: give a whole model", field=FIELD)
+    weights = dict(loaded.state_dict())
+    if broken := [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]:
+        raise DataError(f"its {broken[0]} holds values that are NaN or infinite: give a whole model", field=FIELD)
+    return weights

@@ -7,10 +7,18 @@ from typing import Annotated
 import typer
 
 
+def _folder(path: str) -> Path:
+    """Of a variable that is not set nobody means the current folder."""
+    if not path:
+        raise typer.BadParameter("is empty; give a folder, or leave --dir out")
+    return Path(path)
+
+
 def run(
     file: Annotated[Path, typer.Argument(help="The RLJob, as for kubectl apply.")],
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="The run's folder; the default is runs/NAME.", show_default=False)
+        Path | None,
+        typer.Option("--dir", parser=_folder, help="The run's folder; the default is runs/NAME.", show_default=False),
     ] = None,
     ranks: Annotated[
         int | None,

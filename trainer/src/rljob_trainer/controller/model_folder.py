@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.folder import locate_model, scratch_config
+from rljob_trainer.actor.folder import FIELD, first_line, locate_model, scratch_config
 from rljob_trainer.errors import DataError
 from rljob_trainer.weight_sync.probe import PROBE_SIZES
 
@@ -30,7 +30,7 @@ def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:
 def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:
     """Fill `folder`, from `source` where the model has one. Returns the size of the vocabulary to sample from.
 
-    Raises DataError where the model is too short for the job's sequences.
+    Raises DataError where transformers does not know the model, or it is too short for the job's sequences.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
@@ -44,7 +44,10 @@ def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokeniz
         shutil.copy2(path, folder)
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
+    except (ValueError, OSError, KeyError, ImportError) as error:
+        raise DataError(f"transformers cannot load it: {first_line(error)}", field=FIELD) from error
     config.save_pretrained(folder)
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from rljob_trainer.data.rows import BadRow
+from rljob_trainer.data.rows import BadRow, is_text
 from rljob_trainer.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,14 +28,16 @@ def read_messages(row: Mapping[str, Any], column: str) -> Messages:
     """The conversation in `column`.
 
     Raises:
-        BadRow: it is not a non-empty list of {role, content} with text in both.
+        BadRow: it is not a non-empty list of {role, content} with text, which UTF-8 can write, in both.
     """
     messages = row.get(column)
     if not isinstance(messages, list) or not messages:
         raise BadRow(f"column {column!r} is {_short(messages)}; it must be a list of {{role, content}}")
     for message in messages:
-        if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
-            raise BadRow(f"column {column!r} holds {_short(message)}; each message is {{role, content}}, both text")
+        if not (isinstance(message, dict) and all(is_text(message.get(key)) for key in ("role", "content"))):
+            raise BadRow(
+                f"column {column!r} holds {_short(message)}; each message is {{role, content}}, both text in UTF-8"
+            )
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
@@ -62,8 +64,8 @@ def read_supervised(row: Mapping[str, Any]) -> Conversation:
         BadRow: the row has neither, or they are wrong.
     """
     if row.get("response") is not None:
-        if not isinstance(row["response"], str):
-            raise BadRow(f"column 'response' is {_short(row['response'])}; it must be text")
+        if not is_text(row["response"]):
+            raise BadRow(f"column 'response' is {_short(row['response'])}; it must be text in UTF-8")
         return Conversation(read_messages(row, "prompt"), row["response"], "")
     messages = read_messages(row, "messages")
     last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +35,17 @@ Row = Mapping[str, Any]
 
 class BadRow(ValueError):
     """What is wrong with a row, for a person; who knows the file and the row adds them."""
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether it is text that can be written: JSON may also hold halves of characters."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Table(Protocol):
@@ -230,6 +241,8 @@ def peek(files: Sequence[str], base_dir: Path, field: str) -> Rows:
 def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Source:
     if name.startswith(SCHEME):
         return Source(name, field, GeneratedTable(read_synthetic(name, field)))
+    if "://" in name:
+        raise DataError(f"{name} is a URL, and none is read: give a file, downloaded or on a volume", field=field)
     path = locate(name, base_dir)
     if path.suffix not in {".parquet", ".jsonl"}:
         raise DataError(f"{path} has the unknown extension {path.suffix!r}; use .parquet or .jsonl", field=field)

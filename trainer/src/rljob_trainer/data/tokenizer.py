@@ -8,7 +8,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.data.rows import open_rows
+from rljob_trainer.actor.folder import first_line
+from rljob_trainer.data.rows import is_text, open_rows
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
 
@@ -60,10 +61,9 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise DataError(
-            f"no tokenizer in {source}: {reason}; give a folder with the model's files, or a hub model that is cached"
-            " or can be reached",
+            f"no tokenizer in {source}: {first_line(error)}; give a folder with the model's files, or a hub model"
+            " that is cached or can be reached",
             field="spec.model.path",
         ) from error
     if tokenizer.eos_token_id is None:
@@ -110,10 +110,13 @@ def training_texts(spec: RLJobSpec, base_dir: Path) -> Iterator[str]:
 
 
 def _texts(row: Any) -> Iterator[str]:
-    values = [row.get("response"), (row.get("reward_model") or {}).get("ground_truth")]
-    messages = [*(row.get("prompt") or []), *(row.get("messages") or [])]
-    values += [message.get("content") for message in messages if isinstance(message, dict)]
-    yield from (value for value in values if isinstance(value, str))
+    """Of whatever the row holds: whether it is right is said when its stage reads it."""
+    reward = row.get("reward_model")
+    values = [row.get("response"), reward.get("ground_truth") if isinstance(reward, dict) else None]
+    for messages in (row.get("prompt"), row.get("messages")):
+        if isinstance(messages, list):
+            values += [message.get("content") for message in messages if isinstance(message, dict)]
+    yield from (value for value in values if is_text(value))
 
 
 def _character(texts: Iterable[str]) -> Tokenizer:

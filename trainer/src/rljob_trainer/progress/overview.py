@@ -122,6 +122,8 @@ def _between(ended: ExitRecord | None) -> str:
 
 
 def _step_text(state: State, progress: Progress) -> str:
+    if not progress.total_steps:
+        return progress.phase
     text = f"{progress.step}/{progress.total_steps} ({progress.percent:.0f} %)"
     if state != "running":
         return text

@@ -15,7 +15,7 @@ from typing import Any
 
 from rljob_trainer.rewards.code import describe
 from rljob_trainer.rewards.load import ComputeScore, LoadError, load
-from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Ready, Score, Setup
+from rljob_trainer.rewards.protocol import Call, Failure, Loaded, Score, Setup
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LARGEST = 1e30  # with any weight, still a finite float32
@@ -36,25 +36,18 @@ def main() -> None:
 def serve(connection: Connection) -> None:
     """Load, then answer calls until the pool closes the connection."""
     setup: Setup = connection.recv()
-    loaded = _load(setup)
-    if isinstance(loaded, LoadFailure):
-        connection.send(loaded)
-        return
-    connection.send(Ready())
+    loaded: list[ComputeScore] = []
+    for i, function in enumerate(setup.functions):
+        try:
+            loaded.append(load(function, Path(setup.base_dir), f"spec.rewards.functions[{i}]"))
+        except LoadError as error:
+            connection.send(error.failure)
+            return
+        connection.send(Loaded())
     while True:
         call: Call = connection.recv()
-        for function in loaded:
-            connection.send(_answer(function, call))
-
-
-def _load(setup: Setup) -> list[ComputeScore] | LoadFailure:
-    try:
-        return [
-            load(function, Path(setup.base_dir), f"spec.rewards.functions[{i}]")
-            for i, function in enumerate(setup.functions)
-        ]
-    except LoadError as error:
-        return error.failure
+        for compute_score in loaded:
+            connection.send(_answer(compute_score, call))
 
 
 def _answer(function: ComputeScore, call: Call) -> Score | Failure:

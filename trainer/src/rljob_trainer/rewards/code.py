@@ -15,6 +15,7 @@ from rljob_trainer.paths import locate, no_file
 
 _PACKAGE = Path(__file__).parents[1]
 _LONGEST_LINE = 80
+_LONGEST_REASON = 300
 _DYNAMIC = {
     "*", "__dict__", "__getattr__", "__import__", "__name__", "eval", "exec", "f_globals", "globals", "import_module",
     "locals", "modules", "setattr", "vars",
@@ -90,16 +91,19 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{_syntax(error)} (in {error.filename})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    text = " ".join(str(error).split())
+    text = _cut(" ".join(str(error).split()), _LONGEST_REASON)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{reason} (line {frames[-1].lineno} of {frames[-1].filename})" if frames else reason
 
 
 def _syntax(error: SyntaxError) -> str:
     line = f"line {error.lineno}: " if error.lineno else ""
-    text = (error.text or "").strip()
-    shown = text if len(text) <= _LONGEST_LINE else f"{text[: _LONGEST_LINE - 3]}..."
+    shown = _cut((error.text or "").strip(), _LONGEST_LINE)
     return f"{line}{error.msg}: {shown!r}" if shown else f"{line}{error.msg}"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _is_users(filename: str) -> bool:

@@ -67,11 +67,12 @@ class RewardProcess:
         if self._process is not None and self._process.poll() is None and not self._stopped():
             return
         starts = 0
-        while (silent := self._load()) is not None:
-            starts += 1
+        while (failed := self._load()) is not None:
+            (function, silent), starts = failed, starts + 1
             if not silent.outside or starts == _STARTS:
-                message = f"loading the functions {silent}; look into its output"
-                raise RewardError(message, field="spec.rewards.functions") from silent
+                name = self._setup.functions[function].name
+                message = f"loading {name!r} {silent}; {self._log or 'its output'} may say why: correct the code"
+                raise RewardError(message, field=f"spec.rewards.functions[{function}]") from silent
 
     def call(self, call: Call, timeout: float) -> list[Score]:
         """Score one response with every function, each within `timeout` seconds of its start.
@@ -110,20 +111,23 @@ class RewardProcess:
                 self.end()
         raise InfrastructureError("reward processes die as soon as they have started")
 
-    def _load(self) -> _Silent | None:
-        """Start a process and load the functions in it. Returns why it fell silent, if it did."""
+    def _load(self) -> tuple[int, _Silent] | None:
+        """Start a process and load the functions in it. Returns at which of them it fell silent, and why, if it did."""
         self.end()
         self._launch()
+        loaded = 0
         try:
             self._connection.send(self._setup)
-            answer = self._receive(LOAD_SECONDS)
+            while loaded < len(self._setup.functions):
+                answer = self._receive(LOAD_SECONDS)
+                if isinstance(answer, LoadFailure):
+                    self.end()
+                    raise RewardError(answer.message, field=answer.field)
+                loaded += 1
         except (_Silent, OSError) as error:
             silent = error if isinstance(error, _Silent) else self._how_it_ended()
             self.end()
-            return silent
-        if isinstance(answer, LoadFailure):
-            self.end()
-            raise RewardError(answer.message, field=answer.field)
+            return loaded, silent
         return None
 
     def _answer(self, function: int, timeout: float) -> Score | Failure:

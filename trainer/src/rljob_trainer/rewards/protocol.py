@@ -1,7 +1,8 @@
 """What a reward process and the pool say to each other. Plain values only: both sides import nothing else.
 
     pool -> process   Setup, then Calls, one at a time
-    process -> pool   Ready or LoadFailure; then for each Call one Score or Failure for each function, in order
+    process -> pool   one Loaded for each function, in order, or a LoadFailure;
+                      then for each Call one Score or Failure for each function, in order
 
 One message for each function's call is what lets the pool give each call its own deadline and name who hangs.
 """
@@ -33,8 +34,8 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """All functions are loaded."""
+class Loaded:
+    """One function is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
