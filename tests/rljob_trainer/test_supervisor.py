@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rljob_trainer.progress.overview import look_at
@@ -89,6 +90,24 @@ def test_a_request_to_stop_outlives_the_driver_that_could_not_hear_it(place: Mac
     ended = finish(process)
     assert ended.code == 75, "it was not checkpointed"
     assert not Volume(run).claim(2).exists(), "no attempt after a request to stop"
+
+
+def raylets(place: Machine) -> list[psutil.Process]:
+    return [each for each in place.processes() if each.name() == "raylet"]
+
+
+@pytest.mark.slow
+def test_ray_may_start_as_slowly_as_the_machine_is(place: Machine, tmp_path: Path):
+    """Longer than the 30 s that Ray itself waits for its raylet."""
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path), "--dir", run)
+    wait_until(lambda: raylets(place))
+    (raylet,) = raylets(place)
+    raylet.suspend()
+    time.sleep(40.0)
+    raylet.resume()
+    assert finish(process).code == 0
+    assert not Volume(run).claim(2).exists()
 
 
 WAITS_FOR_EVER = """

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rljob_trainer.local.machine import RLJOB, end_child, last_line, start_child
+from rljob_trainer.progress.views.summary import shown_path
 from rljob_trainer.volume import Volume
 
 
@@ -36,7 +37,7 @@ class Agent:
             return f"the agent did not start: {last_line(self._log)}"
         if not self._listens and "http://" in (said := last_line(self._log)):
             self._listens = True
-            return f"{said}, token in {self._token_file}"
+            return f"{said}, token in {shown_path(self._token_file)}"
         return None
 
     def end(self) -> None:

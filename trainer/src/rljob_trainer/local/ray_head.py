@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 from ray._private.node import Node
 from ray._private.parameter import RayParams
+from ray._private.services import get_node
 
 from rljob_trainer.local import ray_worker
 from rljob_trainer.local.machine import (
@@ -52,6 +53,18 @@ class _Head(Node):
     def start_api_server(self, **_: Any) -> None:
         self._webui_url = ""
 
+    def start_ray_processes(self) -> None:
+        """Ray gives its raylet 30 s to register; one that lives on a busy machine gets the time that it needs."""
+        super().start_ray_processes()
+        while not self._is_registered() and all(each.status() != psutil.STATUS_ZOMBIE for each in _vital()):
+            time.sleep(LOOK_SECONDS)
+
+    def _is_registered(self) -> bool:
+        try:
+            return bool(get_node(self.gcs_address, self._node_id))
+        except RuntimeError:
+            return False
+
 
 def main() -> None:
     folder, gpus, engine = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -63,7 +76,7 @@ def main() -> None:
         address = _start(folder, gpus)
         (folder / "part").write_text(address)
         (folder / "part").rename(folder / ADDRESS)
-        _wait_for_the_end_of(_vital_processes(), preloaded)
+        _wait_for_the_end_of({each.pid: each.name() for each in _vital()}, preloaded)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_descendants()
@@ -95,9 +108,8 @@ def _start(folder: Path, gpus: int) -> str:
     return str(_Head(settings, head=True, shutdown_at_exit=False, spawn_reaper=True).address)
 
 
-def _vital_processes() -> dict[int, str]:
-    children = psutil.Process().children()
-    return {child.pid: child.name() for child in children if child.name() in _VITAL}
+def _vital() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.name() in _VITAL]
 
 
 def _wait_for_the_end_of(vital: dict[int, str], preloaded: int) -> None:
