@@ -69,13 +69,18 @@ class Site:
         ]  # fmt: skip
         environment = os.environ | {"KUBECONFIG": str(self.account.kubeconfig)}
         command = dying_with_its_parent([sys.executable, "-m", "rljob_operator", "run", *options])
-        with (self.folder / "operator.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.operator = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def end_operator(self) -> None:
         assert self.operator is not None
         self.operator.send_signal(signal.SIGTERM)
         self.operator.wait(60)
+        self.operator = None
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "operator.log"
 
     def metric(self, name: str) -> float:
         """Sum over all labels; 0 while the operator does not answer. Raises LookupError for one that it lacks."""
@@ -102,7 +107,9 @@ class Site:
         return int(psutil.Process(self.operator.pid).memory_info().rss)
 
     def calls(self) -> list[Call]:
-        """Those in the namespace since the last look."""
+        """Those in the namespace since the last look. Raises RuntimeError where the operator has ended by itself."""
+        if self.operator is not None and self.operator.poll() is not None:
+            raise RuntimeError(f"the operator has ended: {self._log.read_text()[-2000:]}")
         found: list[Call] = []
         with self.plane.layout.audit_log.open("rb") as log:
             log.seek(self._read)
@@ -132,7 +139,9 @@ def _call(event: dict[str, Any], about: dict[str, Any]) -> Call:
         datetime.fromisoformat(event[moment]).timestamp() for moment in ("requestReceivedTimestamp", "stageTimestamp")
     )
     code = event["responseStatus"]["code"]
-    return Call(USERS.get(user, user), event["verb"], resource, about.get("name", ""), code, received, answered)
+    asked = event.get("requestObject", {}).get("metadata", {})
+    name = about.get("name") or asked.get("generateName", "")  # a name that the API server makes is not in its log
+    return Call(USERS.get(user, user), event["verb"], resource, name, code, received, answered)
 
 
 def _seconds(process: int) -> float:
@@ -149,13 +158,13 @@ def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
     return dict(seconds.most_common())
 
 
-def wait(what: str, holds: Callable[[], bool], pause: float = 0.5) -> None:
+def wait(what: str, holds: Callable[[], bool], pause: float = 0.5, patience: float = PATIENCE_SECONDS) -> None:
     """Says what it waits for, once a minute."""
     begin = said = time.monotonic()
     while not holds():
         now = time.monotonic()
-        if now - begin > PATIENCE_SECONDS:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s for {what}")
+        if now - begin > patience:
+            raise TimeoutError(f"waited {patience:.0f} s for {what}")
         if now - said > 60:
             said = now
             print(f"waiting for {what} since {now - begin:.0f} s", flush=True)
@@ -163,8 +172,8 @@ def wait(what: str, holds: Callable[[], bool], pause: float = 0.5) -> None:
 
 
 @contextmanager
-def site(folder: Path, nodes: int, heads: str) -> Iterator[Site]:
-    with shared(folder / "cluster", nodes) as plane:
+def site(folder: Path, nodes: int, gpus: int, heads: str) -> Iterator[Site]:
+    with shared(folder / "cluster", nodes, gpus) as plane:
         access = plane.access
         access.kubectl("create", "namespace", NAMESPACE)
         access.kubectl("create", "serviceaccount", OPERATOR, f"--namespace={NAMESPACE}")

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from bench.operator import measures
-from bench.operator.figures import Compared, Creation, Full, Life
+from bench.operator.figures import Compared, Creation, Full, Life, percentile
 from bench.operator.measures import CHILDREN
 from bench.operator.page import write_page
-from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent
+from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, _call, spent
 
 
 def call(resource: str, name: str, moment: float, user: str = OPERATOR, code: int = 201, verb: str = "create") -> Call:
@@ -30,12 +30,23 @@ def test_clusters_and_pods_are_timed_from_their_jobs_arrival() -> None:
         call("rayjobs", "b-00000", 5.0, user="admin"),
         call("rayclusters", "b-00000-x7f2k", 6.0, user="kuberay-operator"),
         call("rayclusters/status", "b-00000-x7f2k", 7.0, user="kuberay-operator", code=200, verb="update"),
+        call("pods", "b-00000-x7f2k-workers-worker-", 12.5, user="kuberay-operator"),
+        call("pods", "b-00000-x7f2k-head", 12.0, user="kuberay-operator"),
+        call("pods", "b-00001-x7f2k-head", 13.0, user="kuberay-operator"),
     ]
-    found = measures._compared("RayJob", calls, ["b-00000"], {"b-00000": 12.0}, {"etcd": 0.5})
-    assert (found.kind, found.jobs, found.cpu) == ("RayJob", 1, {"etcd": 0.5})
+    found = measures._compared("RayJob", calls, ["b-00000", "b-00001"], 2, {"etcd": 0.5})
+    assert (found.kind, found.jobs, found.cpu) == ("RayJob", 2, {"etcd": 0.25})
     assert found.cluster == [pytest.approx(1.25)]
-    assert found.pods == [pytest.approx(7.0)]
-    assert found.calls == {"kuberay-operator": 2.0, "admin": 1.0}
+    assert found.pods == [pytest.approx(7.75)], "the other job lacks a pod"
+    assert found.calls == {"kuberay-operator": 2.5, "admin": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("values", "half", "most"),
+    [([7.0], 7.0, 7.0), ([4.0, 1.0, 3.0, 2.0], 2.0, 4.0), ([float(each) for each in range(1, 201)], 100.0, 198.0)],
+)
+def test_a_percentile_is_one_of_the_values(values: list[float], half: float, most: float) -> None:
+    assert (percentile(50, values), percentile(99, values)) == (half, most)
 
 
 def test_the_log_of_the_api_server_is_read_once_and_no_half_line(tmp_path: Path) -> None:
@@ -59,6 +70,15 @@ def test_the_log_of_the_api_server_is_read_once_and_no_half_line(tmp_path: Path)
     assert site.calls() == []
 
 
+def test_a_call_for_a_generated_name_says_what_it_asked_for() -> None:
+    event = {
+        "verb": "create", "user": {"username": "kuberay-operator"}, "responseStatus": {"code": 201},
+        "requestObject": {"metadata": {"generateName": "a-00000-worker-"}},
+        "requestReceivedTimestamp": "1970-01-01T00:00:02Z", "stageTimestamp": "1970-01-01T00:00:03Z",
+    }  # fmt: skip
+    assert _call(event, {"resource": "pods"}).name == "a-00000-worker-"
+
+
 def test_cpu_is_that_of_the_time_between() -> None:
     assert spent({"etcd": 2.0, "gone": 1.0}, {"etcd": 2.5, "new": 3.0}) == {"new": 3.0, "etcd": 0.5}
 
@@ -68,9 +88,9 @@ def test_the_page_says_what_was_missed(tmp_path: Path) -> None:
     slow = Creation(100, 20.0, 5.0, [0.5] * 98 + [3.0] * 2, calls, {OPERATOR: 2.0, "kube-apiserver": 6.0}, 10.0)
     stored = Full(1000, 60.0, 12.5, 1001, 0, (50 << 20, 150 << 20), {OPERATOR: 10.0}, 60.0, {OPERATOR: 0.3})
     pair = [Compared(kind, 2, [0.5, 0.5], [2.0, 2.0], {OPERATOR: 20.0}, {OPERATOR: 0.01}) for kind in ("A", "B")]
-    write_page(Life(3, 20, {("patch", "rljobs/status"): 9.5}), slow, slow, stored, (pair[0], pair[1]), tmp_path)
+    write_page(Life(3, 20, 10, {("patch", "rljobs/status"): 9.5}), slow, slow, stored, (pair[0], pair[1]), tmp_path)
     page = (tmp_path / "operator.md").read_text()
     assert "the goal is a p99 below 1 s, which is missed" in page
-    assert "| stopped | 20.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 |" in page
+    assert "| stopped | 20.0 | 10.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 |" in page
     assert "| from operator start to every one decided | 12.5 s (goal 30 s: met) |" in page
     assert "| memory per job | 102.4 KiB |" in page
