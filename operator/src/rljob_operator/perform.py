@@ -52,10 +52,10 @@ class Performer:
             await self._heads.stop(job)
         if plan.end is not None:
             await self._heads.end(job, plan.end)
-        if plan.status is not None:
-            await self._report(job, version, plan.status)
-        for event in plan.events:
-            await self._kube.post_event(_posted(job, event, snapshot))
+        if plan.told is not None:
+            await self._report(job, version, plan.told)
+            for event in plan.events:
+                await self._kube.post_event(_posted(job, event, snapshot))
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
         """The job's resourceVersion afterwards."""
