@@ -167,7 +167,7 @@ def check_by_probe(
     engine: RolloutEngine | RemoteEngine,
     policy: Qwen2ForCausalLM,
     version: int,
-    tolerance: float = DEFAULT_TOLERANCE["float32"],
+    tolerance: float = DEFAULT_TOLERANCE["float32", "cpu"],
 ) -> ProbeResult:
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
     size = PROBE_SIZES["hf" if isinstance(engine, HfEngine) else "vllm"]

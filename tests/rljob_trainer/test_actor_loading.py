@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, GPT2Config, T5Config
 
-from rljob_trainer.actor.folder import locate_model
+from rljob_trainer.actor.folder import FIELD, local_folder, locate_model
 from rljob_trainer.actor.loading import empty_model, full_weights
 from rljob_trainer.errors import DataError, JobError, RLJobError
 from tests.rljob_trainer.actor_support import CONFIGS, alone, make_spec, parameters, random_sequences, write_model
@@ -31,18 +31,27 @@ def test_a_relative_folder_starts_at_the_job_file(tmp_path):
     assert locate_model(model_spec("models/tiny"), tmp_path) == tmp_path / "models" / "tiny"
 
 
-@pytest.mark.parametrize("path", ["./nothing", "/nowhere/model", "nothing", "a/b/c"])
+@pytest.mark.parametrize("path", ["./nothing", "/nowhere/model", "~/nothing", "no name", "a/b/c"])
 def test_a_missing_folder_is_named(path, tmp_path):
     with pytest.raises(DataError, match=rf"^spec\.model\.path: no folder {path}: correct the path"):
         locate_model(model_spec(path), tmp_path)
 
 
-def test_a_hub_that_cannot_be_reached_is_explained(tmp_path):
+@pytest.mark.parametrize("name", ["org/model", "nothing"])
+def test_a_hub_that_cannot_be_reached_is_explained(name, tmp_path):
+    """Nor can anybody tell a model such as gpt2 from a folder that is missing."""
     with pytest.raises(
-        DataError, match=r"^spec\.model\.path: org/model is neither a folder here nor .* HF_TOKEN"
+        DataError, match=rf"^spec\.model\.path: {name} is neither a folder here nor .* HF_TOKEN"
     ) as found:
-        locate_model(model_spec("org/model"), tmp_path)
+        locate_model(model_spec(name), tmp_path)
     assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 400
+
+
+def test_what_may_be_on_the_hub_is_looked_for_here_first(tmp_path):
+    assert local_folder("gpt2", tmp_path, FIELD) is None
+    (tmp_path / "gpt2").mkdir()
+    assert local_folder("gpt2", tmp_path, FIELD) == tmp_path / "gpt2"
 
 
 def test_a_folder_without_configuration_or_weights_is_refused(tmp_path):

@@ -27,7 +27,7 @@ from tests.rljob_trainer.actor_support import (
 SEQUENCES = random_sequences(9)
 ADVANTAGES = random_advantages(SEQUENCES)
 TOLERANCE = {"cpu": 2e-5, "cuda": 1e-3}
-"""Of gradients, as a share of the largest value of a tensor."""
+"""Of gradients, as a share of the largest value of a tensor; of sums; of log-probabilities, in nats."""
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,11 @@ def reinforced_gradient(worker, models, sequences, advantages, budget):
     return gradients[0], updated.sums
 
 
+def in_float32(ranks: int, **blocks):
+    """The default on a CPU, not on a GPU."""
+    return make_spec(ranks, model={"path": "model", "dtype": "float32"}, **blocks)
+
+
 def supervised_gradient(worker, models, sequences, budget):
     plans, totals = plans_of(sequences, worker.settings.world, budget)
     worker.load(models[0])
@@ -95,7 +100,7 @@ def reinforced_spec(ranks: int, aggregation: str):
     }
     # Two epochs, so that the log-probabilities before the step are those of `prepare`, and ratios are not 1.
     actor = {"epochs": 2, "gradClip": 1e6}
-    return make_spec(ranks, algorithm=algorithm, actor=actor, rollout={"temperature": 0.8})
+    return in_float32(ranks, algorithm=algorithm, actor=actor, rollout={"temperature": 0.8})
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
@@ -116,21 +121,23 @@ def test_the_policy_gradient_depends_neither_on_ranks_nor_on_micro_batches(model
 
 
 def test_the_supervised_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, device, one, two):
-    expected, sums = one(make_spec(1), supervised_gradient, models, SEQUENCES, 10_000)
+    expected, sums = one(in_float32(1), supervised_gradient, models, SEQUENCES, 10_000)
     for results in (
-        [one(make_spec(1), supervised_gradient, models, SEQUENCES, 40)],
-        two.run(make_spec(2), supervised_gradient, models, SEQUENCES, 10_000),
-        two.run(make_spec(2), supervised_gradient, models, SEQUENCES, 1),
+        [one(in_float32(1), supervised_gradient, models, SEQUENCES, 40)],
+        two.run(in_float32(2), supervised_gradient, models, SEQUENCES, 10_000),
+        two.run(in_float32(2), supervised_gradient, models, SEQUENCES, 1),
     ):
         assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
-        assert sum(part.loss for _, part in results) == pytest.approx(sums.loss, rel=1e-5)
-        assert [part.grad_norms for _, part in results] == [pytest.approx(sums.grad_norms, rel=1e-5)] * len(results)
+        assert sum(part.loss for _, part in results) == pytest.approx(sums.loss, rel=TOLERANCE[device] / 2)
+        assert [part.grad_norms for _, part in results] == [
+            pytest.approx(sums.grad_norms, rel=TOLERANCE[device] / 2)
+        ] * len(results)
 
 
 def test_a_rank_without_samples_takes_part(models, device, one, two):
     short = SEQUENCES[:1]
-    expected, sums = one(make_spec(1), supervised_gradient, models, short, 100)
-    results = two.run(make_spec(2), supervised_gradient, models, short, 100)
+    expected, sums = one(in_float32(1), supervised_gradient, models, short, 100)
+    results = two.run(in_float32(2), supervised_gradient, models, short, 100)
     assert [part.tokens for _, part in results] == [short[0].response_tokens, 0]
     assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
     arguments = (models, short, ADVANTAGES[:1], 100)
@@ -142,7 +149,7 @@ def test_a_rank_without_samples_takes_part(models, device, one, two):
 
 @pytest.mark.parametrize("reshard_after_forward", [True, False])
 def test_scoring_without_gradient_sees_the_newest_weights(models, two, reshard_after_forward):
-    spec = make_spec(2, actor={"fsdp": {"reshardAfterForward": reshard_after_forward}})
+    spec = in_float32(2, actor={"fsdp": {"reshardAfterForward": reshard_after_forward}})
     for after_update, fresh in two.run(spec, scores_after_an_update, models):
         assert np.abs(after_update - fresh).max() < 1e-6
 
@@ -194,9 +201,9 @@ def _reinforce(worker):
 
 
 @pytest.mark.parametrize("writers", [1, 2])
-def test_a_checkpoint_is_continued_by_any_number_of_ranks(models, one, two, tmp_path, writers):
+def test_a_checkpoint_is_continued_by_any_number_of_ranks(models, device, one, two, tmp_path, writers):
     def run(ranks, task):
-        spec = make_spec(ranks, algorithm={"kl": {"placement": "loss"}})
+        spec = in_float32(ranks, algorithm={"kl": {"placement": "loss"}})
         arguments = (models, str(tmp_path / "step-2-a1" / "actor"))
         return two.run(spec, task, *arguments) if ranks == 2 else [one(spec, task, *arguments)]
 
@@ -205,5 +212,5 @@ def test_a_checkpoint_is_continued_by_any_number_of_ranks(models, one, two, tmp_
         results = run(readers, resumed)
         assert sum(kl for _, kl, _ in results) == pytest.approx(sum(kl for _, kl, _ in expected), rel=1e-4)
         for log_probs, _, after in results:
-            assert np.abs(log_probs - expected[0][0]).max() < 1e-5
-            torch.testing.assert_close(after, expected[0][2], rtol=0, atol=5e-5)
+            assert np.abs(log_probs - expected[0][0]).max() < TOLERANCE[device] / 2
+            torch.testing.assert_close(after, expected[0][2], rtol=0, atol=2.5 * TOLERANCE[device])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljob_trainer.checkpoint.manifest import commit
-from rljob_trainer.cli import COMMANDS, _load
+from rljob_trainer.cli.app import COMMANDS, _load
 from rljob_trainer.cli.failures import report
 from rljob_trainer.errors import DataError
 from rljob_trainer.local.lock import only_run_in

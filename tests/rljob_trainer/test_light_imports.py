@@ -20,7 +20,13 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    ["rljob_trainer", "rljob_trainer.agent", "rljob_trainer.cli", "rljob_trainer.rewards.host", "rljob_trainer.types"],
+    [
+        "rljob_trainer",
+        "rljob_trainer.agent",
+        "rljob_trainer.cli.app",
+        "rljob_trainer.rewards.host",
+        "rljob_trainer.types",
+    ],
 )
 def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
     loaded = loaded_by(f"import {module}")

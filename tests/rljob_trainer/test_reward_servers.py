@@ -141,7 +141,7 @@ def test_the_shared_memory_of_what_is_killed_goes_with_it():
 def job(folder: Path, gpus: int = 1) -> Path:
     (folder / "rm").mkdir(exist_ok=True)
     models = [
-        {"name": "rm", "path": "rm", "kind": "classifier", "gpusPerReplica": gpus, "replicas": 2},
+        {"name": "rm", "path": "./rm", "kind": "classifier", "gpusPerReplica": gpus, "replicas": 2},
         {"name": "hub", "path": "org/m", "kind": "classifier", "gpusPerReplica": 1},
     ]
     return write_job(folder, rewards={"functions": [], "models": models})
@@ -170,7 +170,7 @@ def test_gpus_are_shared_out_and_too_few_are_refused(tmp_path: Path, monkeypatch
 def test_a_folder_that_is_missing_is_refused_unless_the_model_runs_elsewhere(tmp_path: Path):
     file = job(tmp_path)
     (tmp_path / "rm").rmdir()
-    with pytest.raises(DataError, match=r"^spec\.rewards\.models\[0\]\.path: no folder rm: correct the path"):
+    with pytest.raises(DataError, match=r"^spec\.rewards\.models\[0\]\.path: no folder \./rm: correct the path"):
         prepare(file, None, None, [])
     assert [plan.path for plan in prepare(file, None, None, [], ["rm=http://elsewhere:8000"]).servers] == ["org/m"]
 

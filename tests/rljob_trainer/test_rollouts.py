@@ -14,13 +14,15 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.controller.engine_group import EngineGroup
 from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.rollouts import Order, Rollout, Rollouts
-from rljob_trainer.controller.workers import Scorer, Staff
+from rljob_trainer.controller.workers import ActorGroup, Scorer, Staff
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.rollout.engine import EngineSettings
 from rljob_trainer.types import Prompt, Sampling
 from rljob_trainer.volume import Volume
 from rljob_trainer.waiting import wait_for
@@ -217,3 +219,23 @@ def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
         names = r"\(engine-0: generate for \d s .*; engine-1: generate for \d s"
         with pytest.raises(InfrastructureError, match=rf"6 of 6 groups .* spec.rollout.deadline.*{names}"):
             site.collect(3, seconds=4.0)
+
+
+def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_path: Path):
+    """vLLM cannot be started twice in one process, and the next driver would find this one."""
+    pulse = Pulse(SILENT_AFTER)
+    roster = Roster(1, 60.0, pulse, fence=lambda: None)
+    try:
+        staff = Staff(make_spec(), "cpu", 1, roster, pulse)
+        ranks = ActorGroup(staff)
+        ranks.start()
+        engines = EngineGroup(staff, EngineSettings("hf", str(tmp_path / "no model"), 32), ranks)
+        assert "engine-0" in roster
+        with pytest.raises(Exception, match="no model"):
+            engines.ready()
+        assert "engine-0" not in roster
+        with pytest.raises(ValueError, match="engine-0"):
+            ray.get_actor("engine-0")
+    finally:
+        roster.end_all()
+        pulse.close()

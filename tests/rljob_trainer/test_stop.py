@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 
+import pytest
+
 from rljob_trainer.controller.attempt import claim, record_exit
 from rljob_trainer.errors import StoppedOnRequest
 from rljob_trainer.volume import Volume, write_json
@@ -55,10 +57,22 @@ def test_a_driver_that_does_not_end_in_time_is_an_error(tmp_path):
     assert (done.returncode, done.stderr) == (75, "error: attempt 1 did not stop within 300ms\n")
 
 
-def test_where_no_driver_runs_there_is_nothing_to_stop(tmp_path):
+@pytest.mark.parametrize("begun", [False, True])
+def test_where_no_driver_runs_there_is_nothing_to_stop(tmp_path, begun):
     volume = Volume(tmp_path)
-    assert rljob_stop(volume).stdout == f"no driver runs in {tmp_path}\n"
-    running(volume)
-    record_exit(volume, 1, None)
-    assert rljob_stop(volume).stdout == f"no driver runs in {tmp_path}\n"
+    write_json(volume.job, {"name": "first"})
+    if begun:
+        running(volume)
+        record_exit(volume, 1, None)
+    done = rljob_stop(volume)
+    assert (done.returncode, done.stdout) == (0, f"no driver runs in {tmp_path}\n")
     assert not volume.request.exists()
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        done = rljob_stop(Volume(folder))
+        assert (done.returncode, done.stderr) == (
+            65, f"error: {folder} holds no run; give a run's folder, such as runs/NAME\n"
+        )  # fmt: skip
+    assert not any(tmp_path.iterdir())

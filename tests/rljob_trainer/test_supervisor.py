@@ -1,5 +1,6 @@
 """What `rljob run` does when a driver fails before it trains: no step is needed, so these runs are brief."""
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.run_support import (
     GONE_SECONDS,
     Machine,
+    exit_record,
     finish,
     interrupt,
     machine,
@@ -20,6 +22,7 @@ from tests.rljob_trainer.run_support import (
 )
 
 DRIVER = "rljob_trainer.cli driver"
+RAY_HEAD = "rljob_trainer.local.ray_head"
 
 
 @pytest.fixture
@@ -58,6 +61,30 @@ def test_ctrl_c_ends_the_wait_before_a_restart(place: Machine, tmp_path: Path):
     assert ended.code == 76
     assert "restarting the driver in 300 s, restart 2 of 5 without a checkpoint" in ended.out
     assert not Volume(run).claim(3).exists()
+
+
+WAITS_FOR_EVER = """
+from rljob_trainer.local import machine
+machine.END_SECONDS = 1e6
+from rljob_trainer.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_a_start_at_once(place: Machine, tmp_path: Path):
+    """Whatever does not end by itself: here a Ray that is frozen before it is there."""
+    run = tmp_path / "run"
+    process = place.start([sys.executable, "-P", "-c", WAITS_FOR_EVER, "run", write_job(tmp_path), "--dir", run])
+    wait_until(lambda: [each for each in place.processes() if RAY_HEAD in each.cmdline()])
+    worker(place, RAY_HEAD).suspend()
+    wait_until(Volume(run).claim(1).exists)
+    interrupt(process)
+    wait_until(Volume(run).exit_record(1).exists)
+    interrupt(process)
+    ended = finish(process)
+    assert (ended.code, exit_record(run)["reason"]) == (76, "StoppedOnRequest")
+    assert "Traceback" not in ended.out
 
 
 @pytest.mark.slow

@@ -44,6 +44,19 @@ def wait_for(
     return [values[ref] for ref in every] if isinstance(refs, Sequence) else values[refs]
 
 
+def has_raised(ref: Any) -> bool:
+    """Whether that call has ended with an exception of its own, in a process that lives."""
+    if not ray.wait([ref], timeout=0)[0]:
+        return False
+    try:
+        ray.get(ref)
+    except RayTaskError:
+        return True
+    except RayError:
+        pass
+    return False
+
+
 def wait_together(
     refs: Sequence[Any],
     seconds: float,

@@ -29,7 +29,8 @@ class WeightSync(ApiModel):
         None,
         description=(
             "Largest mean difference between the engine's and the trainer's log-probabilities of the probe's tokens, "
-            "in nats. The default follows the dtype: 0.001 for float32 and 0.15 for bfloat16."
+            "in nats. The default follows the dtype: 0.15 for bfloat16; for float32 0.001 on CPUs and 0.02 on GPUs, "
+            "where engines may multiply with TF32."
         ),
     )
 

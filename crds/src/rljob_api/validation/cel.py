@@ -7,8 +7,12 @@ import sys
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
+from threading import Lock
 from types import ModuleType
 from typing import Any, Protocol, cast
+
+_NAME = "cel.cel"
+_IMPORT = Lock()
 
 
 class Program(Protocol):
@@ -23,12 +27,17 @@ def compiled(expression: str) -> Program:
     return cast("Program", _engine().compile(expression))
 
 
-@cache
 def _engine() -> ModuleType:
+    with _IMPORT:  # the module cannot be made twice in one process
+        return sys.modules.get(_NAME) or _import_engine()
+
+
+def _import_engine() -> ModuleType:
     package = find_spec("cel")
-    spec = PathFinder.find_spec("cel.cel", package.submodule_search_locations) if package else None
+    spec = PathFinder.find_spec(_NAME, package.submodule_search_locations) if package else None
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError("common-expression-language is not installed")
-    engine = sys.modules["cel.cel"] = module_from_spec(spec)
+    engine = module_from_spec(spec)
     spec.loader.exec_module(engine)
+    sys.modules[_NAME] = engine
     return engine

@@ -3,6 +3,7 @@
 A model folder holds config.json and the tokenizer, and weights where there are any: what transformers and vLLM load.
 """
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 WEIGHT_FILES = ("*.safetensors", "*.bin")
 FIELD = "spec.model.path"
+
+_HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
+"""A model of the hub: org/name, or of its oldest the name alone, such as gpt2."""
 
 _OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*", "metal/*")
 """What hub folders hold besides the weights that transformers loads."""
@@ -41,12 +45,12 @@ def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
 def local_folder(path: str, base_dir: Path, field: str) -> Path | None:
     """The folder that `path` names, relative to the RLJob's file; None where it may be a name on the hub.
 
-    Raises DataError, which blames `field`, where there is no such folder.
+    Raises DataError, which blames `field`, where it is neither.
     """
     local = locate(path, base_dir)
     if local.is_dir():
         return local
-    if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+    if not _HUB_NAME.fullmatch(path):
         raise DataError(f"no folder {path}: correct the path", field=field)
     return None
 

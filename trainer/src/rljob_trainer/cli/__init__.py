@@ -1,75 +1,12 @@
-"""The command `rljob`. A command's module is imported when it is called, so that `rljob --help` answers at once."""
+"""The command `rljob`. It lives in `app`; here is what must come before anything that takes time, such as imports."""
 
-import sys
-from importlib import import_module
-from typing import Annotated, Any, Final
-
-import typer
-from typer.core import TyperCommand
-
-from rljob_trainer.cli.failures import report
-
-COMMANDS: Final = {
-    "run": "Train on this machine.",
-    "validate": "Check RLJob files and list every error.",
-    "show": "Print a job as it will run, every default filled in.",
-    "data": "Write a small example data set.",
-    "status": "Summarise a run's directory.",
-    "logs": "Print what a run's drivers have logged.",
-    "plot": "Draw the curves of one or several runs.",
-    "checkpoints": "List a run's checkpoints.",
-    "stop": "Ask a run to save a checkpoint and end.",
-    "export": "Write a checkpoint as a model that transformers loads.",
-    "agent": "Serve a run's progress over HTTP.",
-    "driver": "Run one attempt; `rljob run` and the operator call this.",
-}
-"""Each lives in `rljob_trainer.cli.<command>` as a function of the same name."""
-
-app = typer.Typer(
-    name="rljob",
-    help="Reinforcement-learning post-training of language models, from one RLJob file.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        from importlib import metadata
-
-        typer.echo(f"rljob {metadata.version('rljob-trainer')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Version.")
-    ] = False,
-) -> None: ...
-
-
-class _LazyCommand(TyperCommand):
-    """Stands in the list of commands; the real one takes over when it is called."""
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return _load(str(self.name)).make_context(info_name, args, parent=parent, **extra)
-
-
-def _load(name: str) -> Any:
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    single.command(name)(getattr(import_module(f"rljob_trainer.cli.{name}"), name))
-    return typer.main.get_command(single)
+import _signal  # type: ignore[import-not-found]  # built in; importing `signal` takes as long as Python's own start
 
 
 def main() -> None:
-    """The console script. Exits with the command's code, or with the one of the error that it raised."""
-    group = typer.main.get_group(app)
-    for name, summary in COMMANDS.items():
-        group.add_command(_LazyCommand(name, help=summary, hidden=name == "driver"))
-    try:
-        group(prog_name="rljob")
-    except Exception as error:  # noqa: BLE001 - the last resort of a command line: nobody above can show it
-        sys.exit(report(error))
+    """The console script. Ctrl-C ends it without a traceback, from here on until a command has a handler of its own."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else somebody has us ignore it
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    from rljob_trainer.cli.app import execute
+
+    execute()

@@ -1,5 +1,7 @@
 """`rljob export RUN FOLDER`: a checkpoint as a model."""
 
+import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -28,5 +30,12 @@ def export(
 
     disable_progress_bar()
     ref = choose_checkpoint(run, step)
+    _clean_up_at_ctrl_c()
     size = export_model(ref, target, dtype.value, trust_remote_code=trust_remote_code)
     typer.echo(f"{target}: the policy of step {ref.manifest.step}, {size / 1e6:.1f} MB in {dtype.value}")
+
+
+def _clean_up_at_ctrl_c() -> None:
+    """As any error does. Else the system would end the process where it stands, and half a model would stay."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))

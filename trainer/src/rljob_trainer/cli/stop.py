@@ -16,12 +16,14 @@ def stop(
 ) -> None:
     """Ask a run's driver to save a checkpoint after its step and to end; the same job goes on from there later."""
     from rljob_api.durations import parse_duration
-    from rljob_trainer.errors import InfrastructureError
+    from rljob_trainer.errors import DataError, InfrastructureError
     from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, silence
     from rljob_trainer.volume import Volume, write_json
 
     volume = Volume(directory)
     attempt, seconds = last_attempt(volume), parse_duration(wait)
+    if not attempt and not volume.job.exists():
+        raise DataError(f"{directory} holds no run; give a run's folder, such as runs/NAME")
     quiet = silence(volume)
     if volume.exit_record(attempt).exists() or quiet is None or quiet > SILENT_AFTER:
         typer.echo(f"no driver runs in {directory}")

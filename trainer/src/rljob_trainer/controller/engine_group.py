@@ -10,7 +10,7 @@ from rljob_trainer.controller.workers import START_SECONDS, ActorGroup, Staff, r
 from rljob_trainer.hosting.roster import Worker
 from rljob_trainer.rollout.engine import EngineSettings
 from rljob_trainer.rollout.host import EngineHost
-from rljob_trainer.waiting import wait_for, wait_for_engines
+from rljob_trainer.waiting import has_raised, wait_for, wait_for_engines
 
 log = structlog.get_logger()
 
@@ -57,11 +57,16 @@ class EngineGroup:
             self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
 
     def ready(self) -> None:
-        """Wait until all engines run."""
+        """Wait until all engines run. One that cannot start is ended: its process could not try again."""
         self.start()
         while self._started:
             name, started = next(iter(self._started.items()))
-            info = wait_for(started, START_SECONDS, f"{name} to start", self._staff.pulse.check)
+            try:
+                info = wait_for(started, START_SECONDS, f"{name} to start", self._staff.pulse.check)
+            except Exception:
+                if has_raised(started):
+                    self._staff.roster.end(next(worker for worker in self.workers if worker.name == name))
+                raise
             log.info("engine_started", name=name, **info)
             self._running.add(name)
             del self._started[name]

@@ -44,7 +44,7 @@ class WeightSync:
         self._size = PROBE_SIZES[spec.rollout.engine]
         self._prompts = probe_prompts(vocab_size, self._size.length)
         dtype = compute_dtype(spec, device_type)
-        self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype]
+        self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
         self._groups = sync_groups(spec, device_type)
 
     def send(self, version: int) -> Synced:

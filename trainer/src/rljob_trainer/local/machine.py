@@ -91,16 +91,28 @@ def wake_when_orphaned() -> None:
     subprocess.Popen(["sh", "-c", "read -r _; kill -CONT $PPID"])
 
 
-def end_descendants() -> None:
-    """Kill all processes below this one, their orphans included, and wait until they are gone.
+def kill_children() -> None:
+    """Kill the processes right below this one, for whoever waits for their end; end_session finds what they leave."""
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
-    Python's resource trackers come last: they end by themselves, and remove what memory those that were killed shared.
-    """
+
+def end_descendants() -> None:
+    """Kill all processes below this one, their orphans included, and wait until they are gone."""
     while children := psutil.Process().children(recursive=True):
-        for child in [each for each in children if not _is_tracker(each)] or children:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
-        psutil.wait_procs(children, timeout=1)
+        _kill(children)
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    """All but Python's resource trackers, which come last.
+
+    They end by themselves, and remove what memory those that were killed shared.
+    """
+    for process in [each for each in processes if not _is_tracker(each)] or processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=1)
 
 
 def _is_tracker(process: psutil.Process) -> bool:
@@ -116,10 +128,7 @@ def end_session(leader: int) -> None:
     while left := [process for process in psutil.process_iter() if _session_of(process) == leader]:
         if time.monotonic() > deadline:  # in the kernel, which ends them as soon as a volume answers
             return
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=1)
+        _kill(left)
 
 
 def _session_of(process: psutil.Process) -> int:

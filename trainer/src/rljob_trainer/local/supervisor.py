@@ -37,7 +37,7 @@ from rljob_trainer.errors import (
 )
 from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
-from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
+from rljob_trainer.local.machine import RLJOB, Child, end_child, kill_children, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
@@ -60,17 +60,17 @@ Not at once: small operations follow one another within microseconds, and waking
 
 def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
     """Run the job and show it. Returns the exit code of `rljob run`. Call it from the main thread."""
-    view = open_reporter(run.info(uid), style)
-    view.start()
-    for note in run.notes:
-        view.note(note)
-    with interrupts() as stop:
+    with interrupts() as stop:  # around the view too, which has to give the terminal back
+        view = open_reporter(run.info(uid), style)
+        view.start()
+        for note in run.notes:
+            view.note(note)
         try:
             with with_room(run.volume):
                 record = Supervisor(run, uid, view, stop, agent_port).run()
         except RLJobError as error:
             record = exit_record(error)
-    view.finish(record)
+        view.finish(record)
     return record.code
 
 
@@ -91,13 +91,18 @@ class Stop:
 
 @contextmanager
 def interrupts() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop, the second ends it."""
+    """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop.
+
+    The second ends whatever runs here, at once: also what is waited for, such as a Ray that starts.
+    """
     stop = Stop()
 
     def forward(number: int, _: FrameType | None) -> None:
         stop.times, stop.signal = stop.times + 1, number
-        if stop.driver is not None:
-            stop.driver.send_signal(signal.SIGTERM if stop.times == 1 else signal.SIGKILL)
+        if stop.times > 1:
+            kill_children()
+        elif stop.driver is not None:
+            stop.driver.terminate()
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -187,7 +192,7 @@ class Supervisor:
         told = False
         goes_on = self._news_of_takeover(attempt)
         silence = Silence(self._volume, parse_duration(self._run.spec.recovery.hang_after))
-        while driver.poll() is None:
+        while driver.poll() is None and self._stop.times < 2:  # a second request has killed all
             if self._stop.times and not told:
                 self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
                 told = True

@@ -167,7 +167,10 @@ def import_vllm(device: str) -> None:
 
 
 def _start(settings: EngineSettings) -> Any:
-    """Build the LLMEngine. Raises JobError where vLLM is missing or memory does not suffice."""
+    """Build the LLMEngine, once in a process: vLLM leaves things behind where it fails.
+
+    Raises JobError where vLLM is missing or memory does not suffice.
+    """
     import_vllm(settings.device)
     from vllm import EngineArgs, LLMEngine
 
@@ -198,6 +201,10 @@ def _start(settings: EngineSettings) -> Any:
         _keep_weights_unpacked()
     try:
         return LLMEngine.from_engine_args(arguments)
+    except AssertionError as error:
+        if "memory" not in str(error):
+            raise
+        raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
     except (RuntimeError, ValueError) as error:
         if "memory" not in str(error):
             raise

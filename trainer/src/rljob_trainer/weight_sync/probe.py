@@ -28,8 +28,13 @@ PROBE_SIZES: Mapping[Engine, ProbeSize] = {
     "hf": ProbeSize(length=24, tokens=4),  # no blocks and no prefix cache: every step pays for the probe
 }
 
-DEFAULT_TOLERANCE = {"float32": 0.001, "bfloat16": 0.15}
-"""Nats, mean over the probe's tokens."""
+DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
+    ("float32", "cpu"): 0.001,
+    ("float32", "cuda"): 0.02,  # vLLM's attention multiplies with TF32: 0.001 was seen after 100 steps of training
+    ("bfloat16", "cpu"): 0.15,
+    ("bfloat16", "cuda"): 0.15,
+}
+"""Nats, mean over the probe's tokens, by what the engine computes in and on."""
 
 
 class WeightSyncError(InfrastructureError):
