@@ -20,9 +20,9 @@ from rljob_operator.plan import Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
-MAKING = 4
-"""Jobs whose children are made at a time. An API server that is short of CPUs works on all it is asked at once: with five
-writes of each worker the Lease's renewal would come too late."""
+MAKING = 32
+"""Children that are made at a time, as many as there are workers: what more the API server worked on at once would only
+delay the Lease's renewal."""
 
 
 class Refused(Exception):
@@ -79,23 +79,22 @@ class Performer:
         """A pod without its volume or its NetworkPolicy must not be: so what has pods comes last."""
         stamps = [stamped(manifest) for manifest in plan.apply]
         drifted = [each for each in stamps if has_drifted(snapshot.child(Ref.of(each).kind, Ref.of(each).name), each)]
-        if not (drifted or plan.create):
-            return
-        async with self._making:
-            for has_pods in (False, True):
-                await _together([
-                    *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),
-                    *(self._create(each) for each in plan.create if _has_pods(each) == has_pods),
-                ])  # fmt: skip
+        for has_pods in (False, True):
+            await _together([
+                *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),
+                *(self._create(each) for each in plan.create if _has_pods(each) == has_pods),
+            ])  # fmt: skip
 
     async def _apply(self, manifest: Manifest) -> None:
-        self._told(Ref.of(manifest).kind, await self._kube.apply(manifest))
+        async with self._making:
+            self._told(Ref.of(manifest).kind, await self._kube.apply(manifest))
 
     async def _create(self, manifest: Manifest) -> None:
         """What has the name already is ours, or is no business of ours."""
         ref = Ref.of(manifest)
         try:
-            made = await self._kube.create(manifest)
+            async with self._making:
+                made = await self._kube.create(manifest)
         except AlreadyExists:
             if ref.kind == SECRET:
                 return  # its name has the job's uid, and its content follows from that
