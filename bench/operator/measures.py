@@ -58,7 +58,7 @@ class Jobs:
     def clear(self) -> None:
         """Delete all, and wait until their clusters and pods are gone."""
         for collection in (RLJOBS, RAYJOBS):
-            self._api.delete_collection_namespaced_custom_object(**collection)
+            wait(f"the deletion of the {collection['plural']}", lambda c=collection: self._deleted(c))  # type: ignore[misc]
         for job in self._api.list_namespaced_custom_object(**RAYJOBS)["items"]:
             with suppress(ApiException):  # gone meanwhile
                 # KubeRay keeps its finalizer for minutes where no head answers that the driver has stopped.
@@ -68,6 +68,16 @@ class Jobs:
             wait(f"the end of the {collection['plural']}", lambda c=collection: not self._left(c))  # type: ignore[misc]
         kubectl = self._site.plane.access.kubectl
         wait("the end of the pods", lambda: not kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=name"))
+
+    def _deleted(self, collection: Mapping[str, str]) -> bool:
+        """The API server gives up after a minute, with some of them deleted."""
+        try:
+            self._api.delete_collection_namespaced_custom_object(**collection)
+        except ApiException as error:
+            if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                raise
+            return False
+        return True
 
     def _left(self, collection: Mapping[str, str]) -> bool:
         found: Any = self._api.list_namespaced_custom_object(**collection, limit=1)
