@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.operator.figures import Compared, Creation, Full, Life, percentile
+from bench.operator.site import CLIENT, OTHERS
 from e2e.cluster.binaries import BINARIES, KUBERNETES
 
 START_GOAL, CREATION_GOAL = 30.0, 1.0
@@ -34,13 +35,13 @@ def _creation(stopped: Creation, running: Creation) -> str:
     rows = [
         [
             name, f"{of.jobs / of.seconds:.1f}", f"{of.jobs / of.wall:.1f}", f"{of.p50:.2f} s", f"{of.p99:.2f} s",
-            f"{max(of.latencies):.2f} s", f"{sum(of.calls.values()) / of.jobs:.1f}", _busy(of.cpu, of.wall),
+            f"{max(of.latencies):.2f} s", f"{sum(of.calls.values()) / of.jobs:.1f}", *_busy(of.cpu, of.wall),
         ]
         for name, of in each.items()
     ]  # fmt: skip
     head = [
         "KubeRay", "created a second", "complete a second", "p50", "p99", "worst", "our calls per job",
-        "of the cores busy",
+        "of the cores, this", "others",
     ]  # fmt: skip
     text = (
         f"{stopped.jobs} RLJobs, {stopped.rate:g} a second: from the moment that a job reaches the API server to the"
@@ -59,7 +60,7 @@ def _full(of: Full) -> str:
         ["from operator start to every one decided", f"{of.start:.1f} s ({goal})"],
         ["writes meanwhile", str(of.writes)],
         ["reconciles", str(of.reconciles)],
-        ["of the cores busy meanwhile", _busy(of.start_cpu, of.start)],
+        ["of the cores meanwhile, this and others", ", ".join(_busy(of.start_cpu, of.start))],
         ["memory of the operator, without jobs and with them", f"{empty / 2**20:.0f} and {filled / 2**20:.0f} MiB"],
         ["memory per job", f"{(filled - empty) / of.jobs / 2**10:.1f} KiB"],
     ]  # fmt: skip
@@ -109,9 +110,12 @@ def _compared(pair: tuple[Compared, Compared]) -> str:
     ])  # fmt: skip
 
 
-def _busy(cpu: Mapping[str, float], wall: float) -> str:
-    """Share of the cores that the components had, clients left out."""
-    return f"{100 * sum(cpu.values()) / wall / (os.cpu_count() or 1):.0f} %"
+def _busy(cpu: Mapping[str, float], wall: float) -> tuple[str, str]:
+    """Share of the cores that the components had, clients left out; and what is none of this."""
+    others = cpu.get(OTHERS, 0.0)
+    ours = sum(cpu.values()) - others - cpu.get(CLIENT, 0.0)
+    cores = wall * (os.cpu_count() or 1)
+    return f"{100 * ours / cores:.0f} %", f"{100 * others / cores:.0f} %"
 
 
 def _spread(seconds: Sequence[float]) -> str:

@@ -26,6 +26,7 @@ from rljob_trainer.local.machine import dying_with_its_parent
 
 NAMESPACE = "bench"
 OPERATOR = "rljob-operator"
+CLIENT, OTHERS = "what creates the jobs", "others on the machine"
 USERS = {f"system:serviceaccount:{NAMESPACE}:{OPERATOR}": OPERATOR, "kuberay-operator": "kuberay-operator"}
 PATIENCE_SECONDS = 1200.0
 
@@ -94,12 +95,13 @@ class Site:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def cpu(self) -> dict[str, float]:
-        """Seconds of CPU that each component has used."""
+        """Seconds of CPU that each component has used, this process, and whatever else is on the machine."""
         found = processes.find(self.plane.folder)
         used = {name: sum(map(_seconds, pids)) for name, pids in found.items() if name != "guard"}
         if self.operator is not None and self.operator.poll() is None:
             used[OPERATOR] = _seconds(self.operator.pid)
-        return used
+        used[CLIENT] = _seconds(os.getpid())
+        return used | {OTHERS: _machine_seconds() - sum(used.values())}
 
     def memory(self) -> int:
         """Bytes of the operator."""
@@ -150,6 +152,12 @@ def _seconds(process: int) -> float:
     except psutil.Error:
         return 0.0
     return float(times.user + times.system)
+
+
+def _machine_seconds() -> float:
+    """In which its cores were not idle."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from bench.operator import measures
 from bench.operator.figures import Compared, Creation, Full, Life, percentile
 from bench.operator.measures import CHILDREN
 from bench.operator.page import write_page
-from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, _call, spent
+from bench.operator.site import CLIENT, NAMESPACE, OPERATOR, OTHERS, Call, Site, _call, spent
 
 
 def call(resource: str, name: str, moment: float, user: str = OPERATOR, code: int = 201, verb: str = "create") -> Call:
@@ -83,14 +83,16 @@ def test_cpu_is_that_of_the_time_between() -> None:
     assert spent({"etcd": 2.0, "gone": 1.0}, {"etcd": 2.5, "new": 3.0}) == {"new": 3.0, "etcd": 0.5}
 
 
-def test_the_page_says_what_was_missed(tmp_path: Path) -> None:
+def test_the_page_says_what_was_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {("create", "secrets", 201): 100, ("patch", "rljobs/status", 200): 300}
-    slow = Creation(100, 20.0, 5.0, [0.5] * 98 + [3.0] * 2, calls, {OPERATOR: 2.0, "kube-apiserver": 6.0}, 10.0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    cpu = {OPERATOR: 2.0, "kube-apiserver": 6.0, CLIENT: 1.0, OTHERS: 5.0}
+    slow = Creation(100, 20.0, 5.0, [0.5] * 98 + [3.0] * 2, calls, cpu, 10.0)
     stored = Full(1000, 60.0, 12.5, 1001, 0, (50 << 20, 150 << 20), {OPERATOR: 10.0}, 60.0, {OPERATOR: 0.3})
     pair = [Compared(kind, 2, [0.5, 0.5], [2.0, 2.0], {OPERATOR: 20.0}, {OPERATOR: 0.01}) for kind in ("A", "B")]
     write_page(Life(3, 20, 10, {("patch", "rljobs/status"): 9.5}), slow, slow, stored, (pair[0], pair[1]), tmp_path)
     page = (tmp_path / "operator.md").read_text()
     assert "the goal is a p99 below 1 s, which is missed" in page
-    assert "| stopped | 20.0 | 10.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 |" in page
+    assert "| stopped | 20.0 | 10.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 | 40 % | 25 % |" in page
     assert "| from operator start to every one decided | 12.5 s (goal 30 s: met) |" in page
     assert "| memory per job | 102.4 KiB |" in page
