@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 JOBS_OF_A_NODE, GPUS_OF_A_NODE = 6, 64
 """So many fit into a fake node's CPUs. Leases of a node for each job would keep the machine busy."""
 
+CALM_JOBS, CALM_RATE = 60, 1.0
+"""So few a second that they wait for nobody."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -46,11 +49,16 @@ def main() -> None:
         jobs.clear()
         pair = compared(here, jobs, options.compared)
         with here.without_kuberay():
+            calm = creation(here, jobs, CALM_JOBS, CALM_RATE, "calm")
+            _say(f"KubeRay stopped, {CALM_RATE:g} a second: p50 {calm.p50:.2f} s, p99 {calm.p99:.2f} s")
             stopped = creation(here, jobs, options.created, options.rate, "stopped")
             _say(f"KubeRay stopped: p50 {stopped.p50:.2f} s, p99 {stopped.p99:.2f} s")
-            stored = full(here, jobs, options.jobs, options.created, empty)
+            stored = full(here, jobs, options.jobs, CALM_JOBS + options.created, empty)
             _say(f"{options.jobs} jobs are decided {stored.start:.1f} s after the start")
-            write_page(lives, stopped, running, stored, pair, options.output)
+            arguments = " ".join(
+                f"--{each} {getattr(options, each):g}" for each in ("jobs", "created", "rate", "compared")
+            )
+            write_page(lives, calm, stopped, running, stored, pair, options.output, arguments)
     _say(f"wrote {options.output / 'operator.md'}")
 
 

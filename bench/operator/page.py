@@ -6,23 +6,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.operator.figures import Compared, Creation, Full, Life, percentile
-from bench.operator.site import CLIENT, OTHERS
+from bench.operator.site import CLIENT, OPERATOR, OTHERS
 from e2e.cluster.binaries import BINARIES, KUBERNETES
 
 START_GOAL, CREATION_GOAL = 30.0, 1.0
 
 
 def write_page(
-    lives: Life, stopped: Creation, running: Creation, stored: Full, pair: tuple[Compared, Compared], folder: Path
-) -> None:
+    lives: Life, calm: Creation, stopped: Creation, running: Creation, stored: Full, pair: tuple[Compared, Compared],
+    folder: Path, arguments: str,
+) -> None:  # fmt: skip
     kuberay = BINARIES["kuberay-operator"].version
     about = (
-        f"`make bench-operator` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}: Kubernetes {KUBERNETES}"
+        f'`make bench-operator ARGS="{arguments}"`'
+        f" on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}: Kubernetes {KUBERNETES}"
         f" (etcd without fsync), KubeRay {kuberay} and KWOK's fake nodes share them with the operator and with what"
         " creates the jobs. Each job asks for 2 nodes with 4 GPUs. Times are the API server's, from its audit log."
     )
     parts = ["# The operator on a real API server", about]
-    parts += ["## From apply to all children", _creation(stopped, running)]
+    parts += ["## From apply to all children", _creation(calm, stopped, running)]
     parts += ["## A store full of jobs", _full(stored)]
     parts += ["## The calls of a job's life", _life(lives)]
     parts += ["## Beside KubeRay's RayJob", _compared(pair)]
@@ -30,8 +32,8 @@ def write_page(
     (folder / "operator.md").write_text("\n\n".join(parts) + "\n")
 
 
-def _creation(stopped: Creation, running: Creation) -> str:
-    each = {"stopped": stopped, "running": running}
+def _creation(calm: Creation, stopped: Creation, running: Creation) -> str:
+    each = {f"stopped, {calm.rate:g} a second": calm, "stopped": stopped, "running": running}
     rows = [
         [
             name, f"{of.jobs / of.seconds:.1f}", f"{of.jobs / of.wall:.1f}", f"{of.p50:.2f} s", f"{of.p99:.2f} s",
@@ -47,10 +49,18 @@ def _creation(stopped: Creation, running: Creation) -> str:
         f"{stopped.jobs} RLJobs, {stopped.rate:g} a second: from the moment that a job reaches the API server to the"
         " moment that its last child (ConfigMap, Secret, NetworkPolicy, PodDisruptionBudget, volume claim, RayCluster)"
         f" is stored. With KubeRay stopped it is our share; the goal is a p99 below {CREATION_GOAL:g} s, which is"
-        f" {_met(stopped.p99 < CREATION_GOAL)}."
+        f" {_met(stopped.p99 < CREATION_GOAL)}. So many jobs a second take"
+        f" {_cores(stopped, 'kube-apiserver')} cores of the API server and {_cores(stopped, OPERATOR)} of the operator;"
+        f" there are {os.cpu_count()}."
+        f" {calm.jobs} jobs, {calm.rate:g} a second, show what a job takes that waits for no other."
     )
     cpu = _cpu({name: {who: 1000 * s / of.jobs for who, s in of.cpu.items()} for name, of in each.items()}, "ms")
     return "\n\n".join([text, _table(head, rows), "Milliseconds of CPU per job, by component and KubeRay:", cpu])
+
+
+def _cores(of: Creation, who: str) -> str:
+    """That a component needs to keep up with the rate."""
+    return f"{of.rate * of.cpu.get(who, 0.0) / of.jobs:.1f}"
 
 
 def _full(of: Full) -> str:

@@ -1,6 +1,7 @@
 """The figures of the operator's benchmark, from calls and times that are written by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -90,9 +91,13 @@ def test_the_page_says_what_was_missed(tmp_path: Path, monkeypatch: pytest.Monke
     slow = Creation(100, 20.0, 5.0, [0.5] * 98 + [3.0] * 2, calls, cpu, 10.0)
     stored = Full(1000, 60.0, 12.5, 1001, 0, (50 << 20, 150 << 20), {OPERATOR: 10.0}, 60.0, {OPERATOR: 0.3})
     pair = [Compared(kind, 2, [0.5, 0.5], [2.0, 2.0], {OPERATOR: 20.0}, {OPERATOR: 0.01}) for kind in ("A", "B")]
-    write_page(Life(3, 20, 10, {("patch", "rljobs/status"): 9.5}), slow, slow, stored, (pair[0], pair[1]), tmp_path)
+    lives, calm = Life(3, 20, 10, {("patch", "rljobs/status"): 9.5}), replace(slow, rate=1.0, latencies=[0.25])
+    write_page(lives, calm, slow, slow, stored, (pair[0], pair[1]), tmp_path, "--jobs 1000")
     page = (tmp_path / "operator.md").read_text()
+    assert '`make bench-operator ARGS="--jobs 1000"` on 2 CPU cores' in page
     assert "the goal is a p99 below 1 s, which is missed" in page
+    assert "take 1.2 cores of the API server and 0.4 of the operator; there are 2." in page
+    assert "| stopped, 1 a second | 20.0 | 10.0 | 0.25 s | 0.25 s |" in page
     assert "| stopped | 20.0 | 10.0 | 0.50 s | 3.00 s | 3.00 s | 4.0 | 40 % | 25 % |" in page
     assert "| from operator start to every one decided | 12.5 s (goal 30 s: met) |" in page
     assert "| memory per job | 102.4 KiB |" in page
