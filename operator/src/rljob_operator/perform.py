@@ -20,9 +20,9 @@ from rljob_operator.plan import Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
-MAKING = 32
-"""Children that are made at a time, as many as there are workers: what more the API server worked on at once would only
-delay the Lease's renewal."""
+MAKING = 16
+"""Children that are made at a time. An API server that is short of CPUs works on all it is asked at once: more would
+make none of them sooner, and the Lease's renewal late."""
 
 
 class Refused(Exception):
