@@ -149,7 +149,8 @@ def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(jobs.rljob, names))
     _until_complete(site, names)
-    wait("the operator to come to rest", lambda: _quiet(site))
+    # KWOK binds some volumes a second, long after: each is news.
+    wait("the operator to come to rest", lambda: _quiet(site), patience=PATIENCE_SECONDS + count)
     filled = time.monotonic() - begin
     before, begin = site.cpu(), time.monotonic()
     time.sleep(60)
