@@ -9,7 +9,7 @@ from bench.operator.figures import Compared, Creation, Full, Life, percentile
 from bench.operator.site import CLIENT, OPERATOR, OTHERS
 from e2e.cluster.binaries import BINARIES, KUBERNETES
 
-START_GOAL, CREATION_GOAL = 30.0, 1.0
+START_GOAL, START_GOAL_JOBS, CREATION_GOAL = 30.0, 10_000, 1.0
 
 
 def write_page(
@@ -65,7 +65,8 @@ def _cores(of: Creation, who: str) -> str:
 
 def _full(of: Full) -> str:
     empty, filled = of.memory
-    goal = f"goal {START_GOAL:g} s: {_met(of.start < START_GOAL)}"
+    verdict = _met(of.start < START_GOAL) if of.jobs >= START_GOAL_JOBS else f"for {START_GOAL_JOBS} jobs"
+    goal = f"goal {START_GOAL:g} s: {verdict}"
     rows = [
         ["from operator start to every one decided", f"{of.start:.1f} s ({goal})"],
         ["writes meanwhile", str(of.writes)],
