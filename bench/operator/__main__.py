@@ -15,7 +15,11 @@ from bench.operator.site import site, wait
 from tests.rljob_operator.played_head import PlayedHeads
 
 ROOT = Path(__file__).parents[2]
-PODS_OF_A_NODE, GPUS_OF_A_NODE, GPUS_OF_A_JOB = 256, 8, 8
+JOBS_OF_A_NODE, GPUS_OF_A_NODE = 6, 64
+"""So many fit into a fake node's CPUs. Leases of a node for each job would keep the machine busy."""
+
+CALM_JOBS, CALM_RATE = 60, 1.0
+"""So few a second that they wait for nobody."""
 
 
 def main() -> None:
@@ -27,17 +31,17 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what is below is cleaned up
-    nodes = -(-options.created * GPUS_OF_A_JOB // GPUS_OF_A_NODE)
+    nodes = -(-max(options.created, options.compared) // JOBS_OF_A_NODE)
     with (
         tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
         PlayedHeads() as heads,
-        site(Path(folder), nodes, heads.template) as here,
+        site(Path(folder), nodes, GPUS_OF_A_NODE, heads.template) as here,
     ):
         jobs = Jobs(here)
         here.start_operator()
         wait("the operator to lead", lambda: here.metric("rljob_operator_leader") == 1)
         empty = here.memory()
-        lives = life(here, jobs, heads, 10, 60)
+        lives = life(here, jobs, heads, 10, 60, 20)
         jobs.clear()
         _say(f"a job's life takes {sum(lives.calls.values()):.1f} calls")
         running = creation(here, jobs, options.created, options.rate, "running")
@@ -45,11 +49,16 @@ def main() -> None:
         jobs.clear()
         pair = compared(here, jobs, options.compared)
         with here.without_kuberay():
+            calm = creation(here, jobs, CALM_JOBS, CALM_RATE, "calm")
+            _say(f"KubeRay stopped, {CALM_RATE:g} a second: p50 {calm.p50:.2f} s, p99 {calm.p99:.2f} s")
             stopped = creation(here, jobs, options.created, options.rate, "stopped")
             _say(f"KubeRay stopped: p50 {stopped.p50:.2f} s, p99 {stopped.p99:.2f} s")
-            stored = full(here, jobs, options.jobs, options.created, empty)
+            stored = full(here, jobs, options.jobs, CALM_JOBS + options.created, empty)
             _say(f"{options.jobs} jobs are decided {stored.start:.1f} s after the start")
-            write_page(lives, stopped, running, stored, pair, options.output)
+            arguments = " ".join(
+                f"--{each} {getattr(options, each):g}" for each in ("jobs", "created", "rate", "compared")
+            )
+            write_page(lives, calm, stopped, running, stored, pair, options.output, arguments)
     _say(f"wrote {options.output / 'operator.md'}")
 
 

@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import quantiles
+
+
+def percentile(share: int, values: Sequence[float]) -> float:
+    """The least value that `share` % of them do not exceed (nearest rank): one of them, however few there are."""
+    return sorted(values)[-(-share * len(values) // 100) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,11 @@ class Creation:
 
     @property
     def p50(self) -> float:
-        return quantiles(self.latencies, n=100)[49]
+        return percentile(50, self.latencies)
 
     @property
     def p99(self) -> float:
-        return quantiles(self.latencies, n=100)[98]
+        return percentile(99, self.latencies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,14 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Calls of the operator for one job from its creation to Succeeded, by verb and resource; the mean of some."""
+    """Calls of the operator for one job from its creation to Succeeded, by verb and resource; the mean of some.
+
+    steps: each of a second. every: so many of them lie between two checkpoints.
+    """
 
     jobs: int
     steps: int
+    every: int
     calls: Mapping[tuple[str, str], float]
 
 
@@ -61,7 +69,7 @@ class Life:
 class Compared:
     """The same RayClusters made by RLJobs and by KubeRay's RayJobs.
 
-    cluster: seconds from the job's arrival to its RayCluster's creation. pods: to its last pod's, in whole seconds.
+    cluster: seconds from the job's arrival at the API server to its RayCluster's creation. pods: to its last pod's.
     calls: to the API server per job, by who made them. cpu: seconds per job, by component.
     """
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
+from kubernetes.client import ApiException, CustomObjectsApi
 
 from bench.operator.figures import Compared, Creation, Full, Life
-from bench.operator.site import NAMESPACE, OPERATOR, Call, Site, spent, wait
+from bench.operator.site import NAMESPACE, OPERATOR, PATIENCE_SECONDS, Call, Site, spent, wait
 from tests.rljob_operator.played_driver import train
 from tests.rljob_operator.played_head import PlayedHeads
 from tests.rljob_operator.snapshots import SPEC
@@ -51,15 +51,6 @@ class Jobs:
         spec.pop("upgradeStrategy", None)
         return spec
 
-    def pods(self, each: int) -> dict[str, float]:
-        """When the last pod of a job's cluster was made, for jobs that have `each` of them; in whole seconds."""
-        made: dict[str, list[float]] = defaultdict(list)
-        selector = "ray.io/cluster"
-        found: Any = CoreV1Api(self._client).list_namespaced_pod(NAMESPACE, label_selector=selector)
-        for pod in found.items:
-            made[_job(pod.metadata.name)].append(pod.metadata.creation_timestamp.timestamp())
-        return {name: max(times) for name, times in made.items() if len(times) >= each}
-
     def phase(self, name: str) -> str:
         found: Any = self._api.get_namespaced_custom_object(**RLJOBS, name=name)
         return str(found.get("status", {}).get("phase"))
@@ -67,7 +58,7 @@ class Jobs:
     def clear(self) -> None:
         """Delete all, and wait until their clusters and pods are gone."""
         for collection in (RLJOBS, RAYJOBS):
-            self._api.delete_collection_namespaced_custom_object(**collection)
+            wait(f"the deletion of the {collection['plural']}", lambda c=collection: self._deleted(c))  # type: ignore[misc]
         for job in self._api.list_namespaced_custom_object(**RAYJOBS)["items"]:
             with suppress(ApiException):  # gone meanwhile
                 # KubeRay keeps its finalizer for minutes where no head answers that the driver has stopped.
@@ -77,6 +68,16 @@ class Jobs:
             wait(f"the end of the {collection['plural']}", lambda c=collection: not self._left(c))  # type: ignore[misc]
         kubectl = self._site.plane.access.kubectl
         wait("the end of the pods", lambda: not kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=name"))
+
+    def _deleted(self, collection: Mapping[str, str]) -> bool:
+        """The API server gives up after a minute, with some of them deleted."""
+        try:
+            self._api.delete_collection_namespaced_custom_object(**collection)
+        except ApiException as error:
+            if error.status != HTTPStatus.GATEWAY_TIMEOUT:
+                raise
+            return False
+        return True
 
     def _left(self, collection: Mapping[str, str]) -> bool:
         found: Any = self._api.list_namespaced_custom_object(**collection, limit=1)
@@ -114,7 +115,7 @@ def _until_complete(site: Site, names: Sequence[str]) -> list[Call]:
         missing.difference_update((_job(call.name), call.resource) for call in new if _makes(call))
         return not missing
 
-    wait("the children of all jobs", complete)
+    wait("the children of all jobs", complete, patience=PATIENCE_SECONDS + len(names))
     return calls
 
 
@@ -148,7 +149,8 @@ def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(jobs.rljob, names))
     _until_complete(site, names)
-    wait("the operator to come to rest", lambda: _quiet(site))
+    # KWOK binds some volumes a second, long after: each is news.
+    wait("the operator to come to rest", lambda: _quiet(site), patience=PATIENCE_SECONDS + count)
     filled = time.monotonic() - begin
     before, begin = site.cpu(), time.monotonic()
     time.sleep(60)
@@ -180,16 +182,16 @@ def _quiet(site: Site) -> bool:
     return _reconciles(site) == before > 0
 
 
-def life(site: Site, jobs: Jobs, heads: PlayedHeads, count: int, steps: int) -> Life:
+def life(site: Site, jobs: Jobs, heads: PlayedHeads, count: int, steps: int, every: int) -> Life:
     """Jobs whose drivers are played, all at once."""
     site.calls()
     names = numbered("life", count)
     for name in names:
-        heads.add(NAMESPACE, name, script=train(steps, seconds=1.0, every=5))
+        heads.add(NAMESPACE, name, script=train(steps, seconds=1.0, every=every))
         jobs.rljob(name)
     wait("the jobs to succeed", lambda: all(jobs.phase(name) == "Succeeded" for name in names))
     calls = Counter((call.verb, call.resource) for call in site.calls() if call.user == OPERATOR and _of_jobs(call))
-    return Life(count, steps, {what: number / count for what, number in calls.most_common()})
+    return Life(count, steps, every, {what: number / count for what, number in calls.most_common()})
 
 
 def _of_jobs(call: Call) -> bool:
@@ -212,7 +214,7 @@ def compared(site: Site, jobs: Jobs, count: int) -> tuple[Compared, Compared]:
             list(pool.map(jobs.rljob if kind == "RLJob" else lambda name: jobs.rayjob(name, spec), names))
         calls = _until_pods(site, names, pods)
         cpu = spent(before, site.cpu())
-        found.append(_compared(kind, calls, names, jobs.pods(pods), cpu))
+        found.append(_compared(kind, calls, names, pods, cpu))
         jobs.clear()
     return found[0], found[1]
 
@@ -236,30 +238,26 @@ def _until_pods(site: Site, names: Sequence[str], pods: int) -> list[Call]:
 
 
 def _makes_pod(call: Call) -> bool:
-    return (call.user, call.resource, call.verb, call.code) == (
-        "kuberay-operator",
-        "pods",
-        "create",
-        HTTPStatus.CREATED,
-    )
+    return (call.user, call.resource, call.code) == ("kuberay-operator", "pods", HTTPStatus.CREATED)
 
 
-def _compared(
-    kind: str, calls: Sequence[Call], names: Sequence[str], last_pods: Mapping[str, float], cpu: Mapping[str, float]
-) -> Compared:
-    """last_pods: when the last one was made, by job."""
+def _compared(kind: str, calls: Sequence[Call], names: Sequence[str], pods: int, cpu: Mapping[str, float]) -> Compared:
+    """pods: of each job's cluster. All times are the API server's."""
     begun = {
         call.name: call.received for call in calls if call.verb == "create" and call.resource == f"{kind.lower()}s"
     }
     clusters: dict[str, float] = {}
+    made: dict[str, list[float]] = defaultdict(list)
     for call in calls:
         if call.resource == "rayclusters" and call.code == HTTPStatus.CREATED:
             clusters.setdefault(_job(call.name), call.answered)
+        elif _makes_pod(call):
+            made[_job(call.name)].append(call.answered)
     by = Counter(call.user for call in calls)
     return Compared(
         kind, len(names),
         [clusters[name] - begun[name] for name in names if name in clusters],
-        [last_pods[name] - begun[name] for name in names if name in last_pods],
+        [max(made[name]) - begun[name] for name in names if len(made[name]) == pods],
         {who: number / len(names) for who, number in by.most_common()},
         {who: seconds / len(names) for who, seconds in cpu.items()},
     )  # fmt: skip

@@ -26,6 +26,7 @@ from rljob_trainer.local.machine import dying_with_its_parent
 
 NAMESPACE = "bench"
 OPERATOR = "rljob-operator"
+CLIENT, OTHERS = "what creates the jobs", "others on the machine"
 USERS = {f"system:serviceaccount:{NAMESPACE}:{OPERATOR}": OPERATOR, "kuberay-operator": "kuberay-operator"}
 PATIENCE_SECONDS = 1200.0
 
@@ -69,13 +70,18 @@ class Site:
         ]  # fmt: skip
         environment = os.environ | {"KUBECONFIG": str(self.account.kubeconfig)}
         command = dying_with_its_parent([sys.executable, "-m", "rljob_operator", "run", *options])
-        with (self.folder / "operator.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.operator = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def end_operator(self) -> None:
         assert self.operator is not None
         self.operator.send_signal(signal.SIGTERM)
         self.operator.wait(60)
+        self.operator = None
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "operator.log"
 
     def metric(self, name: str) -> float:
         """Sum over all labels; 0 while the operator does not answer. Raises LookupError for one that it lacks."""
@@ -89,12 +95,13 @@ class Site:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def cpu(self) -> dict[str, float]:
-        """Seconds of CPU that each component has used."""
+        """Seconds of CPU that each component has used, this process, and whatever else is on the machine."""
         found = processes.find(self.plane.folder)
         used = {name: sum(map(_seconds, pids)) for name, pids in found.items() if name != "guard"}
         if self.operator is not None and self.operator.poll() is None:
             used[OPERATOR] = _seconds(self.operator.pid)
-        return used
+        used[CLIENT] = _seconds(os.getpid())
+        return used | {OTHERS: _machine_seconds() - sum(used.values())}
 
     def memory(self) -> int:
         """Bytes of the operator."""
@@ -102,7 +109,9 @@ class Site:
         return int(psutil.Process(self.operator.pid).memory_info().rss)
 
     def calls(self) -> list[Call]:
-        """Those in the namespace since the last look."""
+        """Those in the namespace since the last look. Raises RuntimeError where the operator has ended by itself."""
+        if self.operator is not None and self.operator.poll() is not None:
+            raise RuntimeError(f"the operator has ended: {self._log.read_text()[-2000:]}")
         found: list[Call] = []
         with self.plane.layout.audit_log.open("rb") as log:
             log.seek(self._read)
@@ -132,7 +141,9 @@ def _call(event: dict[str, Any], about: dict[str, Any]) -> Call:
         datetime.fromisoformat(event[moment]).timestamp() for moment in ("requestReceivedTimestamp", "stageTimestamp")
     )
     code = event["responseStatus"]["code"]
-    return Call(USERS.get(user, user), event["verb"], resource, about.get("name", ""), code, received, answered)
+    asked = event.get("requestObject", {}).get("metadata", {})
+    name = about.get("name") or asked.get("generateName", "")  # a name that the API server makes is not in its log
+    return Call(USERS.get(user, user), event["verb"], resource, name, code, received, answered)
 
 
 def _seconds(process: int) -> float:
@@ -143,19 +154,25 @@ def _seconds(process: int) -> float:
     return float(times.user + times.system)
 
 
+def _machine_seconds() -> float:
+    """In which its cores were not idle."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
 def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """By component, the largest first."""
     seconds = Counter({name: after[name] - before.get(name, 0.0) for name in after})
     return dict(seconds.most_common())
 
 
-def wait(what: str, holds: Callable[[], bool], pause: float = 0.5) -> None:
+def wait(what: str, holds: Callable[[], bool], pause: float = 0.5, patience: float = PATIENCE_SECONDS) -> None:
     """Says what it waits for, once a minute."""
     begin = said = time.monotonic()
     while not holds():
         now = time.monotonic()
-        if now - begin > PATIENCE_SECONDS:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s for {what}")
+        if now - begin > patience:
+            raise TimeoutError(f"waited {patience:.0f} s for {what}")
         if now - said > 60:
             said = now
             print(f"waiting for {what} since {now - begin:.0f} s", flush=True)
@@ -163,8 +180,8 @@ def wait(what: str, holds: Callable[[], bool], pause: float = 0.5) -> None:
 
 
 @contextmanager
-def site(folder: Path, nodes: int, heads: str) -> Iterator[Site]:
-    with shared(folder / "cluster", nodes) as plane:
+def site(folder: Path, nodes: int, gpus: int, heads: str) -> Iterator[Site]:
+    with shared(folder / "cluster", nodes, gpus) as plane:
         access = plane.access
         access.kubectl("create", "namespace", NAMESPACE)
         access.kubectl("create", "serviceaccount", OPERATOR, f"--namespace={NAMESPACE}")

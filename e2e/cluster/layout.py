@@ -41,7 +41,11 @@ _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "Metadata"}],
+    "rules": [
+        # What asks for a generated name has none in the metadata of the call.
+        {"level": "Request", "verbs": ["create"], "resources": [{"group": "", "resources": ["pods"]}]},
+        {"level": "Metadata"},
+    ],
 }
 
 

@@ -76,7 +76,7 @@ def without_its_image() -> Snapshot:
 SUSPENDED = job(suspend=True)
 
 CASES = {
-    "new": (live(snapshot()), "Progressing", "CreatingCluster: making the RayCluster"),
+    "new": (live(snapshot()), "Progressing", "ClusterNotReady: 0 of 2 workers ready"),
     "pods on the way": (live(starting(1)), "Progressing", "ClusterNotReady: 1 of 2 workers ready"),
     "no image is named": (live(snapshot(), NO_IMAGE), "Degraded", "ImageMissing: no image: set spec.cluster.image"),
     "no such image": (live(without_its_image()), "Degraded", "ImageNotUsable: w: ErrImagePull of image trainer:1"),

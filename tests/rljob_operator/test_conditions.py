@@ -118,9 +118,8 @@ def plans() -> dict[Reason, list[Plan]]:
     return {
         Reason.IMAGE_MISSING: [decide(snapshot(), no_image)],
         Reason.WAITING_FOR_REMOVAL: [left_by_another()],
-        Reason.CREATING_CLUSTER: [plan_for(), plan_for(**again)],
         Reason.CLUSTER_DELETING: [plan_for(cluster=gone), plan_for(cluster=gone, **again)],
-        Reason.CLUSTER_NOT_READY: [plan_for(cluster=partial), plan_for(cluster=partial, **again)],
+        Reason.CLUSTER_NOT_READY: [plan_for(), plan_for(cluster=partial), plan_for(cluster=partial, **again)],
         Reason.REWARD_MODELS_NOT_READY: [
             up(base=served),
             up(base=served, **again),

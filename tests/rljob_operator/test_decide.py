@@ -10,6 +10,7 @@ from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress, RecoveryStatus
 from rljob_operator import names
 from rljob_operator.decide import decide, refused
+from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.kube.errors import Invalid
 from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET, Ref
@@ -67,8 +68,8 @@ def test_a_new_job_gets_a_finalizer_its_children_and_a_cluster():
     }  # fmt: skip
     assert [each["kind"] for each in plan.create] == ["Secret", "RayCluster"]
     assert phase(plan) == "Starting"
-    assert conditions(plan.status)["Reconciling"] == ("True", "CreatingCluster")
-    assert conditions(plan.status)["Ready"] == ("False", "CreatingCluster")
+    assert conditions(plan.status)["Reconciling"] == ("True", "ClusterNotReady")
+    assert conditions(plan.status)["Ready"] == ("False", "ClusterNotReady")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,53 @@ def test_nothing_new_gives_nothing_to_write():
     plan = decide(Snapshot(base, NOW + timedelta(seconds=60), *_rest(snapshot(**first))), SETTINGS)
 
     assert (plan.status, plan.events, plan.create, plan.delete, plan.submit) == (None, (), (), (), None)
+
+
+LOOKS: list[tuple[str, Any, float | None, bool, float]] = [
+    ("nobody has told anything yet", {}, None, True, 5.0),
+    ("just told", {}, 0.0, False, 5.0),
+    ("told a little ago", {}, 12.0, False, 3.0),
+    ("told long ago", {}, 15.0, True, 5.0),
+    ("our clock was set back", {}, -60.0, True, 5.0),
+    ("a new checkpoint", {"checkpoint": CheckpointStatus(step=20, path="p", time=NOW)}, 0.0, True, 5.0),
+]
+
+
+@pytest.mark.parametrize(("report", "ago", "told", "again_in"), [row[1:] for row in LOOKS], ids=[r[0] for r in LOOKS])
+def test_progress_waits_a_little_and_a_checkpoint_takes_it_along(report, ago, told, again_in):
+    first = snapshot(**living())
+    status = decide(first, SETTINGS).status
+    assert status is not None
+    running = replace(job(), status=status)
+    head = reports(progress=Progress(step=25, total_steps=100), **report)
+    last = None if ago is None else NOW - timedelta(seconds=ago)
+    plan = decide(Snapshot(running, NOW, first.children, first.pods, head, last), SETTINGS)
+
+    assert ((plan.status and plan.status.progress) == head.progress) == told
+    assert plan.again_in == again_in
+
+
+def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time_matters():
+    started = {"start_time": NOW, "cluster": ray_cluster(1, provisioned=False)}
+    ending = pod("old", names.WORKER)
+    ending["metadata"]["deletionTimestamp"] = stamp(NOW)
+
+    assert plan_for(**started).again_in is None
+    assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
+    assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
+
+
+def test_a_pod_more_is_told_with_the_next_transition():
+    waiting = decide(snapshot(cluster=ray_cluster(0, provisioned=False)), SETTINGS).status
+    assert waiting is not None
+    base = replace(job(), status=waiting)
+    assert plan_for(base=base, cluster=ray_cluster(1, provisioned=False), told=NOW).status is None
+
+    plan = plan_for(base=base, cluster=ray_cluster(), pods=PODS, told=NOW)
+    assert plan.status is not None
+    assert plan.status.attempt == 1
+    assert plan.status.cluster is not None
+    assert plan.status.cluster.ready_workers == 2
 
 
 def _rest(of: Snapshot) -> tuple[Any, ...]:

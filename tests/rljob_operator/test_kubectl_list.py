@@ -50,7 +50,7 @@ def test_kubectl_finds_the_plugin_and_it_shows_jobs_at_a_glance(shell, four):
     assert job["ETA"].startswith(("2h", "1h59m"))
     assert job["CHECKPOINT"].startswith("40 (3h")
     assert [found[name]["PHASE"] for name in four[1:]] == [
-        "(not seen by an operator)", "Suspended", "Starting (CreatingCluster)",
+        "(not seen by an operator)", "Suspended", "Starting (ClusterNotReady)",
     ]  # fmt: skip
     assert {found["new"][column] for column in ("STEP", "REWARD", "ETA", "CHECKPOINT")} == {"-"}
     assert table.isascii()
@@ -95,4 +95,4 @@ def test_a_terminal_gets_colours(shell, jobs):
     os.close(its_end)
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
-    assert "\x1b[36mStarting (CreatingCluster)\x1b[0m" in shown
+    assert "\x1b[36mStarting (ClusterNotReady)\x1b[0m" in shown

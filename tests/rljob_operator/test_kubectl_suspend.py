@@ -59,7 +59,7 @@ def test_resuming_waits_until_it_runs(shell, suspended):
     with shell.running("resume", "job", "--wait") as waiting:
         eventually(spec_says(suspended, value=False))
         suspended.decide()
-        assert waiting.stderr.readline() == "Starting: making the RayCluster\n"
+        assert waiting.stderr.readline() == "Starting: 0 of 2 workers ready\n"
         suspended.decide(**LIVING)
         suspended.decide(**LIVING, head=reports())
         out, _ = waiting.communicate()

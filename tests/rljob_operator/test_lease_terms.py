@@ -169,6 +169,17 @@ async def test_a_renewal_counts_from_its_start_and_loss_comes_at_the_deadline() 
 
 
 @in_jumping_loop
+async def test_a_renewal_is_one_call_so_that_a_slow_api_server_costs_no_lease() -> None:
+    leader = Candidate(KubeObjects())
+    leading = asyncio.create_task(leader.lead())
+    await asyncio.sleep(3)
+    leader.connection.latency = 1.9  # a call takes 3.8 s, and two of them with the pause as long as the deadline
+    await asyncio.sleep(100)
+    assert leader.lease.held()
+    assert not leading.done()
+
+
+@in_jumping_loop
 async def test_a_short_outage_is_survived_and_a_long_one_is_not() -> None:
     leader = Candidate(KubeObjects())
     leading = asyncio.create_task(leader.lead())

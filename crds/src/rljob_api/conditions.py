@@ -56,7 +56,6 @@ class Reason(Word):
         "WaitingForRemoval", _ANY, "Objects of a deleted job of the same name are still there.",
         "Kubernetes removes them. Where it does not, look at the finalizers of the object that the message names.",
     )
-    CREATING_CLUSTER = "CreatingCluster", _ON_THE_WAY, "The RayCluster is being created."
     CLUSTER_DELETING = (
         "ClusterDeleting", _ON_THE_WAY, "The job's previous RayCluster is still being deleted.",
         "Where it lasts, look at the pods that do not end and at their nodes.",

@@ -74,6 +74,7 @@ class LeaderLease:
         self._held_until = _NEVER
         self._over = False  # lost or released; a lease is not taken twice
         self._seen: tuple[Manifest, float] = {}, 0.0  # another's record, and since when it is as it is
+        self._written: Manifest = {}  # the record as our last write left it
 
     def held(self) -> bool:
         return not self._over and self._clock() < self._held_until
@@ -138,17 +139,26 @@ class LeaderLease:
         return self.held()
 
     async def _claim(self) -> bool:
-        """Whether the record is ours now. Raises KubeError where that is unknown."""
-        record = await self._read()
+        """Whether the record is ours now. Raises KubeError where that is unknown.
+
+        Nobody else writes it while we renew it, so a renewal is one call: under load each takes its time.
+        """
+        if self._written:
+            with suppress(Conflict, NotFound):
+                return await self._write(self._written)
+        return await self._write(await self._read())
+
+    async def _write(self, record: Manifest) -> bool:
+        """record: what is there, empty for nothing. Returns False where it is not for us to write."""
         spec = record.get("spec", {})
         if self._over or self._is_anothers(spec):
             return False
         if record:
-            await self._kube.patch(self._ref, _version(record), {"spec": self._renewed(spec)})
+            self._written = await self._kube.patch(self._ref, _version(record), {"spec": self._renewed(spec)})
         else:
             metadata = {"namespace": self._ref.namespace, "name": self._ref.name}
             head = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
-            await self._kube.create({**head, "spec": self._renewed(spec)})
+            self._written = await self._kube.create({**head, "spec": self._renewed(spec)})
         return True
 
     async def _read(self) -> Manifest:

@@ -1,9 +1,11 @@
 """Carry out a plan. Each write is harmless when it is repeated or late, so a death between any two loses nothing.
 
-finalizer, deletions, applied and created children ──> the driver's start or stop ──> one status patch ──> events
+finalizer, deletions ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
+                                                                        events <── one status patch <──┘
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
@@ -13,10 +15,14 @@ from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
-from rljob_operator.kube.kinds import RLJOB, SECRET, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Manifest, Ref
 from rljob_operator.plan import Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
+
+MAKING = 16
+"""Children that are made at a time. An API server that is short of CPUs works on all it is asked at once: more would
+make none of them sooner, and the Lease's renewal late."""
 
 
 class Refused(Exception):
@@ -32,6 +38,7 @@ class Performer:
 
     def __init__(self, kube: client.Kube, heads: Heads, store: Store) -> None:
         self._kube, self._heads, self._store = kube, heads, store
+        self._making = asyncio.Semaphore(MAKING)
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
         """Raises KubeErrors, HeadErrors and Refused; the same plan may be tried again."""
@@ -40,10 +47,7 @@ class Performer:
         for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
             await self._kube.delete(ref, grace_period)
         try:
-            for manifest in plan.apply:
-                await self._apply(snapshot, stamped(manifest))
-            for manifest in plan.create:
-                await self._create(manifest)
+            await self._make(snapshot, plan)
         except (Invalid, Forbidden, AlreadyExists) as error:
             raise Refused(error) from error
         if plan.submit is not None:
@@ -52,10 +56,10 @@ class Performer:
             await self._heads.stop(job)
         if plan.end is not None:
             await self._heads.end(job, plan.end)
-        if plan.status is not None:
-            await self._report(job, version, plan.status)
-        for event in plan.events:
-            await self._kube.post_event(_posted(job, event, snapshot))
+        if plan.told is not None:
+            await self._report(job, version, plan.told)
+            for event in plan.events:
+                await self._kube.post_event(_posted(job, event, snapshot))
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
         """The job's resourceVersion afterwards."""
@@ -71,16 +75,26 @@ class Performer:
         self._told(RLJOB, patched)
         return str(patched["metadata"]["resourceVersion"])
 
-    async def _apply(self, snapshot: Snapshot, manifest: Manifest) -> None:
-        ref = Ref.of(manifest)
-        if has_drifted(snapshot.child(ref.kind, ref.name), manifest):
-            self._told(ref.kind, await self._kube.apply(manifest))
+    async def _make(self, snapshot: Snapshot, plan: Plan) -> None:
+        """A pod without its volume or its NetworkPolicy must not be: so what has pods comes last."""
+        stamps = [stamped(manifest) for manifest in plan.apply]
+        drifted = [each for each in stamps if has_drifted(snapshot.child(Ref.of(each).kind, Ref.of(each).name), each)]
+        for has_pods in (False, True):
+            await _together([
+                *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),
+                *(self._create(each) for each in plan.create if _has_pods(each) == has_pods),
+            ])  # fmt: skip
+
+    async def _apply(self, manifest: Manifest) -> None:
+        async with self._making:
+            self._told(Ref.of(manifest).kind, await self._kube.apply(manifest))
 
     async def _create(self, manifest: Manifest) -> None:
         """What has the name already is ours, or is no business of ours."""
         ref = Ref.of(manifest)
         try:
-            made = await self._kube.create(manifest)
+            async with self._making:
+                made = await self._kube.create(manifest)
         except AlreadyExists:
             if ref.kind == SECRET:
                 return  # its name has the job's uid, and its content follows from that
@@ -95,6 +109,17 @@ class Performer:
     def _told(self, kind: Any, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
             self._store.put(kind, manifest)
+
+
+def _has_pods(manifest: Manifest) -> bool:
+    return manifest["kind"] in (RAY_CLUSTER.name, DEPLOYMENT.name)
+
+
+async def _together(writes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Raises the first error, and not before the last write has ended: none may meet those of the next look."""
+    for ended in await asyncio.gather(*writes, return_exceptions=True):
+        if ended is not None:
+            raise ended
 
 
 def _written(status: RLJobStatus) -> Manifest:

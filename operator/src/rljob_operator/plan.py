@@ -47,3 +47,8 @@ class Plan:
     events: tuple[Event, ...] = ()
     restart: str | None = None
     again_in: float | None = None
+
+    @property
+    def told(self) -> RLJobStatus | None:
+        """The status to write now: none after something was made, for the next look is at once and has more to say."""
+        return None if self.create else self.status

@@ -1,7 +1,7 @@
 """One look at one job: observe, decide, perform."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import structlog
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """restarted: told why, each time that another attempt is decided on."""
+    """restarted: told why, each time that another attempt is decided on. told: when we wrote a job's status last."""
 
     store: Store
     heads: Heads
@@ -27,6 +27,7 @@ class Reconciler:
     settings: Settings
     restarted: Callable[[str], None]
     clock: Callable[[], datetime] = utc_now
+    told: dict[Key, datetime] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again whatever happens, None to wait for news.
@@ -35,7 +36,9 @@ class Reconciler:
         """
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
+            self.told.pop(key, None)
             return None
+        snapshot = replace(snapshot, told=self.told.get(key))
         plan = decide(snapshot, self.settings)
         try:
             await self.performer.perform(snapshot, plan)
@@ -46,4 +49,6 @@ class Reconciler:
             raise error from None
         if plan.restart is not None:
             self.restarted(plan.restart)
+        if plan.told is not None:
+            self.told[key] = snapshot.now
         return plan.again_in if plan.status is None else 0.0  # no watch tells us again what we have written ourselves

@@ -33,7 +33,8 @@ class Snapshot:
     """One job at `now`.
 
     children: by kind and name. pods: of head, workers and reward models.
-    head: None where there is no head pod that answers.
+    head: None where there is no head pod that answers. told: when the status was written last; None where that was
+    another process, or nobody.
     """
 
     job: Job
@@ -41,6 +42,7 @@ class Snapshot:
     children: Mapping[Kind, Mapping[str, Manifest]] = field(default_factory=dict)
     pods: Sequence[Manifest] = ()
     head: HeadReport | None = None
+    told: datetime | None = None
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)

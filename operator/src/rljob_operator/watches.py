@@ -23,6 +23,7 @@ Changed = Callable[[set[Key]], None]
 
 def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, store: Store, changed: Changed) -> None:
     """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label."""
+    settings.persistence.diffbase_storage = _NoDiffs()
     for kind in WATCHED:
         group, _, version = kind.api_version.rpartition("/")
         if kind != RLJOB:
@@ -58,6 +59,13 @@ async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> 
         items = [item for listing in found for item in listing.items]
         new |= store.replace_all(kind, items, min((each.resource_version for each in found), key=int))
     return new
+
+
+class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
+    """kopf compares each object with its last state, for handlers of changes. We have none, so it need not copy it."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence({})
 
 
 def _handler(kind: Kind, store: Store, changed: Changed) -> Callable[..., Any]:

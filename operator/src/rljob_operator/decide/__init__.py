@@ -21,7 +21,7 @@ from rljob_operator.decide.starting import (
     running,
     submission,
 )
-from rljob_operator.decide.status import events, next_status
+from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import stopping
 from rljob_operator.kube.errors import Invalid, KubeError
@@ -66,6 +66,8 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         return Plan(finalizer=False)
     status = next_status(snapshot, step)
     changed = status != job.status
+    later = kept_back(snapshot, status, settings) if changed else 0.0
+    told = changed and not later
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
@@ -75,10 +77,10 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         submit=step.submit,
         stop=step.stop,
         end=step.end,
-        status=status if changed else None,
-        events=events(job.status, status) if changed else (),
+        status=status if told else None,
+        events=events(job.status, status) if told else (),
         restart=step.reason if "recovery" in step.status and step.phase == "Recovering" else None,
-        again_in=step.again_in,
+        again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
     )
 
 

@@ -20,7 +20,7 @@ from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting
 
 WAIT_SECONDS = 30.0
-"""News of a cluster comes by watches; a look this often finds what a watch has missed."""
+"""Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
 
 
 def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -65,7 +65,7 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
         message = "waiting for an older RayCluster to be deleted"
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
     if not is_ready(snapshot):
-        return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=WAIT_SECONDS)
+        return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
     return None
 
 
@@ -75,8 +75,7 @@ def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
         made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
     except CannotMerge as error:
         return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
-    message = "making the RayCluster"
-    return Step(_phase(snapshot), Reason.CREATING_CLUSTER, message, create=made, again_in=WAIT_SECONDS)
+    return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), create=made)
 
 
 def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -85,7 +84,7 @@ def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if (driver is not None and driver.state != "Ended") or servers.all_ready(snapshot):
         return None
     message = servers.waiting_for(snapshot)
-    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=WAIT_SECONDS)
+    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=_look(snapshot))
 
 
 def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -130,6 +129,12 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     if snapshot.head is None:
         message += "; Ray's head does not answer at present"
     return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
+
+
+def _look(snapshot: Snapshot) -> float | None:
+    """Nobody tells that a deadline has passed, or the time that a lost pod had to end."""
+    limited = snapshot.job.spec.active_deadline is not None and snapshot.job.status.start_time is not None
+    return WAIT_SECONDS if limited or any(map(is_deleting, snapshot.pods)) else None
 
 
 def _phase(snapshot: Snapshot) -> Phase:

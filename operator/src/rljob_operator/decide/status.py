@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from rljob_api.conditions import Aspect, Note, Reason
 from rljob_api.v1alpha1 import Condition, RLJobStatus
@@ -10,6 +11,7 @@ from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import DEPLOYMENT
 from rljob_operator.plan import Event
+from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot
 
 _STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING)
@@ -33,6 +35,28 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
     return status.model_copy(update={"conditions": conditions})
+
+
+DETAIL_POLLS = 3
+"""How many polls long the status may lag behind in what is no transition."""
+
+
+def kept_back(snapshot: Snapshot, new: RLJobStatus, settings: Settings) -> float:
+    """Seconds until the new status may be written. A transition may at once, and takes all else along.
+
+    Progress and the counts and words of pods change with every look, and each write wakes whoever watches the job.
+    """
+    if snapshot.told is None or _transitions(new) != _transitions(snapshot.job.status):
+        return 0.0
+    since = (snapshot.now - snapshot.told).total_seconds()
+    longest = DETAIL_POLLS * settings.poll_seconds
+    return longest - since if 0 <= since < longest else 0.0  # a clock that was set back silences nobody
+
+
+def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str]]:
+    """The status without what is mere detail. A checkpoint is none: recovery counts restarts from it."""
+    details: dict[str, Any] = {"progress": None, "cluster": None, "reward_models": [], "conditions": []}
+    return status.model_copy(update=details), {each.type: each.status for each in status.conditions}
 
 
 def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:

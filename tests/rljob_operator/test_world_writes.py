@@ -1,0 +1,22 @@
+"""What a job's life costs the API server where nothing goes wrong, and in which order."""
+
+from tests.rljob_operator.loops import in_jumping_loop
+from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.world import World
+
+
+@in_jumping_loop
+async def test_what_pods_need_is_made_before_them_and_the_status_written_once_for_each_transition() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.finishes(world)
+    writes = [call.words for call in world.calls if call.kube and call.writes]
+    made = writes.index("post RayCluster")
+    assert writes[0] == "patch RLJob", "the finalizer"
+    assert sorted(writes[1:made]) == [
+        "apply ConfigMap", "apply NetworkPolicy", "apply PersistentVolumeClaim", "apply PodDisruptionBudget",
+        "post Secret",
+    ]  # fmt: skip
+    # Starting, the attempt's reservation, Running, a checkpoint, another, Succeeded.
+    assert [words for words in writes[made + 1 :] if words != "post Event"] == ["patch RLJob status"] * 6
