@@ -46,6 +46,7 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     (anew.save(5).path / "trainer.json").unlink()
     (volume.checkpoints / "step-6-a2").mkdir()
     (anew.save(7).path / MANIFEST).write_text("{")
+    (volume.checkpoints / "step-8-a2").mkdir()
     rows = listed(volume)
     assert "does not count: of a run that was begun anew" in rows[1, 1]
     assert rows[2, 2].startswith("0:0")
@@ -53,8 +54,9 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     assert rows[3, 2].endswith("0.750 (validation 0.500) best whole")
     assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
     assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
-    assert rows[6, 2] == "- - - - does not count: unfinished"
+    assert rows[6, 2] == "- - - - does not count: its manifest is gone"
     assert rows[7, 2] == "- - - - does not count: its manifest cannot be read"
+    assert rows[8, 2] == "- - - - does not count: unfinished"
 
 
 def test_a_folder_without_checkpoints_says_so(tmp_path):

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import ray
 
 from rljob_api import resolve
@@ -23,6 +24,7 @@ DELAYS = (0.1, 1.0)
 """Seconds into the connection with Ray, whose own handlers abort a process."""
 
 
+@pytest.mark.slow
 def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
     volume = Volume(tmp_path / "run")
     spec = resolve(load_rljob(write_job(tmp_path), []).spec)

@@ -34,6 +34,7 @@ with local_ray(0, "hf", Path(sys.argv[1]), {**os.environ, **ray_environment()}) 
 """What the supervisor does with Ray."""
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_frozen_head_whose_supervisor_is_killed(tmp_path: Path):
     with machine() as place:
         supervisor = place.start([sys.executable, "-c", HOLDER, tmp_path / "ray.log"])

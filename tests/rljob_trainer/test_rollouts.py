@@ -221,6 +221,7 @@ def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
             site.collect(3, seconds=4.0)
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_path: Path):
     """vLLM cannot be started twice in one process, and the next driver would find this one."""
     pulse = Pulse(SILENT_AFTER)

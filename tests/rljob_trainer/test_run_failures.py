@@ -165,6 +165,7 @@ def test_what_shows_only_later_ends_with_a_short_error(place: Machine, tmp_path:
     assert not Volume(run).claim(2).exists(), "another attempt would end the same way"
 
 
+@pytest.mark.slow
 def test_a_volume_that_is_nearly_full_when_it_starts_is_named(place: Machine, tmp_path: Path):
     ended = run_on_tmpfs(place, tmp_path, "size=16k", "true")
     assert ended.code == 79, ended.out
