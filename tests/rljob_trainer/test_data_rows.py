@@ -194,3 +194,9 @@ def test_the_last_assistant_message_is_the_target():
 def test_what_is_wrong_with_a_supervised_row_is_said(value, message):
     with pytest.raises(BadRow, match=message):
         read_supervised(value)
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/rows.parquet", "hf://datasets/rows"])
+def test_a_url_is_no_file(tmp_path, name):
+    with pytest.raises(DataError, match=rf"^spec\.data\.train\[0\]: {name} is a URL, and none is read: give a file"):
+        open_rows([name], tmp_path, "spec.data.train")
