@@ -56,7 +56,7 @@ class _Head(Node):
     def start_ray_processes(self) -> None:
         """Ray gives its raylet 30 s to register; one that lives on a busy machine gets the time that it needs."""
         super().start_ray_processes()
-        while not self._is_registered() and all(each.status() != psutil.STATUS_ZOMBIE for each in _vital()):
+        while not self._is_registered() and len(_vital()) == len(_VITAL):
             time.sleep(LOOK_SECONDS)
 
     def _is_registered(self) -> bool:
@@ -109,7 +109,9 @@ def _start(folder: Path, gpus: int) -> str:
 
 
 def _vital() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.name() in _VITAL]
+    """Those that live."""
+    children = psutil.Process().children()
+    return [child for child in children if child.name() in _VITAL and child.status() != psutil.STATUS_ZOMBIE]
 
 
 def _wait_for_the_end_of(vital: dict[int, str], preloaded: int) -> None:
