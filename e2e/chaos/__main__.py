@@ -80,6 +80,8 @@ def _unfinished(job: Job, trial: Trial) -> list[str]:
     name = f"{job.name}/{trial.directory.name}"
     if trial.code:
         return [f"{name} ended with {trial.code}: {trial.output.strip().splitlines()[-1]}"]
+    if trial.attempts > 1 + len(trial.struck):
+        return [f"{name} took {trial.attempts} drivers for {len(trial.struck)} faults"]
     return [f"{name} left {each} behind" for each in trial.left]
 
 

@@ -21,7 +21,7 @@ import psutil
 from e2e.chaos.faults import Fault, Phase, inject
 from e2e.chaos.traces import Traces
 from rljob_trainer.progress.history import Line, parse_lines, read_metrics
-from rljob_trainer.progress.state import read_object
+from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume
 
 RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
@@ -76,6 +76,11 @@ class Trial:
     def output(self) -> str:
         """What `rljob run` printed."""
         return output_of(self.directory).read_text()
+
+    @property
+    def attempts(self) -> int:
+        """How many drivers it took."""
+        return last_attempt(Volume(self.directory))
 
     @property
     def history(self) -> list[Line]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,3 +58,20 @@ def test_nothing_is_left_of_a_ray_whose_head(sign: signal.Signals, tmp_path: Pat
             assert len(agents) > 3, "with those that Ray's own processes started"
             psutil.Process(ray.head.pid).send_signal(sign)
         assert not [each for each in agents if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+CONNECT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
+
+
+@pytest.mark.slow
+def test_a_driver_is_connected_before_there_is_a_worker(tmp_path: Path):
+    """Ray's call holds the GIL: a driver that waits in it gives no sign of life, and would be ended for that."""
+    with machine() as place:
+        environment = {**os.environ, **place.environment, **ray_environment(), "RLJOB_TEST": place.marker}
+        with local_ray(0, "hf", tmp_path / "ray.log", environment) as ray:
+            wait_until(ray.address_file.exists)
+            children = psutil.Process(ray.head.pid).children()
+            (preloaded,) = [each for each in children if "rljob_trainer.local.preloaded" in each.cmdline()]
+            preloaded.suspend()
+            subprocess.run([sys.executable, "-c", CONNECT, ray.address_file.read_text()], env=environment, check=True)
+            assert preloaded.is_running(), "no worker starts before the head has ended it"

@@ -20,11 +20,13 @@ def ray_environment() -> dict[str, str]:
     """What every process of one local cluster shares.
 
     The second variable says that there is one machine only, and so Ray listens on the loopback address alone. The token
-    keeps the machine's other users out.
+    keeps the machine's other users out. Without prestart the first driver is connected at once: otherwise Ray lets it
+    wait for a worker a core, within its own code, where it gives no sign of life and is taken for one that hangs.
     """
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_worker_niceness": "0",  # its workers are the job: by default all else on the machine goes before them
