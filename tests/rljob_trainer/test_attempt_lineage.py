@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rljob_trainer.checkpoint.lineage import lineage
-from rljob_trainer.checkpoint.manifest import METRICS, survey
+from rljob_trainer.checkpoint.manifest import MANIFEST, METRICS, survey
 from rljob_trainer.controller.attempt import check_not_superseded, claim, record_resume
 from rljob_trainer.errors import DataError, FencedError, InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics
@@ -59,6 +59,22 @@ def test_living_workers_may_be_ahead_of_the_checkpoint(volume):
     write_steps(volume, 2, range(7, 9))
     assert history(volume) == [(step, 1) for step in range(1, 7)] + [(7, 2), (8, 2)]
     assert read_claimed(volume, 2)["resumedFrom"] == "step-4-a1"
+
+
+@pytest.mark.parametrize("loss", ["its manifest", "its folder"])
+def test_a_checkpoint_that_is_lost_while_workers_live_is_not_forgotten(volume, loss):
+    """They are ahead of it. Where they die before the next checkpoint, the run does not begin again."""
+    ref = begin_attempt(volume, 1).save(4)
+    (ref.path / MANIFEST).unlink() if loss == "its manifest" else shutil.rmtree(ref.path)
+    second = checkpoints_of(volume, 2)
+    nonce, newest = claim(volume, 2), second.newest()
+    assert newest is not None
+    assert (newest.path, newest.lost, newest.ref) == (ref.path, True, None)
+    record_resume(volume, 2, nonce, None, parent=1, step=6, lost=newest.path.name)
+    second.prune()
+    assert ref.path.exists() == (loss == "its manifest"), "somebody may restore it"
+    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+        begin_attempt(volume, 3)
 
 
 def test_a_number_that_is_taken_or_superseded_is_refused(volume):
@@ -250,13 +266,12 @@ def test_a_path_that_is_no_whole_checkpoint_is_refused(volume):
 @pytest.mark.parametrize("known_by", ["the last commit", "the claim"])
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume, known_by):
     begin_attempt(volume, 1).save(2)
-    message = "all 1 checkpoints are damaged or gone"
     if known_by == "the claim":
         begin_attempt(volume, 2)
-        volume.newest_checkpoint.unlink()
-        message = "step-2-a1, from which the run went on, is gone"
+        volume.newest_commit(1).unlink()
     shutil.rmtree(volume.checkpoint(2, 1))
-    with pytest.raises(NoUsableCheckpoint, match=rf"{message} .*resume: never"):
+    assert standings(volume) == {"step-2-a1": "gone"}
+    with pytest.raises(NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone .*resume: never"):
         checkpoints_of(volume, 3).find()
     assert checkpoints_of(volume, 3, resume="never").find() is None
 

@@ -1,6 +1,7 @@
 """`rljob checkpoints`, and what a checkpoint says of the data at the end of an epoch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -54,9 +55,13 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     assert rows[3, 2].endswith("0.750 (validation 0.500) best whole")
     assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
     assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
-    assert rows[6, 2] == "- - - - does not count: its manifest is gone"
+    assert rows[6, 2] == "- - - - does not count: unfinished"
     assert rows[7, 2] == "- - - - does not count: its manifest cannot be read"
     assert rows[8, 2] == "- - - - does not count: unfinished"
+    (volume.checkpoint(7, 2) / MANIFEST).unlink()
+    assert listed(volume)[7, 2] == "- - - - does not count: its manifest is gone"
+    shutil.rmtree(volume.checkpoint(7, 2))
+    assert listed(volume)[7, 2] == "- - - - does not count: it is gone"
 
 
 def test_a_folder_without_checkpoints_says_so(tmp_path):

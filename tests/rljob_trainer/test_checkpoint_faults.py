@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rljob_trainer.checkpoint.manifest import MANIFEST, survey, verify
+from rljob_trainer.controller import checkpoints as checkpoints_module
 from rljob_trainer.controller.attempt import claim
 from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
 from rljob_trainer.volume import Volume
@@ -59,6 +60,7 @@ def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_pa
         for step, free in enumerate(range(0, 320 * 1024, 2 * PAGE), start=2):
             leave_free(volume, free)
             outcomes.append(outcome_of_save(first, step))
+            assert (volume.checkpoint(step, 1) / MANIFEST).exists() == (outcomes[-1] == "saved")
             shutil.rmtree(volume.checkpoint(step, 1), ignore_errors=True)
             (volume.root / "ballast").unlink()
             assert left_of_saves(volume) == ["step-1-a1"]
@@ -200,7 +202,7 @@ def test_data_without_manifest_never_was_a_checkpoint(volume):
     """A save that was cut off before its manifest."""
     first = begin_attempt(volume, 1)
     (first.save(1).path / MANIFEST).unlink()
-    volume.newest_checkpoint.unlink()
+    volume.newest_commit(1).unlink()
     assert [each.standing for each in survey(volume)] == ["unfinished"]
     assert checkpoints_of(volume, 2).find() is None
 
@@ -221,16 +223,28 @@ def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_
     assert newest.path.is_dir()
 
 
-def test_checkpoints_that_lost_their_manifests_are_not_forgotten(volume):
-    """An attempt that went on to a later checkpoint had finished the one before."""
+def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(volume):
     first = begin_attempt(volume, 1)
-    whole, lost, cut_off = first.save(1), first.save(2), first.save(3)
-    (lost.path / MANIFEST).unlink()
-    (cut_off.path / MANIFEST).unlink()
+    whole, earlier, newest = first.save(1), first.save(2), first.save(3)
+    (earlier.path / MANIFEST).unlink()
+    (newest.path / MANIFEST).unlink()
     with capture_logs() as logs:
         assert checkpoints_of(volume, 2).find() == whole
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
-    assert said == [(str(each.path), "it has no manifest") for each in (lost, cut_off)]
+    assert said == [(str(each.path), "it has no manifest") for each in (earlier, newest)]
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
         checkpoints_of(volume, 2).find()
+
+
+def test_a_checkpoint_counts_also_where_its_name_cannot_be_noted(volume, monkeypatch):
+    first = begin_attempt(volume, 1, keepLast=1)
+    first.save(1)
+
+    def full(path, value):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoints_module, "write_json", full)
+    first.save(2)
+    monkeypatch.undo()
+    assert [(each.path.name, each.standing, each.lost) for each in survey(volume)] == [("step-2-a1", "counts", False)]

@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
+from rljob_trainer.checkpoint.manifest import MANIFEST, list_checkpoints, survey
 from rljob_trainer.progress.history import Line, parse_lines
 from rljob_trainer.progress.state import last_attempt, read_object
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.run_support import (
     Ended,
     Machine,
@@ -193,3 +194,26 @@ def test_a_rank_that_hangs_in_a_collective_is_named_and_the_run_goes_on(tmp_path
     record = exit_record(run, 1)
     assert (record["code"], record["reason"]) == (75, "RankLost")
     assert re.fullmatch(r"rank-[01] has not answered for \d+ s", record["message"])
+
+
+@pytest.mark.slow
+def test_living_workers_save_at_once_where_the_newest_checkpoint_was_lost(tmp_path: Path):
+    run = tmp_path / "run"
+    volume = Volume(run)
+    with machine() as place:
+        process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
+        wait_for_step(run, 2, process)
+        write_json(volume.request, {"id": "one", "checkpoint": True, "stop": False})
+        wait_until(lambda: list_checkpoints(volume))
+        (lost,) = list_checkpoints(volume)
+        (lost.path / MANIFEST).unlink()
+        wait_for_step(run, lost.manifest.step + 2, process)
+        worker(place, DRIVER).kill()
+        wait_until(lambda: list_checkpoints(volume))
+        (found,) = [each for each in survey(volume) if each.path == lost.path]
+        assert found.standing == "unfinished", "it is left for whoever restores it"
+        interrupt(process)
+        ended = finish(process)
+    assert ended.code == 76
+    assert "checkpoint_skipped" in ended.out
+    assert [each.manifest.attempt for each in list_checkpoints(volume)] == [2, 2]

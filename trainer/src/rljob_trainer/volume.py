@@ -2,6 +2,7 @@
 
     job.json                          {jobUid, name, layoutVersion}
     attempts/<n>.json                 the claim of attempt n: nonce, what it continues (checkpoint/lineage.py)
+    attempts/<n>.newest.json          {name}: of the last checkpoint that it committed, so that its loss shows
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
     checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count
     journal/a<n>/step-<s>.journal     groups that attempt n finished for step s, until a checkpoint makes them needless
@@ -11,7 +12,6 @@
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
     control/request.json              {checkpoint, stop}: what the agent was asked and the driver has not done yet
-    control/newest-checkpoint.json    {name}: of the last commit, so that its loss shows
     control/exit.json                 how `rljob run` ended (ExitRecord); the last attempt's may be another
 
 An attempt writes only under its own number.
@@ -59,10 +59,6 @@ class Volume:
         return self.control / "request.json"
 
     @property
-    def newest_checkpoint(self) -> Path:
-        return self.control / "newest-checkpoint.json"
-
-    @property
     def run_exit(self) -> Path:
         return self.control / "exit.json"
 
@@ -72,6 +68,9 @@ class Volume:
 
     def claim(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.json"
+
+    def newest_commit(self, attempt: int) -> Path:
+        return self.attempts / f"{attempt}.newest.json"
 
     def exit_record(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.exit.json"

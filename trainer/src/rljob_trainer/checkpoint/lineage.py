@@ -15,7 +15,7 @@ Clocks play no part in this.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,20 @@ class Segment:
 class Lineage:
     """A run as its newest decided attempt sees it.
 
-    newest: None where no attempt has decided anything. root: the attempt that began the run.
-    segments: newest attempt first.
+    claims, segments: of its attempts, newest first; none where no attempt has decided anything.
     """
 
-    newest: Claim | None
-    root: Claim | None
+    claims: tuple[Claim, ...]
     segments: tuple[Segment, ...]
+
+    @property
+    def newest(self) -> Claim | None:
+        return self.claims[0] if self.claims else None
+
+    @property
+    def root(self) -> Claim | None:
+        """Of the attempt that began the run."""
+        return self.claims[-1] if self.claims else None
 
     def holds(self, step: int, attempt: int) -> bool:
         """Whether that checkpoint counts. Without any decision nothing speaks against one."""
@@ -88,9 +95,9 @@ def lineage(volume: Volume) -> Lineage:
     claims = (read_claim(volume, attempt) for attempt in range(last_attempt(volume), 0, -1))
     newest = next((claim for claim in claims if claim is not None and claim.resumed_step is not None), None)
     if newest is None:
-        return Lineage(None, None, ())
-    ancestors = list(_ancestors(volume, newest))
-    return Lineage(newest, ancestors[-1], tuple(_segments(ancestors)))
+        return Lineage((), ())
+    ancestors = tuple(_ancestors(volume, newest))
+    return Lineage(ancestors, tuple(_segments(ancestors)))
 
 
 def root_of(volume: Volume, attempt: int) -> int:
@@ -115,7 +122,7 @@ def _ancestors(volume: Volume, claim: Claim) -> Iterator[Claim]:
         yield claim
 
 
-def _segments(ancestors: list[Claim]) -> Iterator[Segment]:
+def _segments(ancestors: Iterable[Claim]) -> Iterator[Segment]:
     checkpoints = steps = math.inf
     for claim in ancestors:
         yield Segment(claim.attempt, checkpoints, steps)

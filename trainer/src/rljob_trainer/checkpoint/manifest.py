@@ -11,7 +11,7 @@ manifest.json   written last: sizes and hashes of all of the above. Without it t
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -72,16 +72,17 @@ class CheckpointRef:
     named: bool = False
 
 
-Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged"]
+Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "gone"]
 """superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
-with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that cannot be read."""
+with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that cannot be read. gone: no
+folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A folder of checkpoints/ that is named as a checkpoint. ref: None for one unfinished or damaged.
+    """A folder of checkpoints/ that is named as a checkpoint, or should be there. ref: None for one without manifest.
 
-    lost: it was once a checkpoint of this run: damaged, or without manifest though it was committed.
+    lost: it was a checkpoint of this run: damaged, or the newest one, without manifest or gone.
     """
 
     path: Path
@@ -93,25 +94,25 @@ class Found:
 
 
 def survey(volume: Volume) -> list[Found]:
-    """Every checkpoint folder and what becomes of it, oldest step first."""
-    if not volume.checkpoints.is_dir():
-        return []
-    run = lineage(volume)
-    named = [(path, CHECKPOINT_NAME.fullmatch(path.name)) for path in volume.checkpoints.iterdir()]
-    numbered = sorted((int(name[1]), int(name[2]), path) for path, name in named if name)
-    last, newest = {attempt: step for step, attempt, _ in numbered}, newest_commit(volume)
-    return [
-        _judge(volume, run, path, step, attempt, step < last[attempt] or path == newest)
-        for step, attempt, path in numbered
-    ]
+    """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone."""
+    run, folder = lineage(volume), volume.checkpoints
+    named = [CHECKPOINT_NAME.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())]
+    found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
+    newest = _newest_commit(volume, run)
+    counting = [each.step for each in found.values() if each.standing == "counts"]
+    if newest is not None and newest.step > max(counting, default=-1):
+        found[newest.path.name] = replace(found.get(newest.path.name, newest), lost=True)
+    return sorted(found.values(), key=lambda each: (each.step, each.attempt))
 
 
-def newest_commit(volume: Volume) -> Path | None:
-    """Where the run's last checkpoint must be; None where nothing is known of one, or it belongs to an earlier run."""
-    name = CHECKPOINT_NAME.fullmatch(str((read_object(volume.newest_checkpoint) or {}).get("name")))
-    if name is None or not lineage(volume).holds(int(name[1]), int(name[2])):
-        return None
-    return volume.checkpoints / name[0]
+def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
+    """What the run's attempts have said of their last commit, or of the checkpoint that they went on from."""
+    for claim in run.claims:
+        committed = (read_object(volume.newest_commit(claim.attempt)) or {}).get("name")
+        for name in (CHECKPOINT_NAME.fullmatch(str(each)) for each in (committed, claim.resumed_from)):
+            if name is not None and run.holds(step := int(name[1]), attempt := int(name[2])):
+                return Found(volume.checkpoint(step, attempt), step, attempt, "gone")
+    return None
 
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
@@ -136,13 +137,13 @@ def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
     return InfrastructureError(f"checkpoint {folder.name} cannot be read now: {error.strerror}; look after the volume")
 
 
-def _judge(volume: Volume, run: Lineage, path: Path, step: int, attempt: int, committed: bool) -> Found:
-    """committed: that it was is known, from the volume or because its attempt began a later one."""
+def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
+    path = volume.checkpoint(step, attempt)
     ref, ours = read_checkpoint(path), run.holds(step, attempt)
     standing: Standing
     if ref is None:
         standing = "damaged" if (path / MANIFEST).exists() else "unfinished"
-        return Found(path, step, attempt, standing, lost=ours and (standing == "damaged" or committed))
+        return Found(path, step, attempt, standing, lost=ours and standing == "damaged")
     if ours:
         standing = "counts"
     else:

@@ -15,6 +15,7 @@ _WHY_NOT = {
     "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
     "unfinished": "does not count: unfinished",
     "damaged": "does not count: its manifest cannot be read",
+    "gone": "does not count: it is gone",
 }
 
 

@@ -75,10 +75,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the attempt goes on. held: what living ranks hold; None sends it to the newest checkpoint, if any."""
+    """Where the attempt goes on. held: what living ranks hold; None sends it to the newest checkpoint, if any.
+
+    lost: name of the newest checkpoint, where it is not usable: those ranks hold all that is left of its steps.
+    """
 
     held: Held | None
     checkpoint: CheckpointRef | None
+    lost: str | None = None
 
     @property
     def step(self) -> int:
@@ -159,7 +163,8 @@ class Assembly:
             )
             before_steps()
             Loop(
-                self._spec, self._volume, state, stage, held, origin.durable_step, self._actors, reinforced,
+                self._spec, self._volume, state, stage, held, origin.durable_step, origin.lost is not None,
+                self._actors, reinforced,
                 rollers.mender if rollers else None, self._checkpoints, reporting, self._requests,
                 self._fingerprints.update,
             ).run()  # fmt: skip
@@ -172,11 +177,12 @@ class Assembly:
         before = lineage(self._volume)
         held = self._actors.take_over() if self._spec.checkpoint.resume == "auto" and before.newest else None
         if held is not None and before.newest is not None:
-            saved = list_checkpoints(self._volume)
-            origin = Origin(held, saved[-1] if saved else None)
+            saved, newest = list_checkpoints(self._volume), self._checkpoints.newest()
+            lost = newest.path.name if newest is not None and newest.lost else None
+            origin = Origin(held, saved[-1] if saved else None, lost)
             record_resume(
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
-                parent=before.newest.attempt, step=held.mark.step,
+                parent=before.newest.attempt, step=held.mark.step, lost=lost,
             )  # fmt: skip
         else:
             origin = Origin(None, self._checkpoints.find())

@@ -59,12 +59,13 @@ def check_not_superseded(volume: Volume, attempt: int) -> None:
 
 def record_resume(
     volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None, *, parent: int | None = None,
-    step: int | None = None,
+    step: int | None = None, lost: str | None = None,
 ) -> None:  # fmt: skip
     """Decide what the attempt continues: readers follow these decisions back through the attempts.
 
     ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
-    those of the checkpoint (living workers were taken over).
+    those of the checkpoint (living workers were taken over). lost: name of a newer checkpoint that was there, so that
+    it stays known.
     Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
     """
     check_not_superseded(volume, attempt)
@@ -78,7 +79,7 @@ def record_resume(
         elif parent is None:
             parent = ref.manifest.attempt
     begun = begun if step is None else step
-    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=source, resumedStep=begun)
+    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun)
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:

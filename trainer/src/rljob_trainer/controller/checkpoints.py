@@ -9,7 +9,7 @@ own attempt's number, what it commits is outside the lineage, and it looks who h
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +32,6 @@ from rljob_trainer.checkpoint.manifest import (
     Found,
     Retention,
     commit,
-    newest_commit,
     read_checkpoint,
     survey,
     verify,
@@ -177,12 +176,19 @@ class Checkpoints:
                     retention=self._retention,
                     written={f"{ACTOR}/{name}": entry for files in by_rank for name, entry in files.items()},
                 )  # fmt: skip
-                write_json(self._volume.newest_checkpoint, {"name": ref.path.name})
+                self._note(ref)
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
                 self.prune()
                 return ref
         finally:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
+
+    def _note(self, ref: CheckpointRef) -> None:
+        """Its name, beside the attempt's claim. The checkpoint counts, also where the volume is too full for that."""
+        try:
+            write_json(self._volume.newest_commit(self._attempt), {"name": ref.path.name})
+        except OSError as error:
+            log.warning("commit_not_noted", path=str(ref.path), reason=error.strerror)
 
     def _write_metrics(self, path: Path, step: int) -> None:
         """So that the checkpoint keeps the run's curve wherever it is taken."""
@@ -221,8 +227,8 @@ class Checkpoints:
         origin = run.root.foreign if run.root else None
         if resume != "auto" and Path(resume).resolve() != origin:
             return _named(Path(resume).resolve())
-        found = survey(self._volume)
-        lost = self._lost(found)
+        found = self._survey()
+        lost = [each for each in found if each.lost]
         candidates = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
         for ref in reversed(candidates):
             try:
@@ -233,24 +239,20 @@ class Checkpoints:
                 self._skipped.add(ref.path)
         if candidates or lost:
             raise self._none_usable(f"all {len(candidates) + len(lost)} checkpoints are damaged or gone")
-        if origin is not None:
-            return _named(origin)
-        if run.newest is not None and run.newest.resumed_from:
-            raise self._none_usable(f"{run.newest.resumed_from}, from which the run went on, is gone")
-        return None
+        return _named(origin) if origin is not None else None
 
-    def _lost(self, found: Sequence[Found]) -> list[Path]:
-        """What was a checkpoint of this run and is none now. Logs it, and also what never was one."""
+    def newest(self) -> Found | None:
+        """The run's newest checkpoint, where workers live that are ahead of it: it may also be lost."""
+        return next((each for each in reversed(self._survey()) if each.lost or each.standing == "counts"), None)
+
+    def _survey(self) -> list[Found]:
+        """Logs what has no manifest. What was lost is spared, for whoever restores it."""
+        found = survey(self._volume)
         for each in found:
             if each.ref is None:
                 log.warning("checkpoint_skipped", path=str(each.path), reason=_WITHOUT_MANIFEST[each.standing])
-        lost, newest = [each.path for each in found if each.lost], newest_commit(self._volume)
-        if newest is not None and not newest.exists():
-            log.warning("checkpoint_skipped", path=str(newest), reason="it is gone")
-            lost.append(newest)
-        if newest in lost:
-            self._skipped.add(newest)  # no removal was cut short there: the newest is never removed
-        return lost
+        self._skipped |= {each.path for each in found if each.lost}
+        return found
 
     def _none_usable(self, why: str) -> NoUsableCheckpoint:
         return NoUsableCheckpoint(
@@ -260,7 +262,11 @@ class Checkpoints:
         )
 
 
-_WITHOUT_MANIFEST = {"damaged": "its manifest cannot be read", "unfinished": "it has no manifest"}
+_WITHOUT_MANIFEST = {
+    "damaged": "its manifest cannot be read",
+    "unfinished": "it has no manifest",
+    "gone": "it is gone",
+}
 
 
 def _copy_without_weights(source: Path, target: Path) -> None:

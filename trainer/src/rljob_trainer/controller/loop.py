@@ -45,6 +45,7 @@ class Loop:
     stage: the one whose optimizer the ranks hold; None before the first.
     held: of ranks that were taken over with the update of the next step behind them; None elsewhere.
     saved: step of the newest checkpoint that is durable or under way.
+    lost: whether a newer one was lost: the next one is due at once.
     reinforced, mender: None for a supervised job.
     """
 
@@ -54,6 +55,7 @@ class Loop:
     stage: Stage | None
     held: Held | None
     saved: int
+    lost: bool
     actors: ActorGroup
     reinforced: ReinforcedSteps | None
     mender: Mender | None
@@ -141,7 +143,7 @@ class Loop:
             self._answer(request)
 
     def _due(self, step: int) -> bool:
-        return self.checkpoints.due(step, self.spec.total_steps)
+        return self.lost or self.checkpoints.due(step, self.spec.total_steps)
 
     def _begin_checkpoint(self, metrics: Metrics) -> None:
         with self.reporting.phase("checkpoint"):
@@ -149,7 +151,7 @@ class Loop:
                 self.state.step, self.state.state_dict(), self.state.reward, self.actors,
                 validation_reward=metrics.get(names.VALIDATION_REWARD),
             )  # fmt: skip
-        self.saved = self.state.step
+        self.saved, self.lost = self.state.step, False
 
     def _finish_checkpoint(self) -> None:
         with self.reporting.phase("checkpoint"):
