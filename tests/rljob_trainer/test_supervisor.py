@@ -1,5 +1,6 @@
 """What `rljob run` does when a driver fails before it trains: no step is needed, so these runs are brief."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from rljob_trainer.checkpoint.manifest import list_checkpoints
+from rljob_trainer.local.supervisor import Stop
 from rljob_trainer.progress.overview import look_at
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.run_support import (
@@ -90,6 +93,50 @@ def test_a_request_to_stop_outlives_the_driver_that_could_not_hear_it(place: Mac
     ended = finish(process)
     assert ended.code == 75, "it was not checkpointed"
     assert not Volume(run).claim(2).exists(), "no attempt after a request to stop"
+
+
+class Told:
+    """A driver that counts how often it is told to end."""
+
+    times = 0
+
+    def terminate(self) -> None:
+        self.times += 1
+
+
+def test_a_request_and_one_signal_are_one_wish_to_stop():
+    driver = Told()
+    stop = Stop(driver=driver)  # type: ignore[arg-type]
+    assert not stop.asked
+    stop.request()
+    stop.interrupt(signal.SIGTERM)
+    assert (stop.asked, driver.times, stop.record().code) == (True, 1, 76)
+    stop.interrupt(signal.SIGTERM)
+    assert (driver.times, stop.record().code) == (1, 143)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_stop_and_then_told_by_a_signal_still_saves(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training={"steps": 5000}), "--dir", run)
+    wait_for_step(run, 2, process)
+    write_json(Volume(run).request, {"id": "one", "checkpoint": True, "stop": True})
+    process.terminate()
+    assert finish(process).code == 76
+    assert len(list_checkpoints(Volume(run))) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_a_reward_model_hears_a_request_to_stop(place: Machine, tmp_path: Path):
+    run, model = tmp_path / "run", {"name": "rm", "path": "org/reward", "kind": "classifier", "gpusPerReplica": 0}
+    file = write_job(tmp_path, rewards={"functions": [], "models": [model]})
+    process = place.start_run(file, "--dir", run, "--reward-model", "rm=http://127.0.0.1:9")  # nobody listens there
+    wait_until((run / "logs" / "agent.log").exists)
+    time.sleep(1.0)  # it waits
+    stop_in_time(run)
+    ended = finish(process)
+    assert "waiting for" in ended.out
+    assert ended.code == 76
 
 
 def raylets(place: Machine) -> list[psutil.Process]:

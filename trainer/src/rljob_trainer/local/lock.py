@@ -14,7 +14,7 @@ from rljob_trainer.volume import Volume
 def only_run_in(volume: Volume) -> Iterator[None]:
     """Hold the folder's lock; the kernel gives it back when this process ends, however it ends.
 
-    Raises FencedError naming the process that has it.
+    A request that is older was for another process. Raises FencedError naming the process that has it.
     """
     path = volume.run_lock
     with writable(volume):
@@ -30,4 +30,5 @@ def only_run_in(volume: Volume) -> Iterator[None]:
         with writable(volume):
             file.truncate(0)
             file.write(str(os.getpid()).encode())
+            volume.request.unlink(missing_ok=True)
         yield

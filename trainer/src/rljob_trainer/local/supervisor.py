@@ -13,10 +13,11 @@ policy says whether another one takes over its workers, whether Ray is built ane
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -78,22 +79,40 @@ def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> 
 
 @dataclass(slots=True)
 class Stop:
-    """times: how often somebody asked to stop. signal: the last one. driver: who is told."""
+    """Whether somebody asked to stop: by a request, or by signals, of which the second means at once.
 
-    times: int = 0
+    signals: how many. signal: the last one. driver: who is told, once.
+    """
+
+    requested: bool = False
+    signals: int = 0
     signal: int = 0
     driver: Child | None = None
+    _untold: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, number: int) -> None:
-        self.times, self.signal = self.times + 1, number
-        if self.times > 1:
+    @property
+    def asked(self) -> bool:
+        return self.requested or self.signals > 0
+
+    def request(self) -> None:
+        self.requested = True
+        self._tell()
+
+    def interrupt(self, number: int) -> None:
+        self.signals, self.signal = self.signals + 1, number
+        if self.signals > 1:
             kill_children()
-        elif self.driver is not None:
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """A driver that is told twice does not save. The lock is for signals that come while this is going on."""
+        if self.driver is not None and self._untold.acquire(blocking=False):
             self.driver.terminate()
 
     def record(self) -> ExitRecord:
         """Of a driver that was ended here because of it."""
-        if self.times == 1:
+        if self.signals < 2:
             return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
         return ExitRecord(code=128 + self.signal, reason="Interrupted", message="stopped at once, without a checkpoint")
 
@@ -107,7 +126,7 @@ def interrupts() -> Iterator[Stop]:
     stop = Stop()
 
     def forward(number: int, _: FrameType | None) -> None:
-        stop.ask(number)
+        stop.interrupt(number)
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -131,8 +150,7 @@ class Supervisor:
         self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
         with writable(self._volume):
             self._volume.logs.mkdir(parents=True, exist_ok=True)
-            for older in (self._volume.request, self._volume.run_exit):
-                older.unlink(missing_ok=True)
+            self._volume.run_exit.unlink(missing_ok=True)
 
     def run(self) -> ExitRecord:
         with self._servers, running_agent(self._volume, self._agent_port, self._environment) as agent:
@@ -147,7 +165,7 @@ class Supervisor:
         """How the run ended; None where it needs another Ray."""
         while True:
             record, code = self._attempt(ray, agent)
-            if self._stop.times:
+            if self._stop.asked:
                 return record
             failure = self._failure(record, code, ray)
             decision = decide_recovery(failure, self._history, self._run.spec.recovery, LOCAL_LEVELS)
@@ -165,19 +183,19 @@ class Supervisor:
 
     def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
         """How one driver ended, in its words or ours, and its exit code."""
-        self._servers.wait(self._view.note, lambda: self._stop.times > 0)
+        self._servers.wait(self._view.note, self._asked)
         attempt = last_attempt(self._volume) + 1
         self._write_job()
         with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
             self._stop.driver = driver
-            early = self._stop.times > 0  # it came before the driver could be told
+            early = self._asked()  # before the driver could hear it
             if early:
                 driver.kill()
             hung = self._follow(attempt, driver, ray, agent)
         record = read_exit(self._volume, attempt) or hung
         if record is None:
             unready = driver.returncode == -signal.SIGTERM  # it could not take the request yet, so it had not begun
-            stopped = self._stop.times > 1 or (self._stop.times == 1 and (early or unready))
+            stopped = self._stop.signals > 1 or (self._stop.asked and (early or unready))
             record = self._stop.record() if stopped else lost(driver.returncode, self._volume)
         return record, driver.returncode
 
@@ -199,9 +217,8 @@ class Supervisor:
         told = False
         goes_on = self._news_of_takeover(attempt)
         silence = Silence(self._volume, parse_duration(self._run.spec.recovery.hang_after))
-        while driver.poll() is None and self._stop.times < 2:  # a second request has killed all
-            self._hear_request()
-            if self._stop.times and not told:
+        while driver.poll() is None and self._stop.signals < 2:  # a second signal has killed all
+            if self._asked() and not told:
                 self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
                 told = True
             if news := agent.news():
@@ -219,10 +236,11 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _hear_request(self) -> None:
-        """What `rljob stop` asks holds for the run, also where its driver cannot hear it any more."""
-        if not self._stop.times and (read_object(self._volume.request) or {}).get("stop"):
-            self._stop.ask(signal.SIGTERM)
+    def _asked(self) -> bool:
+        """Whether the run is to stop. What `rljob stop` asks holds for it also where its driver cannot hear that."""
+        if not self._stop.asked and (read_object(self._volume.request) or {}).get("stop"):
+            self._stop.request()
+        return self._stop.asked
 
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
         """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
@@ -248,11 +266,10 @@ class Supervisor:
     def _wait(self, seconds: float) -> bool:
         """Whether somebody asked to stop meanwhile."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._stop.times:
-            self._hear_request()
+        while time.monotonic() < end and not self._asked():
             self._view.poll()
             time.sleep(POLL_SECONDS)
-        return self._stop.times > 0
+        return self._asked()
 
 
 def _given_up(record: ExitRecord, decision: Decision) -> ExitRecord:
