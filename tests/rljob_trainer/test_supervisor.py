@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rljob_trainer.checkpoint.manifest import list_checkpoints
-from rljob_trainer.local.supervisor import Stop
+from rljob_trainer.local.stop import Stop
 from rljob_trainer.progress.overview import look_at
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.run_support import (

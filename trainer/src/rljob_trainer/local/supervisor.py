@@ -13,13 +13,10 @@ policy says whether another one takes over its workers, whether Ray is built ane
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from rljob_api.contract import DriverJob, ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
@@ -38,11 +35,12 @@ from rljob_trainer.errors import (
 )
 from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
-from rljob_trainer.local.machine import RLJOB, Child, end_child, kill_children, last_line, start_child
+from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
+from rljob_trainer.local.stop import Stop, interrupts
 from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume, write_json
@@ -75,65 +73,6 @@ def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> 
             write_json(run.volume.run_exit, record.model_dump(mode="json", by_alias=True))
         view.finish(record)
     return record.code
-
-
-@dataclass(slots=True)
-class Stop:
-    """Whether somebody asked to stop: by a request, or by signals, of which the second means at once.
-
-    signals: how many. signal: the last one. driver: who is told, once.
-    """
-
-    requested: bool = False
-    signals: int = 0
-    signal: int = 0
-    driver: Child | None = None
-    _untold: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def asked(self) -> bool:
-        return self.requested or self.signals > 0
-
-    def request(self) -> None:
-        self.requested = True
-        self._tell()
-
-    def interrupt(self, number: int) -> None:
-        self.signals, self.signal = self.signals + 1, number
-        if self.signals > 1:
-            kill_children()
-        else:
-            self._tell()
-
-    def _tell(self) -> None:
-        """A driver that is told twice does not save. The lock is for signals that come while this is going on."""
-        if self.driver is not None and self._untold.acquire(blocking=False):
-            self.driver.terminate()
-
-    def record(self) -> ExitRecord:
-        """Of a driver that was ended here because of it."""
-        if self.signals < 2:
-            return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
-        return ExitRecord(code=128 + self.signal, reason="Interrupted", message="stopped at once, without a checkpoint")
-
-
-@contextmanager
-def interrupts() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop.
-
-    The second ends whatever runs here, at once: also what is waited for, such as a Ray that starts.
-    """
-    stop = Stop()
-
-    def forward(number: int, _: FrameType | None) -> None:
-        stop.interrupt(number)
-
-    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Supervisor:
