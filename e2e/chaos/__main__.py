@@ -16,7 +16,7 @@ from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
 from e2e.chaos.report import Campaign, goals, table
 from e2e.chaos.report import draw as draw_picture
-from e2e.chaos.trial import RECOVERY_SECONDS, Trial, disturbed, undisturbed, write_job
+from e2e.chaos.trial import MISSED_SECONDS, RECOVERY_SECONDS, Trial, disturbed, undisturbed, write_job
 
 FAULTS_EACH = 12
 """Faults in one run; runs follow one another until there are enough."""
@@ -66,8 +66,10 @@ def run_campaign(
 def judge(job: Job, calm: list[Trial], trial: Trial) -> list[str]:
     """What is wrong with a disturbed run."""
     name = f"{job.name}/{trial.directory.name}"
-    if late := [str(each.fault) for each in trial.struck if each.next_update == inf]:
-        return [f"{name} did not go on within {RECOVERY_SECONDS:.0f} s after {late[0]}"]
+    if late := [each for each in trial.struck if each.next_update == inf]:
+        if not late[0].missed:
+            return [f"{name} did not miss a frozen process within {MISSED_SECONDS:.0f} s: {late[0].fault}"]
+        return [f"{name} did not go on within {RECOVERY_SECONDS:.0f} s after {late[0].fault}"]
     if problems := _unfinished(job, trial):
         return problems
     steps = [line["step"] for line in trial.history]
@@ -80,8 +82,8 @@ def _unfinished(job: Job, trial: Trial) -> list[str]:
     name = f"{job.name}/{trial.directory.name}"
     if trial.code:
         return [f"{name} ended with {trial.code}: {trial.output.strip().splitlines()[-1]}"]
-    if trial.attempts > 1 + len(trial.struck):
-        return [f"{name} took {trial.attempts} drivers for {len(trial.struck)} faults"]
+    if trial.attempts > 1 + trial.injected:
+        return [f"{name} took {trial.attempts} drivers for {trial.injected} faults"]
     return [f"{name} left {each} behind" for each in trial.left]
 
 

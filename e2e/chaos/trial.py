@@ -29,6 +29,10 @@ RLJOB = (sys.executable, "-m", "rljob_trainer.cli")
 PHASE_SECONDS = 30.0
 """How long to wait for the phase in which a fault is to strike; then it strikes all the same."""
 
+MISSED_SECONDS = 30.0
+"""Deadline for the end of a process that is frozen for good. `hangAfter` is 5s, a driver has 5 s more, a GCS 10 s; the
+rest is for a machine that is busy, and for a driver that has to be replaced before it can miss anybody."""
+
 RECOVERY_SECONDS = 240.0
 """Deadline for the next step after a fault."""
 
@@ -43,12 +47,13 @@ LOOK_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A fault that was injected.
+    """A fault that was injected into a run that went on, or should have.
 
     in_phase: whether its phase came before it struck. step: the last one before it.
     next_update: seconds from the signal to the end of the next optimizer step, a repeated one included.
     next_step: to the end of the next new step. Both are inf where it does not come within RECOVERY_SECONDS.
     repeated: updates that were done again. journaled: groups from the journal.
+    missed: whether a process that was frozen for good was ended within MISSED_SECONDS; if not, the times are inf too.
     """
 
     fault: Fault
@@ -58,17 +63,20 @@ class Struck:
     next_step: float
     repeated: int
     journaled: int
+    missed: bool = True
 
 
 @dataclass(slots=True)
 class Trial:
     """seconds: from the first RL step to the end, inf of a run that did not go on after a fault and was killed.
     code: of `rljob run`. left: processes and files left behind.
+    injected: how many faults. One that the run's end came before has not struck, but may have cost a driver.
     """
 
     directory: Path
     code: int = -1
     seconds: float = inf
+    injected: int = 0
     struck: list[Struck] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -116,7 +124,7 @@ def disturbed(
         if watch.until(watch.has_begun, RECOVERY_SECONDS):
             begun = time.monotonic()
             for fault in faults:
-                struck = _strike(fault, watch, psutil.Process(process.pid), dice)
+                struck = _strike(trial, fault, watch, psutil.Process(process.pid), dice)
                 if struck is None:
                     break
                 trial.struck.append(struck)
@@ -191,17 +199,18 @@ class _Watch:
         return True
 
 
-def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Random) -> Struck | None:
+def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Random) -> Struck | None:
     """None where the run ended before. Of a run that lives and does not go on in time, the times are inf."""
     time.sleep(dice.uniform(0.0, 1.0))
     in_phase = fault.phase == "any" or watch.until(lambda: watch.is_in(fault.phase), PHASE_SECONDS)
     target, at = inject(fault, run, dice) if run.is_running() else None, time.time()
     if target is None:
         return None
+    trial.injected += 1
     if fault.continued_after is not None:
         Timer(fault.continued_after, _continue, [target]).start()
-    elif fault.signal == "SIGSTOP":  # steps may go on until it is missed: those after its end count
-        watch.until(lambda: _ended(target), RECOVERY_SECONDS)
+    elif not watch.until(lambda: _missed(target, fault), MISSED_SECONDS) and run.is_running():
+        return Struck(fault, in_phase, watch.lines()[-1]["step"], inf, inf, 0, 0, missed=False)
     before, updating = watch.lines(), watch.phase() in UPDATED
     known, last = len(before), max(line["step"] for line in before)
     under_way = last + 1 if updating else last  # that step's update is not one that comes after the fault
@@ -214,6 +223,14 @@ def _strike(fault: Fault, watch: _Watch, run: psutil.Process, dice: random.Rando
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
     repeated = sum(line["step"] <= last for line in upto)
     return Struck(fault, in_phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
+
+
+def _missed(target: psutil.Process, fault: Fault) -> bool:
+    """Whether a frozen process was ended: steps may go on until then, and those after it count.
+
+    Ray's head is not missed before the run's end, for nobody needs it before.
+    """
+    return fault.signal != "SIGSTOP" or fault.kind == "ray head" or _ended(target)
 
 
 def _ended(process: psutil.Process) -> bool:

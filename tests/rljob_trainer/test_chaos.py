@@ -1,10 +1,16 @@
 """A short, seeded piece of chaos: processes of a run die, and nothing of it shows in the weights."""
 
+import json
 import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import psutil
 import pytest
 
 from e2e.chaos import trial as chaos_trial
@@ -12,8 +18,11 @@ from e2e.chaos.__main__ import judge
 from e2e.chaos.faults import Fault, draw
 from e2e.chaos.jobs import JOBS, SUPERVISED_STEPS
 from e2e.chaos.report import percentiles
-from e2e.chaos.trial import disturbed, undisturbed, write_job
+from e2e.chaos.traces import Traces
+from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
 from e2e.chaos.weights import differing
+from rljob_trainer.controller.attempt import claim
+from rljob_trainer.volume import Volume
 
 DETERMINISTIC = next(job for job in JOBS if job.name == "deterministic")
 STEPS = 16
@@ -37,15 +46,79 @@ def test_a_run_that_loses_its_processes_ends_with_the_same_weights(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_go_on_after_a_fault_fails_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chaos_trial, "RECOVERY_SECONDS", 60.0)  # long enough for a start
+def test_a_run_that_does_not_miss_a_frozen_driver_fails_the_verdict(tmp_path: Path):
     document = DETERMINISTIC.document(STEPS)
     document["spec"]["recovery"]["hangAfter"] = "1h"
     fault = Fault("driver", "SIGSTOP", "any")
     trial = disturbed(write_job(tmp_path / "job.yaml", document), tmp_path / "run", iter([fault]), random.Random(0))
-    assert [(each.fault, each.next_update, each.next_step) for each in trial.struck] == [(fault, inf, inf)]
+    assert [(each.fault, each.next_update, each.missed) for each in trial.struck] == [(fault, inf, False)]
+    (wrong,) = judge(DETERMINISTIC, [], trial)
+    assert f"did not miss a frozen process within 30 s: {fault}" in wrong
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
+    """Starts one that does nothing."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "1000"]))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends soon"])
+def test_a_frozen_process_that_nobody_misses_while_the_run(
+    ends: bool, processes: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, scorer, volume, trial = processes(), processes(), Volume(tmp_path), Trial(tmp_path)
+    write_lines(volume, 3)
+
+    def inject(*_: object) -> psutil.Process:
+        scorer.send_signal(signal.SIGSTOP)
+        write_lines(volume, 4)
+        if ends:
+            run.kill()
+        return psutil.Process(scorer.pid)
+
+    monkeypatch.setattr(chaos_trial, "inject", inject)
+    monkeypatch.setattr(chaos_trial, "MISSED_SECONDS", 0.1)
+    fault = Fault("scorer", "SIGSTOP", "any")
+    with Traces() as traces:
+        watch = _Watch(volume, run, traces)
+        struck = _strike(trial, fault, watch, psutil.Process(run.pid), random.Random(0))
+    assert struck == (None if ends else Struck(fault, True, 4, inf, inf, 0, 0, missed=False))
+    assert trial.injected == 1
+
+
+def write_lines(volume: Volume, steps: int) -> None:
+    path = volume.metrics(1)
+    path.parent.mkdir(exist_ok=True)
+    lines = ({"step": step, "time": float(step), "time/step": 0.1, "stage": "rl"} for step in range(1, steps + 1))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_a_run_that_does_not_go_on_fails_the_verdict(tmp_path: Path):
+    fault = Fault("driver", "SIGKILL", "any")
+    trial = Trial(tmp_path, struck=[Struck(fault, True, 4, inf, inf, 0, 0)], injected=1)
     (wrong,) = judge(DETERMINISTIC, [], trial)
     assert f"did not go on within 240 s after {fault}" in wrong
+
+
+@pytest.mark.parametrize(("injected", "wrong"), [(0, ["took 2 drivers for 0 faults"]), (1, [])])
+def test_a_driver_is_paid_for_by_a_fault_that_came_too_late_to_strike(tmp_path: Path, injected: int, wrong: list[str]):
+    """A driver that is killed in the last save: the next one finishes the run without a new step."""
+    write_lines(Volume(tmp_path), 4)
+    for attempt in (1, 2):
+        claim(Volume(tmp_path), attempt)
+    trial = Trial(tmp_path, code=0, injected=injected)
+    calm = Trial(tmp_path, code=0)
+    job = replace(DETERMINISTIC, problems=lambda *_: [])
+    assert [problem.split(" ", 1)[1] for problem in judge(job, [calm], trial)] == wrong
 
 
 def test_percentiles_of_times_that_may_be_endless():

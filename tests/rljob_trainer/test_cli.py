@@ -202,13 +202,23 @@ def test_the_status_of_an_ended_run(tmp_path: Path, code: int, state: str) -> No
     assert lines(look_at(tmp_path))[-2:] == [f"exit        {code} Reason: what happened", "field       spec.data"]
 
 
-def test_the_status_between_two_attempts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "reason", "follows"),
+    [
+        (75, "RankLost", "another one follows, or the run ends"),
+        (64, "Job", "another one follows, or the run ends"),
+        (0, "Done", "the run is about to end"),
+        (76, "StoppedOnRequest", "the run is about to end"),
+        (77, "Fenced", "the run is about to end"),
+    ],
+)
+def test_the_status_after_an_attempt_of_a_run_that_lives(tmp_path: Path, code: int, reason: str, follows: str) -> None:
     volume = begin(tmp_path)
-    write_json(volume.exit_record(1), {"code": 75, "reason": "RankLost", "message": "rank 0 is gone"})
+    write_json(volume.exit_record(1), {"code": code, "reason": reason, "message": "what happened"})
     with only_run_in(volume):
         found = look_at(tmp_path)
     assert found.state == "running"
-    assert lines(found)[1] == "state       running, attempt 1 has ended (RankLost) and another is to come"
+    assert lines(found)[1] == f"state       running, attempt 1 has ended ({reason}); {follows}"
 
 
 @pytest.mark.parametrize(("code", "state"), [(75, "failed"), (76, "stopped"), (130, "stopped"), (143, "stopped")])

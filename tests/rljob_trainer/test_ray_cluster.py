@@ -9,8 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rljob_trainer.controller.driver import RAY_SECONDS
+from rljob_trainer.local.machine import last_line
 from rljob_trainer.local.ray_cluster import local_ray, ray_environment
-from tests.rljob_trainer.run_support import machine, wait_until
+from rljob_trainer.local.ray_head import START_SECONDS
+from tests.rljob_trainer.run_support import GONE_SECONDS, machine, wait_until
 
 
 def session_of(process: psutil.Process) -> int:
@@ -75,3 +78,34 @@ def test_a_driver_is_connected_before_there_is_a_worker(tmp_path: Path):
             preloaded.suspend()
             subprocess.run([sys.executable, "-c", CONNECT, ray.address_file.read_text()], env=environment, check=True)
             assert preloaded.is_running(), "no worker starts before the head has ended it"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+@pytest.mark.parametrize(
+    ("sign", "how"),
+    [(signal.SIGKILL, "ended while it started"), (signal.SIGSTOP, "has been stopped for 10 s")],
+    ids=["was killed", "was frozen"],
+)
+def test_a_ray_that_loses_a_process_while_it_starts(sign: signal.Signals, how: str, name: str, tmp_path: Path):
+    """Ray itself would wait for it, for 30 s or for ever."""
+    log = tmp_path / "ray.log"
+
+    def child(name: str) -> psutil.Process | None:
+        children = psutil.Process(ray.head.pid).children()
+        return next((each for each in children if each.name() == name), None)
+
+    with machine() as place:
+        environment = {**os.environ, **place.environment, **ray_environment(), "RLJOB_TEST": place.marker}
+        with local_ray(0, "hf", log, environment) as ray:
+            wait_until(lambda: child("raylet"))
+            struck = child(name)
+            assert struck is not None
+            struck.send_signal(sign)
+            assert ray.head.wait(GONE_SECONDS) == 1
+            assert not ray.address_file.exists()
+    assert last_line(log) == f"Ray's process {name} {how}"
+
+
+def test_the_head_gives_ray_up_before_the_driver_does():
+    assert START_SECONDS < RAY_SECONDS - 20, "seconds in which the head imports what it needs"

@@ -5,11 +5,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from rljob_trainer.cli.stop import stop
 from rljob_trainer.controller.attempt import claim, record_exit
-from rljob_trainer.errors import StoppedOnRequest
+from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.volume import Volume, write_json
 
@@ -37,16 +40,14 @@ def test_it_asks_the_driver_and_waits_for_its_end(tmp_path):
     thread.start()
     done = rljob_stop(volume, "--wait", "60s")
     thread.join()
-    assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped\n")
+    assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped, with 76 StoppedOnRequest\n")
     asked = json.loads(volume.request.read_text())
     assert (asked["checkpoint"], asked["stop"]) == (True, True)
 
 
-def test_it_asks_whoever_has_the_run_and_waits_for_its_end_though_the_driver_is_dead(tmp_path):
-    """Between two attempts there is no driver, or one that is frozen: `rljob run` hears the request instead."""
-    volume = Volume(tmp_path)
-    running(volume)
-    record_exit(volume, 1, RuntimeError("it failed"))
+@contextmanager
+def supervised_run(volume: Volume, code: int, reason: str) -> Iterator[None]:
+    """As `rljob run`, which hears a request and ends; code 0: without a record, as one that is killed."""
     held = threading.Event()
 
     def supervisor() -> None:
@@ -54,17 +55,55 @@ def test_it_asks_whoever_has_the_run_and_waits_for_its_end_though_the_driver_is_
             held.set()
             while not volume.request.exists():
                 time.sleep(0.02)
+            if code:
+                write_json(volume.run_exit, {"code": code, "reason": reason, "message": "what happened"})
 
     thread = threading.Thread(target=supervisor)
     thread.start()
     held.wait()
-    done = rljob_stop(volume, "--wait", "60s")
+    yield
     thread.join()
-    assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped\n")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_it_asks_whoever_has_the_run_and_waits_for_its_end_though_there_is_no_driver(tmp_path, begun):
+    """Between two attempts there is no driver, or one that is frozen: `rljob run` hears the request instead."""
+    volume = Volume(tmp_path)
+    write_json(volume.job, {"name": "first"})
+    if begun:
+        running(volume)
+        record_exit(volume, 1, RuntimeError("it failed"))
+    with supervised_run(volume, 76, "StoppedOnRequest"):
+        done = rljob_stop(volume, "--wait", "60s")
+    assert (done.returncode, done.stdout) == (0, "the run has stopped, with 76 StoppedOnRequest\n")
     volume.request.unlink()
     done = rljob_stop(volume)
     assert (done.returncode, done.stdout) == (0, f"no driver runs in {tmp_path}\n"), "nobody has it any more"
     assert not volume.request.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "how"),
+    [
+        (75, "DriverHung", "with 75 DriverHung: what happened"),
+        (0, "", "without a record of how: it was killed"),
+    ],
+)
+def test_a_run_that_ends_otherwise_than_it_was_asked_to_is_an_error(tmp_path, code, reason, how):
+    volume = Volume(tmp_path)
+    running(volume)
+    with supervised_run(volume, code, reason):
+        done = rljob_stop(volume, "--wait", "60s")
+    assert (done.returncode, done.stderr) == (75, f"error: the run has ended {how}\n")
+
+
+def test_a_lock_that_cannot_be_read_does_not_say_that_the_run_has_ended(tmp_path, monkeypatch):
+    volume = Volume(tmp_path)
+    running(volume)
+    answers = iter([True])
+    monkeypatch.setattr("rljob_trainer.progress.state.supervised", lambda _: next(answers, None))
+    with pytest.raises(InfrastructureError, match="the run did not stop within 1s"):
+        stop(tmp_path, "1s")
 
 
 def test_it_does_not_wait_unless_it_is_told_to(tmp_path):
@@ -80,7 +119,11 @@ def test_a_driver_that_does_not_end_in_time_is_an_error(tmp_path):
     volume = Volume(tmp_path)
     running(volume)
     done = rljob_stop(volume, "--wait", "300ms")
-    assert (done.returncode, done.stderr) == (75, "error: attempt 1 did not stop within 300ms\n")
+    assert done.returncode == 75
+    assert done.stderr == (
+        "error: attempt 1 did not stop within 300ms: it is asked to, so wait longer;"
+        f" rljob status {tmp_path} shows what it does\n"
+    )
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -15,31 +15,41 @@ def stop(
     wait: Annotated[str, typer.Option(help="How long to wait for the driver's end, such as 120s.")] = "0s",
 ) -> None:
     """Ask a run's driver to save a checkpoint after its step and to end; the same job goes on from there later."""
+    from rljob_api.contract import ExitCode
     from rljob_api.durations import parse_duration
     from rljob_trainer.errors import DataError, InfrastructureError
-    from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, silence, supervised
+    from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
     from rljob_trainer.volume import Volume, write_json
 
     volume = Volume(directory)
     attempt, seconds = last_attempt(volume), parse_duration(wait)
-
-    def has_ended() -> bool:
-        return volume.exit_record(attempt).exists()
-
     if not attempt and not volume.job.exists():
         raise DataError(f"{directory} holds no run; give a run's folder, such as runs/NAME")
     held, quiet = supervised(volume), silence(volume)
+
+    def has_ended() -> bool:
+        # None does not say that whoever had the run is gone: the volume may not answer.
+        return supervised(volume) is False if held else volume.exit_record(attempt).exists()
+
     lives = held if held is not None else quiet is not None and quiet < SILENT_AFTER and not has_ended()
     if not lives:
         typer.echo(f"no driver runs in {directory}")
         return
+    whose = "the run" if held else f"attempt {attempt}"  # of a run the attempt may be another by now
     write_json(volume.request, {"id": uuid.uuid4().hex, "checkpoint": True, "stop": True})
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if not supervised(volume) if held else has_ended():
-            typer.echo(f"attempt {attempt} has stopped")
+        if has_ended():
+            record = read_object(volume.run_exit if held else volume.exit_record(attempt)) or {}
+            how = f"with {record.get('code')} {record.get('reason')}" if record else "without a record of how"
+            if held and record.get("code") not in (ExitCode.DONE, ExitCode.STOPPED):
+                raise InfrastructureError(f"{whose} has ended {how}: {record.get('message', 'it was killed')}")
+            typer.echo(f"{whose} has stopped, {how}")
             return
         time.sleep(POLL_SECONDS)
     if seconds:
-        raise InfrastructureError(f"attempt {attempt} did not stop within {wait}")
-    typer.echo(f"attempt {attempt} is asked to stop; rljob status {directory} shows when it has")
+        raise InfrastructureError(
+            f"{whose} did not stop within {wait}: it is asked to, so wait longer; rljob status {directory} shows what"
+            " it does"
+        )
+    typer.echo(f"{whose} is asked to stop; rljob status {directory} shows when it has")

@@ -1,8 +1,11 @@
 """The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS ENGINE
 
-It writes Ray's address to FOLDER/address and waits. When it is told to end, or when Ray ends or is frozen, it ends
-every process that Ray ever started here and deletes FOLDER. The kernel tells it to end when its parent dies, however
-that happens, so a run leaves nothing behind.
+    main thread   starts Ray ──> writes its address to FOLDER/address ──> reaps orphans
+    watch         looks at Ray's processes, also while they start, and ends this one when one of them fails
+
+When it is told to end, or when Ray ends, is frozen or does not start in time, it ends every process that Ray ever
+started here and deletes FOLDER. The kernel tells it to end when its parent dies, however that happens, so a run leaves
+nothing behind.
 
 `ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
 nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
@@ -16,14 +19,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock, Thread
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 from ray._private.services import get_node
+from ray.exceptions import RaySystemError
 
 from rljob_trainer.local import ray_worker
 from rljob_trainer.local.machine import (
@@ -43,6 +50,9 @@ LOOK_SECONDS = 0.2
 STOPPED_SECONDS = 10.0
 """How long a process of Ray may be stopped."""
 
+START_SECONDS = 90.0
+"""Deadline of Ray's start. Shorter than the driver's, which would take it for its own failure."""
+
 _VITAL = ("gcs_server", "raylet")
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -54,33 +64,90 @@ class _Head(Node):
         self._webui_url = ""
 
     def start_ray_processes(self) -> None:
-        """Ray gives its raylet 30 s to register; one that lives on a busy machine gets the time that it needs."""
+        """Ray gives its raylet 30 s to register; one on a busy machine gets what START_SECONDS leaves it."""
         super().start_ray_processes()
-        while not self._is_registered() and len(_vital()) == len(_VITAL):
+        while not self._is_registered():
             time.sleep(LOOK_SECONDS)
 
     def _is_registered(self) -> bool:
         try:
             return bool(get_node(self.gcs_address, self._node_id))
-        except RuntimeError:
+        except (RuntimeError, RaySystemError):  # the second after 5 to 15 s, where the GCS does not answer
             return False
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Over Ray's processes, from before they are there, in a thread of its own: Ray's code that starts them may wait
+    for one that has ended, and hears no signal meanwhile.
+
+    Until a new GCS has said its port (half a second), Ray waits for that with the GIL, 30 s at most, and then raises.
+
+    started: whether Ray is up. ending: held by the thread that ends this process, until its end.
+    """
+
+    folder: Path
+    started: bool = False
+    ending: Lock = field(default_factory=Lock)
+
+    def begin(self, preloaded: psutil.Process) -> None:
+        Thread(target=self._watch, args=(preloaded,), daemon=True).start()
+
+    def clean_up(self) -> None:
+        """Every process below this one, and the folder. For whoever ends this process: it does not return twice."""
+        self.ending.acquire()
+        end_descendants()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _watch(self, preloaded: psutil.Process) -> None:
+        try:
+            trouble = self._trouble(preloaded)
+        except Exception as error:  # noqa: BLE001  without this thread nobody would look after Ray
+            trouble = f"this is a bug: {type(error).__name__}: {error}"
+        self.clean_up()
+        print(trouble, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _trouble(self, preloaded: psutil.Process) -> str:
+        """Waits for it. Seconds are counted look by look: those in which this process was frozen do not count."""
+        vital: dict[str, psutil.Process] = {}
+        stopped: dict[psutil.Process, float] = {}
+        seconds = 0.0
+        while self.started or seconds < START_SECONDS:
+            time.sleep(LOOK_SECONDS)
+            seconds += LOOK_SECONDS
+            if len(vital) < len(_VITAL):
+                vital = _vital()
+            for name in _VITAL:
+                if not _lives(vital[name]) if name in vital else self.started:
+                    return f"Ray's process {name} ended {'unexpectedly' if self.started else 'while it started'}"
+            for process in (*vital.values(), preloaded):
+                stopped[process] = stopped.get(process, 0.0) + LOOK_SECONDS if _is_stopped(process) else 0.0
+            for name, process in vital.items():
+                if stopped[process] > STOPPED_SECONDS:
+                    return f"Ray's process {name} has been stopped for {STOPPED_SECONDS:.0f} s"
+            if stopped[preloaded] > STOPPED_SECONDS:
+                with suppress(psutil.NoSuchProcess):
+                    preloaded.kill()  # Ray starts its workers without it
+        return f"Ray did not start within {START_SECONDS:.0f} s"
 
 
 def main() -> None:
     folder, gpus, engine = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    watch = _Watch(folder)
     adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
     try:
         wake_when_orphaned()
-        preloaded = _preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")
+        watch.begin(psutil.Process(_preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")))
         address = _start(folder, gpus)
         (folder / "part").write_text(address)
         (folder / "part").rename(folder / ADDRESS)
-        _wait_for_the_end_of({each.pid: each.name() for each in _vital()}, preloaded)
+        watch.started = True
+        _reap_orphans()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
+        watch.clean_up()
 
 
 def _preload(path: Path, engine: str, device: str) -> int:
@@ -108,39 +175,35 @@ def _start(folder: Path, gpus: int) -> str:
     return str(_Head(settings, head=True, shutdown_at_exit=False, spawn_reaper=True).address)
 
 
-def _vital() -> list[psutil.Process]:
-    """Those that live."""
+def _vital() -> dict[str, psutil.Process]:
+    """By name, those that have ended and were not reaped included."""
     children = psutil.Process().children()
-    return [child for child in children if child.name() in _VITAL and child.status() != psutil.STATUS_ZOMBIE]
+    return {name: child for child in children if (name := child.name()) in _VITAL}
 
 
-def _wait_for_the_end_of(vital: dict[int, str], preloaded: int) -> None:
-    stopped = dict.fromkeys((*vital, preloaded), 0.0)
-    while True:
-        while ended := _reap():
-            if ended in vital:  # the others are orphans of Ray's workers
-                sys.exit(f"Ray's process {vital[ended]} ended unexpectedly")
-            stopped.pop(ended, None)
-        for pid in stopped:
-            stopped[pid] = stopped[pid] + LOOK_SECONDS if _is_stopped(pid) else 0.0
-            if stopped[pid] > STOPPED_SECONDS and pid in vital:
-                sys.exit(f"Ray's process {vital[pid]} has been stopped for {STOPPED_SECONDS:.0f} s")
-            if stopped[pid] > STOPPED_SECONDS:
-                os.kill(pid, signal.SIGKILL)  # Ray starts its workers without it
-        time.sleep(LOOK_SECONDS)
+def _lives(process: psutil.Process) -> bool:
+    return _status(process) not in (None, psutil.STATUS_ZOMBIE)
 
 
-def _reap() -> int:
-    """A child that has ended; 0 for none."""
-    return os.waitpid(-1, os.WNOHANG)[0]
-
-
-def _is_stopped(pid: int) -> bool:
+def _is_stopped(process: psutil.Process) -> bool:
     """Whether somebody froze it: such a process would neither answer nor end."""
+    return _status(process) == psutil.STATUS_STOPPED
+
+
+def _status(process: psutil.Process) -> str | None:
+    """None of one that is gone, also where another one has its number."""
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:  # reaped by subprocess, while Ray started its own
-        return False
+        return str(process.status()) if process.is_running() else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _reap_orphans() -> NoReturn:
+    """Of Ray's workers. Not before Ray is up: it waits for children of its own meanwhile."""
+    while True:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+        time.sleep(LOOK_SECONDS)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

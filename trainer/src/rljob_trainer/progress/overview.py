@@ -25,6 +25,9 @@ _BY_CODE: Mapping[int, State] = {
     ExitCode.DONE: "done", ExitCode.STOPPED: "stopped", 128 + SIGINT: "stopped", 128 + SIGTERM: "stopped"
 }  # fmt: skip
 
+_LAST = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.FENCED)
+"""Of an attempt after which there is none. After others it depends on rules, on the budget and on who asked to stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
@@ -118,7 +121,11 @@ def _state_text(run: RunOverview) -> str:
 
 
 def _between(ended: ExitRecord | None) -> str:
-    return f" has ended ({ended.reason}) and another is to come" if ended else ""
+    """Of an attempt that has ended, in a run that has not: Ray, the agent and reward models end seconds later."""
+    if ended is None:
+        return ""
+    next_one = "the run is about to end" if ended.code in _LAST else "another one follows, or the run ends"
+    return f" has ended ({ended.reason}); {next_one}"
 
 
 def _step_text(state: State, progress: Progress) -> str:
