@@ -42,9 +42,15 @@ def test_equal_lengths_are_spread_evenly():
 
 def test_the_example_of_the_docstring():
     assert plan_step([9, 8, 3, 2, 2], [[0, 1, 2, 3, 4]], 2, 12) == [
-        RankPlan((((0, 3), (4,)),)),
+        RankPlan((((0,), (3, 4)),)),
         RankPlan((((1,), (2,)),)),
     ]
+
+
+def test_passes_are_about_as_full_as_one_another():
+    """128 of 140 tokens need two passes of 16,384; filling the first would leave 11 for the other."""
+    (plan,) = plan_step([140] * 128, [list(range(128))], 1, 16384)
+    assert [len(micro_batch) for micro_batch in plan.minibatches[0]] == [64, 64]
 
 
 def test_a_rank_splits_a_pass_rather_than_idle():

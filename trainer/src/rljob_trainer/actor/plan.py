@@ -1,14 +1,16 @@
 """Who computes which sample, and in which pass. Pure, and decided once a step by the controller.
 
 A minibatch is one optimizer step. Its samples are spread over the ranks so that all finish together, and each rank's
-share is cut into micro-batches of at most `token_budget` tokens. Every rank gets equally many micro-batches, because
-each pass is a collective (FSDP gathers weights in it); a rank with nothing left to do gets an empty one.
+share is cut into as few micro-batches of at most `token_budget` tokens as it needs, all about as full. Every rank gets
+equally many, because each pass is a collective (FSDP gathers weights in it); one with nothing left to do gets an empty
+one.
 
     lengths [9 8 3 2 2], 2 ranks, 12 tokens a pass:
-      rank 0: 9 + 2 + 2 -> passes (9 2) (2)
+      rank 0: 9 + 2 + 2 -> passes (9) (2 2)
       rank 1: 8 + 3     -> passes (8) (3), for rank 0 needs two
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +44,9 @@ def plan_step(
 def _plan_minibatch(
     lengths: Sequence[int], samples: Sequence[int], ranks: int, token_budget: int
 ) -> list[tuple[tuple[int, ...], ...]]:
-    shares = [_pack(lengths, share, token_budget) for share in _spread(lengths, samples, ranks)]
-    passes = max(len(share) for share in shares)
-    return [_stretch(share, passes) for share in shares]
+    shares = _spread(lengths, samples, ranks)
+    count = max(len(_fill(lengths, share, token_budget)) for share in shares)
+    return [_cut(lengths, share, count, token_budget) for share in shares]
 
 
 def _spread(lengths: Sequence[int], samples: Sequence[int], ranks: int) -> list[list[int]]:
@@ -58,28 +60,25 @@ def _spread(lengths: Sequence[int], samples: Sequence[int], ranks: int) -> list[
     return shares
 
 
-def _pack(lengths: Sequence[int], samples: Sequence[int], token_budget: int) -> list[list[int]]:
-    """First-fit decreasing: neighbours have similar lengths, which keeps padded attention (on a CPU) tight."""
-    passes: list[list[int]] = []
-    loads: list[int] = []
-    for sample in _longest_first(lengths, samples):
-        fit = next((i for i, load in enumerate(loads) if load + lengths[sample] <= token_budget), None)
-        if fit is None:
-            passes.append([sample])
-            loads.append(lengths[sample])
-        else:
-            passes[fit].append(sample)
-            loads[fit] += lengths[sample]
-    return passes or [[]]
+def _fill(lengths: Sequence[int], share: Sequence[int], tokens: int) -> list[list[int]]:
+    """Passes of at most `tokens`, in the share's order: neighbours have similar lengths, which keeps padded attention
+    (on a CPU) tight.
+    """
+    passes: list[list[int]] = [[]]
+    load = 0
+    for sample in share:
+        if passes[-1] and load + lengths[sample] > tokens:
+            passes.append([])
+            load = 0
+        passes[-1].append(sample)
+        load += lengths[sample]
+    return passes
 
 
-def _stretch(passes: list[list[int]], count: int) -> tuple[tuple[int, ...], ...]:
-    """The same samples in `count` passes: the fullest is halved until there are enough, or nothing is left to halve."""
-    passes = [list(samples) for samples in passes]
-    while len(passes) < count and len(fullest := max(passes, key=len)) > 1:
-        half = len(fullest) // 2
-        passes.append(fullest[half:])
-        del fullest[half:]
+def _cut(lengths: Sequence[int], share: Sequence[int], count: int, token_budget: int) -> tuple[tuple[int, ...], ...]:
+    """`count` passes of which the fullest is as small as can be: that takes less memory, and less time on a CPU."""
+    tokens = bisect_left(range(token_budget), True, key=lambda most: len(_fill(lengths, share, most)) <= count)
+    passes = _fill(lengths, share, tokens)
     passes += [[] for _ in range(count - len(passes))]
     return tuple(tuple(samples) for samples in passes)
 
