@@ -1,0 +1,216 @@
+"""What is decided when a job is suspended, finishes, is deleted or cannot be worked on: tables over snapshots."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rljob_api.contract import ExitRecord
+from rljob_operator import names
+from rljob_operator.decide import decide, refused
+from rljob_operator.head import RayJobState
+from rljob_operator.kube.errors import Invalid
+from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET
+from rljob_operator.plan import Plan
+from rljob_operator.snapshot import Snapshot
+from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from tests.rljob_operator.snapshots import (
+    NOW,
+    PODS,
+    SETTINGS,
+    UID,
+    attempted,
+    conditions,
+    job,
+    manifest,
+    ray_cluster,
+    reports,
+    snapshot,
+)
+
+
+def test_a_job_that_is_resumed_while_its_cluster_goes_has_lost_nothing():
+    driver = attempted("Submitted")["driver"].model_copy(update={"stop_requested": NOW})
+    plan = plan_for(**living(cluster=None, pods=[], head=None, driver=driver))
+
+    assert plan.status is not None
+    assert plan.status.restarts == 0
+    assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
+
+
+def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
+    base = job(suspend=True)
+
+    asked = plan_for(base=base, **living())
+    assert asked.stop is True
+    assert asked.delete == ()
+    assert phase(asked) == "Suspending"
+    assert asked.status is not None
+    assert asked.status.driver is not None
+    assert asked.status.driver.stop_requested == NOW
+
+    told = asked.status.driver
+    saving = plan_for(base=base, **living(driver=told, seconds=60))
+    assert (saving.stop, saving.delete, phase(saving)) == (False, (), "Suspending")
+
+    stopped = plan_for(base=base, **ended(76, "StoppedOnRequest", driver=told, seconds=60))
+    assert stopped.delete == (CLUSTER,)
+
+    late = plan_for(base=base, **living(driver=told, seconds=121))
+    assert late.delete == (CLUSTER,), "recovery.evictionGracePeriod has passed"
+
+    done = plan_for(base=base, **attempted("Submitted", driver=told))
+    assert phase(done) == "Suspended"
+    assert conditions(done.status)["Suspended"] == ("True", "Suspended")
+    assert done.status is not None
+    assert done.status.restarts == 0
+
+
+def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
+    older = ray_cluster(made_for=job(cluster={"nodes": 3, "gpusPerNode": 4}).spec)
+
+    asked = plan_for(**living(cluster=older))
+    assert (asked.stop, phase(asked)) == (True, "Suspending")
+    assert asked.status is not None
+    told = asked.status.driver
+    stopped = ExitRecord(code=76, reason="StoppedOnRequest", message="saved")
+    back = plan_for(**living(cluster=older, driver=told, head=reports(RayJobState.FAILED, exit=stopped)))
+    assert back.delete == (CLUSTER,)
+    again = plan_for(**living(cluster=None, pods=[], head=None, driver=told))
+    assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
+
+
+def test_what_may_change_while_a_job_runs_leaves_its_cluster_alone():
+    now = job(training={"steps": 200, "loggers": ["console"]}, checkpoint={"everySteps": 7}, ttlAfterFinished="1h")
+
+    assert phase(plan_for(base=now, **living(cluster=ray_cluster(made_for=job().spec)))) == "Running"
+
+
+def test_a_job_that_finishes_while_it_is_being_suspended_has_succeeded():
+    assert phase(plan_for(base=job(suspend=True), **ended(0, "Completed"))) == "Succeeded"
+
+
+def test_a_job_that_is_born_suspended_makes_nothing_but_a_status():
+    plan = plan_for(base=job(suspend=True))
+
+    assert (plan.create, plan.apply, phase(plan)) == ((), (), "Suspended")
+
+
+def test_a_resumed_job_starts_again():
+    plan = plan_for(**attempted("Ended", phase="Suspended"))
+
+    assert phase(plan) == "Starting"
+    assert [each["kind"] for each in plan.create] == ["Secret", "RayCluster"]
+
+
+def test_a_deadline_stops_with_a_checkpoint_and_fails():
+    base, started = job(activeDeadline="1h"), NOW - timedelta(hours=1)
+
+    assert phase(plan_for(base=base, **living(start_time=started + timedelta(seconds=1)))) == "Running"
+    asked = plan_for(base=base, **living(start_time=started))
+    assert asked.stop is True
+    done = plan_for(base=base, **attempted("Submitted", start_time=started))
+    assert conditions(done.status)["Failed"] == ("True", "DeadlineExceeded")
+
+
+def finished(phase_: str, reason: str, hours: float) -> dict[str, Any]:
+    told = decide(snapshot(**(ended(0, "Completed") if phase_ == "Succeeded" else ended(64, reason))), SETTINGS).status
+    assert told is not None
+    return {name: getattr(told, name) for name in type(told).model_fields} | {
+        "completion_time": NOW - timedelta(hours=hours)
+    }
+
+
+@pytest.mark.parametrize(("phase_", "reason"), [("Succeeded", "Completed"), ("Failed", "JobError")])
+def test_a_finished_job_never_changes_and_gives_back_what_it_holds(phase_, reason):
+    base = job(ttlAfterFinished="2h")
+    kept = plan_for(base=base, pods=PODS, **finished(phase_, reason, hours=1) | {"cluster": ray_cluster()})
+    assert kept.delete == ()
+    assert kept.again_in == 3600.0
+
+    over = plan_for(base=base, pods=PODS, **finished(phase_, reason, hours=2) | {"cluster": ray_cluster()})
+    assert over.delete == (CLUSTER,)
+    for plan in (kept, over):
+        assert plan.submit is None
+        assert plan.create == ()
+        assert plan.status is None or phase(plan) == phase_
+
+
+def deleted(**given: Any) -> Snapshot:
+    """A job that was deleted at NOW."""
+    return snapshot(replace(job(), deleted=NOW), **given)
+
+
+def test_deletion_takes_the_cluster_away_waits_for_its_pods_and_is_bounded():
+    begun = decide(deleted(**living()), SETTINGS)
+    assert (begun.delete, begun.finalizer, phase(begun)) == ((CLUSTER,), None, "Deleting")
+
+    waiting = decide(deleted(pods=PODS), SETTINGS)
+    assert (waiting.finalizer, waiting.again_in) == (None, SETTINGS.deletion_seconds)
+
+    assert decide(deleted(), SETTINGS).finalizer is False
+    assert decide(deleted(pods=PODS, seconds=SETTINGS.deletion_seconds), SETTINGS).finalizer is False
+
+
+def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():
+    plan = decide(deleted(pods=PODS, **finished("Succeeded", "Completed", hours=1) | {"cluster": None}), SETTINGS)
+
+    assert plan.status is None or phase(plan) == "Succeeded"
+
+
+def test_an_object_that_is_refused_ends_no_job_that_runs():
+    running = snapshot(**living())
+    plan = refused(running, decide(running, SETTINGS), Invalid("spec.x: no"))
+
+    assert phase(plan) == "Running"
+    assert conditions(plan.status)["Ready"][1] == "ObjectForbidden"
+
+
+def test_a_job_of_another_controller_is_left_alone():
+    assert plan_for(base=job(managedBy="example.com/other")) == Plan()
+    assert phase(plan_for(base=job(managedBy=names.MANAGER_NAME))) == "Starting"
+
+
+def test_a_template_of_another_form_fails_at_once_and_names_the_field():
+    plan = plan_for(base=job(cluster={"head": {"template": {"spec": "none"}}}))
+
+    assert plan.create == ()
+    assert conditions(plan.status)["Failed"] == ("True", "ObjectInvalid")
+    assert plan.status is not None
+    assert "spec.cluster.head.template.spec" in next(c.message for c in plan.status.conditions if c.type == "Failed")
+
+
+def test_a_job_without_any_image_says_so_and_waits():
+    plan = decide(snapshot(), SETTINGS.model_copy(update={"trainer_image": None}))
+
+    assert plan.create == ()
+    assert conditions(plan.status)["Stalled"] == ("True", "ImageMissing")
+
+
+def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
+    from rljob_operator.job import read_job
+
+    written = manifest(attempted("Submitted")["phase"] and {"phase": "Running"})
+    written["spec"]["unheardOf"] = {}
+    plan = decide(Snapshot(read_job(written), NOW), SETTINGS)
+
+    assert (plan.delete, plan.apply, plan.create) == ((), (), ())
+    assert phase(plan) == "Running"
+    assert conditions(plan.status)["Stalled"] == ("True", "SpecNotReadable")
+
+
+def test_what_an_earlier_job_of_the_name_left_is_waited_for():
+    old = ray_cluster()
+    old["metadata"]["ownerReferences"][0]["uid"] = "another"
+    plan = plan_for(cluster=old)
+
+    assert (plan.create, plan.apply, plan.delete) == ((), (), ())
+    assert conditions(plan.status)["Ready"] == ("False", "WaitingForRemoval")
+
+
+def test_a_child_that_is_there_twice_in_kind_only_is_named_by_the_job():
+    plan = plan_for()
+    made = [(each["kind"], each["metadata"]["name"]) for each in (*plan.apply, *plan.create)]
+    for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, f"job-auth-{UID[:8]}"), (RAY_CLUSTER, "job")):
+        assert [each for each in made if each[0] == kind.name] == [(kind.name, name)]

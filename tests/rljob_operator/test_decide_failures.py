@@ -1,0 +1,220 @@
+"""What is decided when a driver, a pod or a cluster fails: tables over snapshots."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rljob_api.v1alpha1 import CheckpointStatus, RecoveryStatus
+from rljob_operator import names
+from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.kube.kinds import Ref
+from rljob_operator.snapshot import HeadReport
+from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from tests.rljob_operator.snapshots import (
+    CLUSTER_UID,
+    NOW,
+    PODS,
+    UID,
+    attempted,
+    conditions,
+    job,
+    pod,
+    ray_cluster,
+    reports,
+    stamp,
+)
+
+ENDS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("done", ended(0, "Completed"), "Succeeded", "Completed"),
+    ("done without a record", living(head=HeadReport(RayJob(RayJobState.SUCCEEDED))), "Succeeded", "Completed"),
+    ("a wrong job", ended(64, "JobError"), "Failed", "JobError"),
+    ("wrong data", ended(65, "DataError"), "Failed", "DataError"),
+    ("wrong reward code", ended(66, "RewardError", field="spec.rewards.functions[0]"), "Failed", "RewardError"),
+    ("a lost rank", ended(75, "RankLost"), "Recovering", "RankLost"),
+    ("no usable checkpoint", ended(78, "NoUsableCheckpoint"), "Failed", "NoUsableCheckpoint"),
+    ("stopped by an eviction", ended(76, "StoppedOnRequest"), "Recovering", "StoppedOnRequest"),
+    ("fenced", ended(77, "Fenced"), "Failed", "Fenced"),
+    (
+        "killed without a record",
+        living(head=HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))),
+        "Recovering",
+        "DriverLost",
+    ),
+    ("Ray forgot it", living(head=HeadReport(None)), "Recovering", "RayLost"),
+    ("its cluster is gone", living(cluster=None, pods=[], head=None), "Recovering", "RayLost"),
+    ("its cluster is another", living(cluster=ray_cluster(uid="cc-2"), head=None), "Recovering", "RayLost"),
+    ("its head pod is gone", living(cluster=ray_cluster(-1), pods=PODS[1:], head=None), "Recovering", "RayLost"),
+    (
+        "its head pod failed",
+        living(cluster=ray_cluster(-1), pods=[pod("head", names.HEAD, "Failed"), *PODS[1:]], head=None),
+        "Recovering",
+        "RayLost",
+    ),
+    (
+        "an image that is not there",
+        living(pods=[*PODS, pod("w", names.WORKER, "Pending", containerStatuses=[
+            {"name": "ray-worker", "image": "i:2", "state": {"waiting": {
+                "reason": "ImagePullBackOff", "message": "i:2: not found"}}}])]),
+        "Failed",
+        "ImageNotUsable",
+    ),
+]  # fmt: skip
+
+
+def test_a_head_pod_that_no_watch_has_told_of_is_not_lost_while_kuberay_sees_it():
+    plan = plan_for(cluster=ray_cluster(), pods=[])
+
+    assert (phase(plan), plan.restart) == ("Starting", None)
+
+
+@pytest.mark.parametrize(("given", "phase_", "reason"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
+def test_how_an_attempt_ends(given, phase_, reason):
+    plan = plan_for(**given)
+
+    assert phase(plan) == phase_
+    assert plan.status is not None
+    assert conditions(plan.status)["Ready"][1] == reason
+    assert plan.status.driver is not None
+    assert (plan.status.driver.state == "Ended") == (reason != "ImageNotUsable")
+    assert (plan.status.completion_time == NOW) == (phase_ in ("Succeeded", "Failed"))
+    assert conditions(plan.status)["Stalled"][0] == str(phase_ == "Failed")
+
+
+def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followed_by_another():
+    spec = job(recovery={"hangAfter": "30s"})
+    assert plan_for(base=spec, **living(head=reports(silent=30.0))).end is None, "a sign of life takes some seconds"
+
+    plan = plan_for(base=spec, **living(head=reports(silent=36.0)))
+
+    assert plan.end == f"{UID}-a1"
+    assert phase(plan) == "Recovering"
+    assert conditions(plan.status)["Ready"] == ("False", "DriverHung")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "evicted_by", "allowed", "forced"),
+    [
+        (0.0, "DeletionByTaintManager", True, False),
+        (1.0, "DeletionByTaintManager", True, True),
+        (1.0, "DeletionByTaintManager", False, False),
+        (1.0, "EvictionByEvictionAPI", True, False),
+    ],
+)
+def test_pods_lost_with_their_node_are_named_and_deleted_where_the_user_allows_it(
+    seconds, evicted_by, allowed, forced
+):  # fmt: skip
+    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": evicted_by}]
+    lost = pod("worker-0", names.WORKER, conditions=disrupted) | {"spec": {"nodeName": "n1"}}
+    lost["metadata"]["deletionTimestamp"] = stamp(NOW)
+    plan = plan_for(
+        base=job(recovery={"forceDeleteLostPods": allowed}), pods=[lost], phase="Recovering", seconds=seconds
+    )
+
+    assert plan.force == ((Ref.of(lost),) if forced else ())
+    assert plan.status is not None
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    named = seconds > 0 and evicted_by == "DeletionByTaintManager"
+    assert ("worker-0 on node n1: lost with its node" in ready.message) == named
+
+
+def test_a_terminal_failure_names_the_field_in_the_driver_s_own_words():
+    plan = plan_for(**ended(66, "RewardError", "compute_score raised KeyError", "spec.rewards.functions[0].source"))
+
+    assert plan.status is not None
+    message = next(each.message for each in plan.status.conditions if each.type == "Failed")
+    assert message.startswith("spec.rewards.functions[0].source: ")
+    assert "compute_score raised KeyError" in message
+
+
+def test_the_budget_ends_and_a_new_checkpoint_renews_it():
+    spent = RecoveryStatus(durable_step=10, charged=5, cures={"driver": 2, "pods": 2, "cluster": 1})
+    saved = CheckpointStatus(step=20, path="p", time=NOW)
+
+    over = plan_for(**ended(75, "RankLost", recovery=spent))
+    assert (phase(over), conditions(over.status)["Failed"]) == ("Failed", ("True", "RestartsExhausted"))
+
+    given = ended(75, "RankLost", recovery=spent, restarts=5)
+    given["head"] = replace(given["head"], checkpoint=saved)
+    again = plan_for(**given)
+    assert phase(again) == "Recovering"
+    assert again.status is not None
+    assert (again.status.recovery.charged, again.status.recovery.durable_step, again.status.restarts) == (1, 20, 6)
+
+
+LADDER = [(0, "restart_driver"), (2, "replace_pods"), (4, "rebuild_cluster")]
+
+
+@pytest.mark.parametrize(("before", "action"), LADDER)
+def test_the_ladder_is_climbed_while_nothing_helps(before, action):
+    levels = ["driver", "driver", "pods", "pods"][:before]
+    recovery = RecoveryStatus(charged=before, cures={level: levels.count(level) for level in levels})
+    plan = plan_for(**ended(75, "RankLost", recovery=recovery))
+
+    assert plan.status is not None
+    assert plan.status.recovery.action == action
+    assert plan.status.recovery.cluster_uid == CLUSTER_UID
+
+
+def recovering(action: str, *, wait: float = 0.0) -> dict[str, Any]:
+    recovery = RecoveryStatus(
+        charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID
+    )  # fmt: skip
+    return attempted("Ended", recovery=recovery, phase="Recovering")
+
+
+def test_a_driver_restarts_on_the_living_cluster_after_its_wait():
+    waiting = plan_for(cluster=ray_cluster(), pods=PODS, **recovering("restart_driver", wait=4.0))
+    assert (waiting.again_in, waiting.delete, waiting.create) == (4.0, (), ())
+
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, **recovering("restart_driver"))
+    assert plan.status is not None
+    assert plan.status.attempt == 2
+    assert plan.status.recovery.action is None
+    assert plan.status.recovery.charged == 1
+    assert (plan.delete, plan.create) == ((), ())
+
+
+def test_replaced_pods_are_those_of_before_the_failure():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, **recovering("replace_pods"))
+    assert sorted(ref.name for ref in plan.delete) == ["worker-0", "worker-1"]
+    assert all(ref.uid for ref in plan.delete)
+
+    fresh = [PODS[0], pod("new-0", names.WORKER, age=-5), pod("new-1", names.WORKER, age=-5)]
+    done = plan_for(cluster=ray_cluster(), pods=fresh, **recovering("replace_pods"))
+    assert done.delete == ()
+    assert done.status is not None
+    assert done.status.attempt == 2
+
+
+def test_a_rebuilt_cluster_is_deleted_by_uid_waited_for_and_made_again():
+    gone = plan_for(cluster=ray_cluster(), pods=PODS, **recovering("rebuild_cluster"))
+    assert (gone.delete, gone.create) == ((CLUSTER,), ())
+
+    waiting = plan_for(cluster=ray_cluster(deleting=True), pods=PODS, **recovering("rebuild_cluster"))
+    assert (waiting.delete, waiting.create) == ((), ())
+
+    made = plan_for(**recovering("rebuild_cluster"))
+    assert [each["kind"] for each in made.create] == ["Secret", "RayCluster"]
+
+    new = ray_cluster(uid="cc-2")
+    started = plan_for(cluster=new, pods=PODS, **recovering("rebuild_cluster"))
+    assert started.delete == ()
+    assert started.status is not None
+    assert started.status.driver is not None
+    assert (started.status.attempt, started.status.driver.cluster_uid) == (2, "cc-2")
+
+
+def test_a_head_that_is_lost_while_pods_are_replaced_means_another_cluster():
+    plan = plan_for(cluster=ray_cluster(-1), pods=PODS[1:], **recovering("restart_driver"))
+
+    assert plan.status is not None
+    assert plan.status.recovery.action == "rebuild_cluster"
+
+
+def test_a_new_cluster_waits_for_the_pods_of_the_old_one_which_kuberay_would_adopt():
+    plan = plan_for(pods=PODS, **recovering("rebuild_cluster"))
+
+    assert plan.create == ()
+    assert conditions(plan.status)["Ready"] == ("False", "ClusterDeleting")

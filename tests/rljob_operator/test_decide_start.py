@@ -1,0 +1,188 @@
+"""What is decided on the way up, from a new job to one that runs: tables over snapshots."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rljob_api.v1alpha1 import CheckpointStatus, Progress
+from rljob_operator import names
+from rljob_operator.decide import decide
+from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.snapshot import HeadReport, Snapshot
+from tests.rljob_operator.decisions import living, phase, plan_for
+from tests.rljob_operator.snapshots import (
+    CLUSTER_UID,
+    NOW,
+    PODS,
+    SETTINGS,
+    UID,
+    attempted,
+    conditions,
+    job,
+    pod,
+    ray_cluster,
+    reports,
+    snapshot,
+    stamp,
+)
+
+
+def test_a_new_job_gets_a_finalizer_its_children_and_a_cluster():
+    plan = decide(snapshot(replace(job(), finalizers=())), SETTINGS)
+
+    assert plan.finalizer is True
+    assert {each["kind"] for each in plan.apply} == {
+        "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PersistentVolumeClaim",
+    }  # fmt: skip
+    assert [each["kind"] for each in plan.create] == ["Secret", "RayCluster"]
+    assert phase(plan) == "Starting"
+    assert conditions(plan.status)["Reconciling"] == ("True", "ClusterNotReady")
+    assert conditions(plan.status)["Ready"] == ("False", "ClusterNotReady")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "pods", "words"),
+    [
+        (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
+        (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
+        (
+            ray_cluster(0, provisioned=False),
+            [pod("w", names.WORKER, "Pending", conditions=[
+                {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient nvidia.com/gpu"}])],
+            "w is not scheduled: 0/3 nodes: 3 Insufficient nvidia.com/gpu",
+        ),
+        (
+            ray_cluster(0, provisioned=False),
+            [pod("w", names.WORKER, "Pending", containerStatuses=[
+                {"name": "ray-worker", "state": {"waiting": {"reason": "ErrImagePull", "message": "EOF"}}}])],
+            "w: ErrImagePull: EOF",
+        ),
+    ],
+)  # fmt: skip
+def test_a_cluster_that_is_not_ready_says_what_it_waits_for(cluster, pods, words):
+    plan = plan_for(cluster=cluster, pods=pods)
+
+    assert plan.create == ()
+    assert phase(plan) == "Starting"
+    assert plan.status is not None
+    assert words in next(each.message for each in plan.status.conditions if each.type == "Ready")
+
+
+def test_an_attempt_is_reserved_in_the_status_before_anything_is_submitted():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS)
+
+    assert plan.submit is None
+    assert plan.status is not None
+    assert plan.status.attempt == 1
+    assert plan.status.driver is not None
+    assert (plan.status.driver.state, plan.status.driver.cluster_uid) == ("Reserved", CLUSTER_UID)
+    assert plan.again_in == 0.0
+
+
+def test_a_reserved_attempt_is_submitted_where_ray_does_not_know_it():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, head=HeadReport(), **attempted("Reserved"))
+
+    assert plan.submit is not None
+    assert (plan.submit.id, plan.submit.attempt) == (f"{UID}-a1", 1)
+
+
+def test_a_reserved_attempt_that_ray_knows_runs():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, head=reports(), **attempted("Reserved"))
+
+    assert plan.submit is None
+    assert phase(plan) == "Running"
+    assert plan.status is not None
+    assert plan.status.start_time == NOW
+    assert plan.status.driver is not None
+    assert plan.status.driver.state == "Submitted"
+
+
+def test_a_head_that_does_not_answer_is_not_submitted_to():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, head=None, **attempted("Reserved"))
+
+    assert plan.submit is None
+    assert conditions(plan.status)["Ready"] == ("False", "HeadNotAnswering")
+
+
+def test_a_running_job_shows_progress_and_checkpoint():
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    progress = Progress(step=25, total_steps=100, reward=0.5)
+    plan = plan_for(**living(head=reports(progress=progress, checkpoint=saved)))
+
+    assert plan.status is not None
+    assert (plan.status.progress, plan.status.checkpoint) == (progress, saved)
+    assert conditions(plan.status)["Running"] == ("True", "DriverRunning")
+    assert conditions(plan.status)["CheckpointAvailable"] == ("True", "Saved")
+    assert [event.reason for event in plan.events if "checkpoint" in event.message] == ["CheckpointSaved"]
+
+
+def test_what_is_known_stays_where_the_head_does_not_answer():
+    progress = Progress(step=25, total_steps=100)
+    plan = plan_for(**living(head=None, progress=progress))
+
+    assert phase(plan) == "Running"
+    assert plan.status is not None
+    assert plan.status.progress == progress
+
+
+def test_nothing_new_gives_nothing_to_write():
+    first = living()
+    told = decide(snapshot(**first), SETTINGS).status
+    assert told is not None
+    base = replace(job(), status=told)
+    plan = decide(Snapshot(base, NOW + timedelta(seconds=60), *_rest(snapshot(**first))), SETTINGS)
+
+    assert (plan.status, plan.events, plan.create, plan.delete, plan.submit) == (None, (), (), (), None)
+
+
+LOOKS: list[tuple[str, Any, float | None, bool, float]] = [
+    ("nobody has told anything yet", {}, None, True, 5.0),
+    ("just told", {}, 0.0, False, 5.0),
+    ("told a little ago", {}, 12.0, False, 3.0),
+    ("told long ago", {}, 15.0, True, 5.0),
+    ("our clock was set back", {}, -60.0, True, 5.0),
+    ("a new checkpoint", {"checkpoint": CheckpointStatus(step=20, path="p", time=NOW)}, 0.0, True, 5.0),
+]
+
+
+@pytest.mark.parametrize(("report", "ago", "told", "again_in"), [row[1:] for row in LOOKS], ids=[r[0] for r in LOOKS])
+def test_progress_waits_a_little_and_a_checkpoint_takes_it_along(report, ago, told, again_in):
+    first = snapshot(**living())
+    status = decide(first, SETTINGS).status
+    assert status is not None
+    running = replace(job(), status=status)
+    head = reports(progress=Progress(step=25, total_steps=100), **report)
+    last = None if ago is None else NOW - timedelta(seconds=ago)
+    plan = decide(Snapshot(running, NOW, first.children, first.pods, head, last), SETTINGS)
+
+    assert ((plan.status and plan.status.progress) == head.progress) == told
+    assert plan.again_in == again_in
+
+
+def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time_matters():
+    started = {"start_time": NOW, "cluster": ray_cluster(1, provisioned=False)}
+    ending = pod("old", names.WORKER)
+    ending["metadata"]["deletionTimestamp"] = stamp(NOW)
+
+    assert plan_for(**started).again_in is None
+    assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
+    assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
+
+
+def test_a_pod_more_is_told_with_the_next_transition():
+    waiting = decide(snapshot(cluster=ray_cluster(0, provisioned=False)), SETTINGS).status
+    assert waiting is not None
+    base = replace(job(), status=waiting)
+    assert plan_for(base=base, cluster=ray_cluster(1, provisioned=False), told=NOW).status is None
+
+    plan = plan_for(base=base, cluster=ray_cluster(), pods=PODS, told=NOW)
+    assert plan.status is not None
+    assert plan.status.attempt == 1
+    assert plan.status.cluster is not None
+    assert plan.status.cluster.ready_workers == 2
+
+
+def _rest(of: Snapshot) -> tuple[Any, ...]:
+    return of.children, of.pods, of.head
