@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 
 def percentile(share: int, values: Sequence[float]) -> float:
-    """The least value that `share` % of them do not exceed (nearest rank): one of them, however few there are."""
-    return sorted(values)[-(-share * len(values) // 100) - 1]
+    """The least value that `share` % of them do not exceed: one of them, however few there are."""
+    return float(np.percentile(values, share, method="inverted_cdf"))
 
 
 @dataclass(frozen=True, slots=True)

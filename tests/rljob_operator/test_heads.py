@@ -11,6 +11,7 @@ from rljob_operator import names
 from rljob_operator.head import HeadAddress
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
+from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
 from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.head_support import asynchronous
@@ -72,3 +73,14 @@ async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before()
         second = of.status.driver.model_copy(update={"submission_id": names.submission(UID, 2)})
         after = replace(of, status=of.status.model_copy(update={"attempt": 2, "driver": second}))
         assert (await look(heads, after)).silent == 0
+
+
+@asynchronous
+async def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
+    async with submitted_to() as (heads, driver, of):
+        driver.start()
+        driver.freeze()
+        while (await look(heads, of)).silent == 0:
+            pass
+        heads.drop(Key(of.namespace, of.name))
+        assert (await look(heads, of)).silent == 0, "one of the same name is another"

@@ -96,6 +96,10 @@ class Heads:
         if (known := self._known.get(Key(job.namespace, job.name))) is not None:
             known.until = 0.0
 
+    def drop(self, key: Key) -> None:
+        """There is no such job any more."""
+        self._known.pop(key, None)
+
     async def _ask(self, job: Job, submission: str, pulse: _Pulse) -> HeadReport | None:
         agent = self._agent(job)
         try:

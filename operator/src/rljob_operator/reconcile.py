@@ -37,6 +37,7 @@ class Reconciler:
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
             self.told.pop(key, None)
+            self.heads.drop(key)
             return None
         snapshot = replace(snapshot, told=self.told.get(key))
         plan = decide(snapshot, self.settings)
