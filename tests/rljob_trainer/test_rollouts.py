@@ -144,7 +144,7 @@ def assert_whole(rollout: Rollout) -> None:
 
 
 def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_all(tmp_path: Path):
-    with site_in(tmp_path, pace=0.5) as site:
+    with site_in(tmp_path, pace=1.0) as site:
         with site.after(4, site.process(site.engines.workers[0]).kill):
             rollout = site.collect(1)
         assert_whole(rollout)
