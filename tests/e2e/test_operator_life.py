@@ -7,14 +7,16 @@ from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import train
 
 
-def test_a_job_trains_to_its_end_and_gives_everything_back_but_its_volume(operator, heads, jobs):
+def test_a_job_trains_to_its_end_and_gives_everything_back_but_its_volume(operator, heads, jobs, cluster):
     heads.add(jobs.namespace, "job", script=train(6, seconds=0.5, every=2))
     jobs.create()
 
     running = jobs.reaches("Running")
     assert running["cluster"]["readyWorkers"] == 2
     assert len(jobs.pods()) == 3
-    done = jobs.reaches("Succeeded")
+    cluster.kubectl("wait", "rljob/job", "--for=condition=Succeeded", f"--namespace={jobs.namespace}", "--timeout=240s")
+    done = jobs.status()
+    assert done["phase"] == "Succeeded"
     assert done["progress"]["step"] == 6
     assert done["checkpoint"]["step"] == 6
     assert (done["attempt"], done["restarts"]) == (1, 0)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from rljob_api.contract import ExitRecord
+from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
 from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
-from rljob_operator.kube.errors import Invalid
+from rljob_operator.kube.errors import Forbidden, Invalid
 from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
@@ -97,6 +98,14 @@ def test_a_job_that_is_born_suspended_makes_nothing_but_a_status():
     assert (plan.create, plan.apply, phase(plan)) == ((), (), "Suspended")
 
 
+def test_suspending_renews_the_budget():
+    plan = plan_for(base=job(suspend=True), **attempted("Ended", recovery=RecoveryStatus(charged=5)))
+
+    assert phase(plan) == "Suspended"
+    assert plan.status is not None
+    assert plan.status.recovery == RecoveryStatus()
+
+
 def test_a_resumed_job_starts_again():
     plan = plan_for(**attempted("Ended", phase="Suspended"))
 
@@ -167,6 +176,38 @@ def test_an_object_that_is_refused_ends_no_job_that_runs():
     assert conditions(plan.status)["Ready"][1] == "ObjectForbidden"
 
 
+REFUSED = [
+    ("suspended", {"base": job(suspend=True), **living()}, "Suspending"),
+    ("a driver that ended", ended(75, "RankLost"), "Recovering"),
+    ("the end of the last pod", {"base": job(suspend=True), "phase": "Suspending"}, "Suspended"),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_needs_no_object_is_done_although_one_is_refused(given, expected):
+    seen = snapshot(**given)
+    plan = decide(seen, SETTINGS)
+    done = refused(seen, plan, Forbidden("quota"))
+
+    assert (done.status, done.stop, done.end) == (plan.status, plan.stop, plan.end)
+    assert (phase(done), done.apply, done.create) == (expected, (), ())
+
+
+RESERVED = living(head=HeadReport()) | attempted("Reserved")
+
+
+@pytest.mark.parametrize("given", [{}, RESERVED], ids=["a cluster", "a driver"])
+def test_what_needs_an_object_is_not_said_to_be_done_where_it_is_refused(given):
+    seen = snapshot(**given)
+    plan = decide(seen, SETTINGS)
+    assert plan.create or plan.submit
+    said = refused(seen, plan, Forbidden("quota"))
+
+    assert conditions(said.status)["Ready"] == ("False", "ObjectForbidden")
+    assert said.status is not None
+    assert said.status.driver == seen.job.status.driver
+
+
 def test_a_job_of_another_controller_is_left_alone():
     assert plan_for(base=job(managedBy="example.com/other")) == Plan()
     assert phase(plan_for(base=job(managedBy=names.MANAGER_NAME))) == "Starting"
@@ -198,6 +239,17 @@ def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
     assert (plan.delete, plan.apply, plan.create) == ((), (), ())
     assert phase(plan) == "Running"
     assert conditions(plan.status)["Stalled"] == ("True", "SpecNotReadable")
+
+    written["spec"]["managedBy"] = "example.com/other"
+    assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()
+
+
+def test_a_finished_job_that_cannot_be_read_keeps_what_was_made_for_it():
+    unread = replace(job(), read=None, problem="spec.unheardOf: no")
+    plan = plan_for(base=unread, **finished("Failed", "JobError", hours=1000) | {"cluster": ray_cluster()})
+
+    assert (plan.delete, plan.apply) == ((), ())
+    assert plan.status is None or phase(plan) == "Failed"
 
 
 def test_what_an_earlier_job_of_the_name_left_is_waited_for():

@@ -128,6 +128,14 @@ def test_a_terminal_failure_names_the_field_in_the_driver_s_own_words():
     assert "compute_score raised KeyError" in message
 
 
+def test_a_message_is_never_longer_than_a_condition_holds():
+    plan = plan_for(**ended(66, "RewardError", "x" * 32_768, "spec.rewards.functions[0].source"))
+
+    assert phase(plan) == "Failed"
+    assert plan.status is not None
+    assert max(len(each.message) for each in plan.status.conditions) == 32_768
+
+
 def test_the_budget_ends_and_a_new_checkpoint_renews_it():
     spent = RecoveryStatus(durable_step=10, charged=5, cures={"driver": 2, "pods": 2, "cluster": 1})
     saved = CheckpointStatus(step=20, path="p", time=NOW)

@@ -9,7 +9,7 @@ import pytest
 from rljob_api import parse_duration
 from rljob_api.contract import DriverJob
 from rljob_operator import names, tokens
-from rljob_operator.drift import has_drifted, stamped
+from rljob_operator.drift import as_large_as, has_drifted, stamped
 from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
 from rljob_operator.render.merge import merged
 from rljob_operator.render.placement import Placement as PlacementClass
@@ -282,3 +282,15 @@ DRIFTS = [
 @pytest.mark.parametrize(("found", "drifted"), [row[1:] for row in DRIFTS], ids=[row[0] for row in DRIFTS])
 def test_only_what_has_changed_is_written(found, drifted):
     assert has_drifted(found, stamped(WANTED)) is drifted
+
+
+@pytest.mark.parametrize(("found", "expected"), [(None, "500Gi"), ("500Gi", "500Gi"), ("1Ti", "1Ti"), ("1Gi", "500Gi")])
+def test_a_volume_that_somebody_has_grown_is_not_shrunk(found, expected):
+    def claim(size: str) -> dict[str, Any]:
+        return {"kind": "PersistentVolumeClaim", "spec": {"a": 1, "resources": {"requests": {"storage": size}}}}
+
+    assert as_large_as(None if found is None else claim(found), claim("500Gi")) == claim(expected)
+
+
+def test_other_objects_are_as_they_are_wanted():
+    assert as_large_as({"kind": "ConfigMap", "data": {"a": "2"}}, {"kind": "ConfigMap"}) == {"kind": "ConfigMap"}

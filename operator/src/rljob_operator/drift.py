@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from rljob_operator.kube.kinds import Manifest
+from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
 from rljob_operator.names import DIGEST_ANNOTATION
 
 
@@ -21,6 +21,18 @@ def stamped(manifest: Manifest) -> Manifest:
 def digest(content: Any) -> str:
     """content: JSON. The order of keys is no matter."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def as_large_as(found: Manifest | None, wanted: Manifest) -> Manifest:
+    """A volume claim that somebody has grown stays so: the API server refuses to shrink one."""
+    if found is None or wanted["kind"] != VOLUME_CLAIM.name:
+        return wanted
+    largest = max((found, wanted), key=lambda claim: parse_quantity(_storage(claim)))
+    return wanted | {"spec": wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}}
+
+
+def _storage(claim: Manifest) -> str:
+    return str(claim["spec"]["resources"]["requests"]["storage"])
 
 
 def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:

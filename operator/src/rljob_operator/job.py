@@ -17,6 +17,7 @@ class Job:
     """One RLJob.
 
     problem: why the operator cannot read the spec; None where it can. deleted: when somebody asked to delete it.
+    manager: spec.managedBy, also of a spec that cannot be read.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Job:
     finalizers: tuple[str, ...]
     read: RLJobSpec | None
     problem: str | None
+    manager: str | None
     status: RLJobStatus
 
     @property
@@ -74,6 +76,7 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
         finalizers=tuple(metadata.get("finalizers", ())),
         read=read,
         problem=problem,
+        manager=manifest.get("spec", {}).get("managedBy"),
         status=RLJobStatus.model_validate(manifest.get("status") or {}),
     )
 

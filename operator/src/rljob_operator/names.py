@@ -21,7 +21,7 @@ RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster: a digest of what of the spec may not change while it lives."""
 
-HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
+ROLES = HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
 HEAD_CONTAINER, WORKER_CONTAINER, AGENT_CONTAINER, SERVER_CONTAINER = "ray-head", "ray-worker", "agent", "vllm"
 
 VOLUME_FOLDER = "/checkpoints"

@@ -17,8 +17,10 @@ from rljob_operator.kube.kinds import (
     SERVICE,
     VOLUME_CLAIM,
     Key,
+    Kind,
+    Manifest,
 )
-from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.snapshot import Snapshot, is_deleting, role_of
 from rljob_operator.store import Store
 
 CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
@@ -35,10 +37,24 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
     if manifest is None:
         return None
     job = read_job(manifest)
-    children = {kind: {child["metadata"]["name"]: child for child in store.children(kind, key)} for kind in CHILD_KINDS}
-    snapshot = Snapshot(job, clock(), children, store.children(POD, key))
+    children = {
+        kind: {child["metadata"]["name"]: child for child in store.children(kind, key) if _is_ours(kind, child, key)}
+        for kind in CHILD_KINDS
+    }
+    pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
+    snapshot = Snapshot(job, clock(), children, pods)
     head = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else None
     return Snapshot(job, clock(), children, snapshot.pods, head)
+
+
+def _is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
+    """Others may carry the job's label too, as a user's own TensorBoard does, which the NetworkPolicy lets in then.
+
+    Children of a deleted job of the same name are ours as well: they are waited for.
+    """
+    owners = child["metadata"].get("ownerReferences", ())
+    owned = any(owner.get("controller") and owner["kind"] == RLJOB.name for owner in owners)
+    return owned or (kind == VOLUME_CLAIM and child["metadata"]["name"] == names.claim(job.name))
 
 
 def _has_driver(job: Job) -> bool:

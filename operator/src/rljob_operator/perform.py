@@ -10,7 +10,7 @@ from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
-from rljob_operator.drift import has_drifted, stamped
+from rljob_operator.drift import as_large_as, has_drifted, stamped
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
@@ -77,8 +77,9 @@ class Performer:
 
     async def _make(self, snapshot: Snapshot, plan: Plan) -> None:
         """A pod without its volume or its NetworkPolicy must not be: so what has pods comes last."""
-        stamps = [stamped(manifest) for manifest in plan.apply]
-        drifted = [each for each in stamps if has_drifted(snapshot.child(Ref.of(each).kind, Ref.of(each).name), each)]
+        found = [snapshot.child((ref := Ref.of(manifest)).kind, ref.name) for manifest in plan.apply]
+        stamps = [stamped(as_large_as(there, wanted)) for there, wanted in zip(found, plan.apply, strict=True)]
+        drifted = [each for there, each in zip(found, stamps, strict=True) if has_drifted(there, each)]
         for has_pods in (False, True):
             await _together([
                 *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),

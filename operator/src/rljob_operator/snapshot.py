@@ -58,14 +58,19 @@ class Snapshot:
     @property
     def ray_pods(self) -> list[Manifest]:
         """Of head and workers."""
-        return [pod for pod in self.pods if _label(pod, names.ROLE_LABEL) != names.REWARD_MODEL]
+        return [pod for pod in self.pods if role_of(pod) != names.REWARD_MODEL]
 
     def pods_of(self, role: str) -> list[Manifest]:
-        return [pod for pod in self.pods if _label(pod, names.ROLE_LABEL) == role]
+        return [pod for pod in self.pods if role_of(pod) == role]
 
     def servers_of(self, model: str) -> list[Manifest]:
         """The pods of a reward model."""
         return [pod for pod in self.pods if _label(pod, names.REWARD_MODEL_LABEL) == model]
+
+
+def role_of(pod: Manifest) -> str | None:
+    """names.HEAD, WORKER or REWARD_MODEL; None of a pod that is not the operator's."""
+    return _label(pod, names.ROLE_LABEL)
 
 
 def _label(manifest: Manifest, label: str) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rljob_api.conditions import Reason
+from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
@@ -58,7 +59,7 @@ GATES: Final[tuple[Gate, ...]] = (
 def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     """What to do for this job now. Asked again with what it brought about, it asks for nothing."""
     job = snapshot.job
-    if job.problem is None and job.spec.managed_by not in (None, names.MANAGER_NAME):
+    if job.manager not in (None, names.MANAGER_NAME):
         return Plan()
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)
@@ -84,6 +85,13 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     )
 
 
+def _goes_on(before: RLJobStatus, plan: Plan) -> bool:
+    """Whether the plan changes more than what the status says."""
+    after = plan.status or before
+    moved = any(getattr(after, each) != getattr(before, each) for each in ("phase", "attempt", "driver", "recovery"))
+    return plan.stop or plan.end is not None or moved
+
+
 def _forced(snapshot: Snapshot) -> tuple[Ref, ...]:
     job = snapshot.job
     allowed = job.problem is None and job.spec.recovery.force_delete_lost_pods
@@ -93,12 +101,12 @@ def _forced(snapshot: Snapshot) -> tuple[Ref, ...]:
 def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
     """What to say when the API server refuses an object of the job's. What is invalid stays so; a quota may not.
 
-    An end that was decided is one without the object too, and what runs already goes on without it.
+    What needs no object is done without it: a stop, a restart's decision, an end; and what runs already goes on.
     """
     job = snapshot.job
     phase = (plan.status or job.status).phase
-    if phase in ("Succeeded", "Failed"):
-        return Plan(status=plan.status, events=plan.events)
+    if plan.submit is None and not plan.create and _goes_on(job.status, plan):
+        return Plan(stop=plan.stop, end=plan.end, status=plan.status, events=plan.events)
     foreign = "ownerReferences" in error.message  # those of an earlier job of this name
     if isinstance(error, Invalid) and not foreign and snapshot.cluster is None:
         changes = {"completion_time": snapshot.now}

@@ -31,13 +31,17 @@ def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
 
 
 def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume."""
+    """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume.
+
+    Where that cannot be read, nothing goes.
+    """
     job, ended = snapshot.job, snapshot.job.status.completion_time
     step = _over(job)
     if step is None or ended is None:
         return None
-    ttl = parse_duration(job.spec.ttl_after_finished) if job.problem is None else 0.0
-    left = ttl - (snapshot.now - ended).total_seconds()
+    if job.problem is not None:
+        return replace(step, deployed=False)
+    left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
     if left > 0:
         return replace(step, again_in=left)
     return replace(step, deployed=False, delete=tuple(everything(snapshot)))

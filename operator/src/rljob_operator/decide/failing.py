@@ -160,7 +160,7 @@ _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
 def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
-    return Step("Failed", reason, message[:32_768], changes | {"completion_time": snapshot.now})
+    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now})
 
 
 def _durable(snapshot: Snapshot) -> int:

@@ -114,12 +114,16 @@ def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str,
     return (True, *why) if holds else (False, otherwise, "")
 
 
+MESSAGE = 32_768
+"""Characters of a condition's message, at most."""
+
+
 def _condition(snapshot: Snapshot, said: Said) -> Condition:
     kind, holds, reason, message = said
     word, before = "True" if holds else "False", snapshot.job.condition(kind)
     since: datetime = before.last_transition_time if before and before.status == word else snapshot.now
     return Condition(
-        type=kind, status=word, reason=reason, message=message, last_transition_time=since,
+        type=kind, status=word, reason=reason, message=message[:MESSAGE], last_transition_time=since,
         observed_generation=snapshot.job.generation,
     )  # fmt: skip
 

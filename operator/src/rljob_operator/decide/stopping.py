@@ -8,10 +8,10 @@ from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
+from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
 from rljob_operator.cluster_state import pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
-from rljob_operator.decide.failing import settled
 from rljob_operator.decide.step import Step
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
@@ -64,9 +64,9 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
 
 
 def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
-    """Nothing runs any more. What failed before is forgotten: the next start is a fresh one."""
+    """Nothing runs any more. What failed before is forgotten, the budget's count too: the next start is a fresh one."""
     status = snapshot.job.status
-    changes: dict[str, Any] = {"recovery": settled(status.recovery)}
+    changes: dict[str, Any] = {"recovery": RecoveryStatus()}
     if status.driver is not None:
         changes["driver"] = status.driver.model_copy(update={"state": "Ended"})
     if reason == Reason.SUSPENDED:

@@ -15,6 +15,9 @@ from rljob_operator.kubectl.jobs import Job, job_named, moment
 _TIMES = ("lastTimestamp", "eventTime", "firstTimestamp")
 """Which of them an event has depends on who wrote it."""
 
+_SERVERS = ("Deployment", "ReplicaSet", "Pod", "Service")
+"""What a reward model consists of."""
+
 
 def events(
     name: str,
@@ -22,7 +25,7 @@ def events(
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
-    """What happened to the job, its pods, its RayCluster and its volume's claim."""
+    """What happened to the job, its pods, its RayCluster, its reward models and its volume's claim."""
     kubectl = Kubectl(namespace, context)
     job = job_named(kubectl, name)
     found = events_about(job, kubectl.get("events")["items"])
@@ -51,6 +54,7 @@ def _is_about(job: Job, event: Manifest) -> bool:
     return (
         (kind == "RLJob" and about.get("uid") == job.manifest["metadata"]["uid"])
         or (kind == "Pod" and re.fullmatch(rf"{re.escape(job.name)}-(head|\w+-worker)-\w{{5}}", name) is not None)
+        or (kind in _SERVERS and name.startswith(names.reward_model(job.name, "")))
         or (kind == "RayCluster" and name == names.ray_cluster(job.name))
         or (kind == "PersistentVolumeClaim" and name == names.claim(job.name))
     )
