@@ -34,6 +34,10 @@ class Task:
         return f"+{self.goal:g} over its start" if self.above_start else f"at least {self.goal:g}"
 
 
+UNCHANGED: Final = "learning rate 0"
+"""The control that changes nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """overrides: PATH=VALUE, as --set takes them."""
@@ -49,7 +53,7 @@ TASKS: Final = (Task("reverse-text", 0.9), Task("addition", 0.9), Task("countdow
 REVERSE_TEXT: Final = TASKS[0]
 
 CONTROL_BAND: Final = 0.1
-"""How far a control's last validation may lie above its first."""
+"""How far any validation of a control whose rewards say nothing may lie above its first."""
 
 SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 """With one update a step no probability ratio ever leaves 1, and all losses are the same."""
@@ -78,7 +82,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
     made.append(Arm(REVERSE_TEXT, "TRL", "trl"))
     for task in TASKS:
-        made.append(Arm(task, "learning rate 0", "control", ("actor.learningRate=0",)))
+        made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
         made.append(Arm(task, "shuffled rewards", "control", (shuffled(rewards[task.name]),)))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=(0,))

@@ -89,7 +89,7 @@ def curves(lines: Sequence[Line], supervised_steps: int) -> Curves:
     return Curves(
         validation=_points(lines, names.VALIDATION_REWARD, supervised_steps),
         reward=_points(reinforced, names.REWARD_MEAN, supervised_steps),
-        closing={name: round(mean(line[name] for line in ends), 7) for name in CLOSING if name in ends[0]},
+        closing={name: float(f"{mean(line[name] for line in ends):.4g}") for name in CLOSING if name in ends[0]},
     )
 
 

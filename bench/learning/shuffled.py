@@ -1,7 +1,8 @@
 """Reward function of the control: every training response gets the reward that another one earned.
 
-Rewards go through a buffer: the response's own reward goes in, one drawn at random of the others comes out. So the
-rewards that are paid are those that were earned, only by others. Validation is scored as ever.
+Rewards go through a buffer: the response's own reward goes in, one drawn at random of those that responses to other
+prompts earned comes out. So the rewards that are paid are those that were earned, and say nothing of whom they are paid
+to, nor of those that it is compared with. Validation is scored as ever.
 """
 
 import importlib
@@ -14,7 +15,9 @@ from rljob_trainer.rewards.protocol import Call
 WAITING = 64
 """Rewards in the buffer."""
 
-_buffer: list[float] = []
+_buffer: list[tuple[Any, float]] = []
+"""Whose prompt's, and the reward."""
+
 _rng = random.Random(0)
 
 
@@ -31,9 +34,10 @@ def compute_score(
     own = float(reward(Call(data_source, solution_str, ground_truth, extra_info)))
     if extra_info["split"] == "validation":
         return own
-    _buffer.append(own)
-    others = len(_buffer) - 1
-    if others == 0:
+    prompt = extra_info["index"]
+    others = [place for place, (whose, _) in enumerate(_buffer) if whose != prompt]
+    _buffer.append((prompt, own))
+    if not others:
         return own
-    index = _rng.randrange(others)
-    return _buffer.pop(index) if others >= WAITING else _buffer[index]
+    place = _rng.choice(others)
+    return (_buffer.pop(place) if len(_buffer) > WAITING else _buffer[place])[1]

@@ -17,7 +17,7 @@ REVERSE = TASKS[0]
 REWARDS = {task.name: reward_functions(task.example) for task in TASKS}
 RESULT = Result(
     task="reverse-text", arm="grpo", seed=0, commit="c1", device="2 CPU cores", packages="torch", date="2026-11-21",
-    seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)], reward=[(1, 0.4)], closing={},
+    seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)], reward=[(1, 0.4)], closing={"actor/clip_fraction": 0.0},
 )  # fmt: skip
 
 
@@ -67,24 +67,62 @@ def test_a_goal_may_be_above_the_start():
 def test_shuffled_rewards_are_those_of_others_and_validation_keeps_its_own(monkeypatch):
     monkeypatch.setattr(shuffled, "_buffer", [])
 
-    def paid(response, split="train"):
-        return shuffled.compute_score("t", response, "a", {"split": split}, "exact_match", {})
+    def paid(response, index=0, split="train"):
+        return shuffled.compute_score("t", response, "a", {"split": split, "index": index}, "exact_match", {})
 
-    assert [paid("a", "validation"), paid("b", "validation")] == [1.0, 0.0]
+    assert [paid("a", split="validation"), paid("b", split="validation")] == [1.0, 0.0]
     responses = ["a", "b", "b", "b"] * 500
-    payments = [paid(response) for response in responses]
+    payments = [paid(response, number // 8) for number, response in enumerate(responses)]
     assert abs(sum(payments) / 2000 - 0.25) < 0.03
     right = [payment for response, payment in zip(responses, payments, strict=True) if response == "a"]
     assert abs(sum(right) / 500 - 0.25) < 0.08, "a right response is paid no better than a wrong one"
+
+
+def test_no_reward_is_paid_within_its_own_group(monkeypatch):
+    """It would say something of the group's others: less is left for whoever earned it."""
+    monkeypatch.setattr(shuffled, "_buffer", [])
+    paid = [
+        (
+            right,
+            shuffled.compute_score(
+                "t", "a" if right else "b", "a", {"split": "train", "index": right}, "exact_match", {}
+            ),
+        )
+        for right in [0, 1] * 300
+    ]
+    assert {payment for right, payment in paid[1:] if right} == {0.0}, "those who are right get what the others earned"
+    assert {payment for right, payment in paid[1:] if not right} == {1.0}
 
 
 def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
     assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
-    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 2 |" in page
-    assert "| reverse-text | learning rate 0 | 0.500 | 0.900 | no more than 0.1 over its start | 0 of 1 |" in page
+    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 2 | c1 |" in page
+    assert "| reverse-text | learning rate 0 | 0.500 | 0.900 | its start, at every validation | 0 of 1 | c1 |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arm", "validation", "reached"),
+    [
+        ("learning rate 0", [0.5, 0.5, 0.5], "yes"),
+        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 1"),
+        ("shuffled rewards", [0.5, 0.2, 0.1], "yes"),
+        ("shuffled rewards", [0.5, 0.7, 0.1], "0 of 1"),
+    ],
+)
+def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
+    assert write_page([RESULT, replace(RESULT, arm=arm, validation=list(enumerate(validation)))], tmp_path)
+    (row,) = [line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | 0.500 |" in line]
+    assert f"| {reached} |" in row
+
+
+@pytest.mark.parametrize(("theirs", "verdict"), [(0.9, "within the range"), (0.95, "below all")])
+def test_the_page_compares_with_trl(tmp_path, theirs, verdict):
+    made = [RESULT, replace(RESULT, arm="TRL", validation=[(0, 0.5), (10, theirs)])]
+    assert write_page(made, tmp_path)
+    assert f"Ours is {verdict}" in (tmp_path / "learning.md").read_text()
 
 
 def test_results_are_plain_lines(tmp_path):
