@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from bench.learning.arms import CONTROL_BAND, TASKS, UNCHANGED, Arm, Role, Task, arms
 from bench.learning.results import CLOSING, LAST, Result, newest
 from bench.learning.training import reward_functions
+from rljob_api.validation import load_rljob
+from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.plot import COLOURS
 from rljob_trainer.progress import names
 
@@ -20,7 +22,8 @@ Runs = dict[str, list[Result]]
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
 [addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are of greedy
-responses to 256 prompts that training never sees, after the supervised steps (start) and after the last RL step (end).
+responses to {prompts}, after the supervised steps (start) and after the last RL step (end). Training never sees them,
+nor a sum with its numbers exchanged or another target of the same numbers.
 The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
 
 
@@ -52,7 +55,7 @@ def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
     return [
         "# Learning",
         _about(runs),
-        _METHOD,
+        _METHOD.format(prompts=_prompts()),
         "![Reward on held-out prompts](learning.png)",
         "## Goals",
         _table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(found)),
@@ -78,6 +81,16 @@ def _about(runs: Sequence[Result]) -> str:
         f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours, several at a time; {when}. Written by"
         " the benchmark from [learning.jsonl](learning.jsonl), which has every run with its commit, machine and curves."
     )
+
+
+def _prompts() -> str:
+    """How many each task is validated on, and how many of them differ."""
+    said = []
+    for task in TASKS:
+        sources = load_rljob(task.example, []).spec.data.validation
+        prompts = [row["prompt"][0]["content"] for source in sources for row in read_synthetic(source, "data")]
+        said.append(f"{len(prompts)} prompts of {task.name} ({len(set(prompts))} different ones)")
+    return ", ".join(said)
 
 
 def _goals(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:

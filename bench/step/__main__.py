@@ -1,6 +1,6 @@
 """Time steps of ours and of TRL in turns; writes cpu.md and cpu.png.
 
-python -m bench.step [--shapes tiny 10M] [--engines hf vllm] [--repetitions 3] [--output docs/benchmarks]
+python -m bench.step [--shapes tiny 10M] [--engines hf vllm] [--repetitions 5] [--output docs/benchmarks]
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=[shape.name for shape in SHAPES])
     parser.add_argument("--engines", nargs="+", choices=OURS, default=OURS)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rljob-bench-"))
@@ -44,13 +44,14 @@ def measure(shape: Shape, engines: list[str], repetitions: int, folder: Path) ->
     spec = folder / "spec.json"
     spec.write_text(resolve(load_rljob(next(iter(jobs.values())), []).spec).model_dump_json(by_alias=True))
     runs: dict[str, list[Steps]] = defaultdict(list)
+    names = [*engines, TRL]
     for number in range(repetitions):
-        for engine, file in jobs.items():
-            runs[engine].append(ours(shape, file, folder / f"{engine}-{number}"))
-            _say(shape, engine, runs[engine][-1])
-        runs[TRL].append(trl(shape, spec, model, folder / f"trl-{number}"))
-        _say(shape, TRL, runs[TRL][-1])
-    return Measured(shape, parameters, runs)
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):  # nobody always comes after the same one
+            run = folder / f"{name}-{number}"
+            runs[name].append(trl(shape, spec, model, run) if name == TRL else ours(shape, jobs[name], run))
+            _say(shape, name, runs[name][-1])
+    return Measured(shape, parameters, {name: runs[name] for name in names})
 
 
 def _say(shape: Shape, name: str, run: Steps) -> None:

@@ -53,9 +53,9 @@ def write_page(measured: Sequence[Measured], folder: Path) -> None:
     about = (
         f"`make bench` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}; {packages}. {PROMPTS} prompts with"
         f" {SAMPLES} samples, GRPO without a reference model, one update a step, no response ends before its limit."
-        " Runs of ours and of TRL's GRPOTrainer take turns; a step is timed from the end of the one before, and the"
-        " first ones of each run do not count. Ours is the whole `rljob run`: driver, rank, engine, scorer and reward"
-        " processes under Ray, weight sync and its probe, journal."
+        " Runs of ours and of TRL's GRPOTrainer take turns, and another one is first each time; a step is timed from"
+        " the end of the one before, and the first ones of each run do not count. Ours is the whole `rljob run`:"
+        " driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal."
     )
     parts = ["# One GRPO step on a CPU", about, "![Seconds of a step](cpu.png)"]
     for each in measured:
@@ -69,56 +69,70 @@ def _title(each: Measured) -> str:
 
 
 def _steps(each: Measured) -> str:
-    rows = [
-        "| | s a step, median | smallest | largest | over TRL, each repetition | peak memory, MiB |",
-        "|---" * 6 + "|",
-    ]
+    head = (
+        "| | s a step, median | smallest | largest | over TRL, each repetition | peak memory, MiB | cores busy before |"
+    )
+    rows = [head, "|---" * 7 + "|"]
     for name, runs in each.runs.items():
         seconds = [value for run in runs for value in run.seconds]
         ratios = "" if name == TRL else ", ".join(f"{ratio:.2f}" for ratio in each.ratios(name))
-        memory = max(run.peak_bytes for run in runs) / 2**20
-        label = name if name == TRL else f"ours, {name}"
-        rows.append(
-            f"| {label} | {median(seconds):.3f} | {min(seconds):.3f} | {max(seconds):.3f} | {ratios} | {memory:.0f} |"
-        )
+        figures = [f"{value:.3f}" for value in (median(seconds), min(seconds), max(seconds))]
+        memory = f"{max(run.peak_bytes for run in runs) / 2**20:.0f}"
+        busy = f"{max(run.busy_before for run in runs):.1f}"
+        rows.append(f"| {' | '.join([_label(name), *figures, ratios, memory, busy])} |")
     return "\n".join(rows)
 
 
 def _phases(each: Measured) -> str:
     head = [names.short(part) for part in PARTS]
     rows = [f"| s of a step, mean | {' | '.join(head)} | no worker works |", "|---" * (len(PARTS) + 2) + "|"]
-    for name in [name for name in OURS if name in each.runs]:
-        values = [each.part(name, part) for part in (*PARTS, "work/none")]
-        rows.append(f"| ours, {name} | {' | '.join(f'{value:.3f}' for value in values)} |")
+    for name in each.runs:
+        values = [f"{each.part(name, part):.3f}" for part in PARTS]
+        nobody = "" if name == TRL else f"{each.part(name, 'work/none'):.3f}"
+        rows.append(f"| {_label(name)} | {' | '.join(values)} | {nobody} |")
     return "\n".join(rows)
 
 
 def _notes(each: Measured) -> str:
+    verdicts = [
+        f"{_label(name)}: {middle:.2f} of TRL's time in the median repetition"
+        + (f", so it takes {'no longer' if middle <= 1 else 'longer'}" if name == "hf" else "")
+        for name in OURS
+        if name in each.runs and (middle := median(each.ratios(name)))
+    ]
     said = [
         f"{name}: Ray and the driver, while no worker works, {each.part(name, 'work/none') / each.step(name):.0%} of a"
         f" step; all but generation and update {each.overhead(name):.0%}"
         for name in OURS
         if name in each.runs
     ]
-    return "; ".join(said) + ". Memory counts pages that processes share in each of them."
+    memory = (
+        "Memory counts pages that processes share in each of them. Busy cores are other work's, in the second before a"
+        " run, at most."
+    )
+    return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}. {memory}"
+
+
+def _label(name: str) -> str:
+    return name if name == TRL else f"ours, {name}"
 
 
 def figure(measured: Sequence[Measured]) -> Figure:
-    """One panel a shape; bars of phases for ours, of the whole step for TRL."""
+    """One panel a shape; bars of phases."""
     drawn = Figure(figsize=(11, 1.2 + 1.6 * len(measured)), layout="constrained", facecolor="white")
     FigureCanvasAgg(drawn)
     for axes, each in zip(drawn.subplots(len(measured), 1, squeeze=False)[:, 0], measured, strict=True):
         labels = list(each.runs)
         for row, name in enumerate(labels):
             left = 0.0
-            for part in PARTS if name != TRL else ():
+            for part in PARTS:
                 width = each.part(name, part)
                 axes.barh(row, width, left=left, color=PHASE_COLOURS[part], height=0.6,
                           label=names.short(part) if row == 0 else None)  # fmt: skip
                 left += width
             rest = each.step(name) - left
             axes.barh(row, rest, left=left, color="#BBBBBB", height=0.6, label="rest" if row == 0 else None)
-        axes.set_yticks(range(len(labels)), [name if name == TRL else f"ours, {name}" for name in labels])
+        axes.set_yticks(range(len(labels)), [_label(name) for name in labels])
         axes.invert_yaxis()
         axes.set_title(each.shape.name, fontsize=10, fontweight="bold", loc="left")
         axes.set_xlabel("seconds of a step (mean)", fontsize=8.5)

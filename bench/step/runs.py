@@ -34,13 +34,15 @@ class Steps:
     """One run without its warm-up.
 
     seconds: from the end of one step to the end of the next. tokens: mean length of the responses.
-    parts: mean seconds of a step in phases of the driver (time/...) and in calls of workers (work/...).
+    parts: mean seconds of a step in its phases (time/...), and for ours in calls of workers (work/...).
     peak_bytes: of all processes of the run, pages that several share counted in each.
+    busy_before: cores that were busy in the second before it, with other work.
     """
 
     seconds: list[float]
     tokens: float
     peak_bytes: int
+    busy_before: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -51,6 +53,7 @@ class Steps:
 def ours(shape: Shape, job: Path, folder: Path) -> Steps:
     trace = folder.with_suffix(".trace")
     trace.mkdir(parents=True)
+    busy = _busy_cores()
     peak = _run([*RLJOB, "run", str(job), "--dir", str(folder)], folder.with_suffix(".log"), {VARIABLE: str(trace)})
     lines = [line for line in read_metrics(folder) if names.TIME_STEP in line]
     counted = lines[shape.warm_up :]
@@ -61,6 +64,7 @@ def ours(shape: Shape, job: Path, folder: Path) -> Steps:
         seconds=[end - start for start, end in windows],
         tokens=mean(line[names.RESPONSE_LENGTH_MEAN] for line in counted),
         peak_bytes=peak,
+        busy_before=busy,
         parts={name: seconds for name, seconds in phases.items() if seconds} | work(calls, windows),
     )
 
@@ -70,10 +74,29 @@ def trl(shape: Shape, spec: Path, model: Path, folder: Path) -> Steps:
     folder.mkdir(parents=True)
     output = folder / "steps.jsonl"
     command = [sys.executable, "-m", "bench.step.trl_steps", str(spec), str(model), str(output)]
+    busy = _busy_cores()
     peak = _run(command, folder.with_suffix(".log"), {})
     lines = list(parse_lines(output.read_text()))
-    seconds = [after["time"] - before["time"] for before, after in pairwise(lines)][shape.warm_up - 1 :]
-    return Steps(seconds, mean(line["length"] for line in lines[shape.warm_up :]), peak)
+    counted = lines[shape.warm_up :]
+    seconds = [after["time"] - before["time"] for before, after in pairwise(lines[shape.warm_up - 1 :])]
+    return Steps(
+        seconds=seconds,
+        tokens=mean(line["length"] for line in counted),
+        peak_bytes=peak,
+        busy_before=busy,
+        parts=trl_phases(counted, seconds),
+    )
+
+
+def trl_phases(lines: Sequence[dict[str, Any]], seconds: Sequence[float]) -> dict[str, float]:
+    """TRL's seconds of a step in the names that ours have. lines: of Clock, one for each of `seconds`."""
+    prepare, rollout, rewards = (mean(line[part] for line in lines) for part in ("prepare", "rollout", "rewards"))
+    return {
+        names.TIME_ROLLOUT: rollout,
+        names.TIME_REWARDS: rewards,
+        names.TIME_ADVANTAGE: prepare - rollout - rewards,
+        names.TIME_UPDATE: mean(seconds) - prepare,
+    }
 
 
 def parse_calls(text: str) -> list[dict[str, Any]]:
@@ -122,6 +145,10 @@ def _run(command: Sequence[str], log: Path, variables: dict[str, str]) -> int:
     if process.returncode:
         sys.exit(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
     return sum(peaks.values())
+
+
+def _busy_cores() -> float:
+    return float(psutil.cpu_percent(interval=1.0)) / 100 * (psutil.cpu_count() or 1)
 
 
 def _tree(pid: int) -> list[int]:

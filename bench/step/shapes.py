@@ -31,7 +31,7 @@ class Shape:
 
 SHAPES = (
     Shape("tiny", hidden=128, layers=2, heads=4, kv_heads=2, intermediate=272, tokens=16, steps=30),
-    Shape("10M", hidden=320, layers=6, heads=5, kv_heads=5, intermediate=1280, tokens=128, steps=5, warm_up=2),
+    Shape("10M", hidden=320, layers=6, heads=5, kv_heads=5, intermediate=1280, tokens=128, steps=4, warm_up=1),
 )
 
 

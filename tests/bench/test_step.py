@@ -1,13 +1,14 @@
 """The step benchmark's own arithmetic, and its model that never ends a response."""
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.step.page import Measured, write_page
-from bench.step.runs import Steps, covered, work
+from bench.step.runs import Steps, covered, trl_phases, work
 from bench.step.shapes import SHAPES, write_model
 
-STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, {"time/rollout": 0.1, "work/update": 0.06, "work/none": 0.02})
+STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, {"time/rollout": 0.1, "work/update": 0.06, "work/none": 0.02})
 
 
 def test_seconds_that_intervals_cover_are_counted_once_and_only_in_the_window():
@@ -29,7 +30,18 @@ def test_overhead_is_all_but_generation_and_update(tmp_path):
     assert abs(measured.overhead("hf") - 0.2) < 1e-9
     assert measured.ratios("hf") == [2.0]
     write_page([measured], tmp_path)
-    assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 |" in (tmp_path / "cpu.md").read_text()
+    assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in (tmp_path / "cpu.md").read_text()
+    assert (
+        "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer."
+        in (tmp_path / "cpu.md").read_text()
+    )
+
+
+def test_the_phases_of_trl_add_up_to_its_step():
+    lines = [{"prepare": 0.4, "rollout": 0.25, "rewards": 0.05}, {"prepare": 0.6, "rollout": 0.35, "rewards": 0.15}]
+    phases = trl_phases(lines, [0.9, 1.1])
+    expected = {"time/rollout": 0.3, "time/rewards": 0.1, "time/advantage": 0.1, "time/update": 0.5}
+    assert phases == pytest.approx(expected)
 
 
 def test_the_model_of_the_benchmark_never_ends_a_response(tmp_path):

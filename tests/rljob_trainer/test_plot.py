@@ -22,6 +22,8 @@ def make_run(folder: Path, *, scale: float = 1.0, lacking: tuple[str, ...] = (),
         names.ACTOR_KL,
         names.ACTOR_CLIP_FRACTION,
         names.ACTOR_GRAD_NORM,
+        names.ROLLOUT_LOG_PROB_DIFF_MEAN,
+        names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE,
     )
     write_json(Volume(folder).claim(1), {"attempt": 1, "parent": None, "resumedStep": 0})
     with MetricsWriter(Volume(folder), 1) as writer:
@@ -53,7 +55,7 @@ def test_the_panels_hold_the_runs_numbers(tmp_path: Path) -> None:
 
     assert lines(panel(figure, "Reward"), "raw") == [(steps, [step / 10 for step in steps])]
     assert lines(panel(figure, "Reward"), "validation") == [([6, 12], [0.5, 1.0])]
-    for title in ("Response length", "Entropy", "KL", "Clipped", "Gradient norm"):
+    for title in ("Response length", "Entropy", "KL", "Clipped", "Gradient norm", "Log-prob", "Effective"):
         assert lines(panel(figure, title), "raw") == [(steps, steps)], title
     assert panel(figure, "Reward").get_xlim() == (0, STEPS + 0.5)
 

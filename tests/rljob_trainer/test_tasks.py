@@ -62,6 +62,22 @@ def test_countdown_has_one_prompt_for_one_exercise():
         assert numbers == sorted(numbers), "else validation would hold exercises of the training in another order"
 
 
+@pytest.mark.parametrize(
+    ("task", "exercise"),
+    [
+        ("addition?minDigits=2", lambda prompt: tuple(sorted(prompt.split("+")))),
+        ("countdown?maxNumber=12", lambda prompt: prompt.split(" = ")[0]),
+    ],
+    ids=["addition", "countdown"],
+)
+def test_what_training_has_seen_in_another_form_is_not_validation(task, exercise):
+    """A sum with its numbers exchanged, and another target of the same numbers."""
+    train = {exercise(word) for word in words(f"synthetic://{task}&rows=5000")}
+    validation = {exercise(word) for word in words(f"synthetic://{task}&rows=500&split=validation&seed=3")}
+    assert validation
+    assert not train & validation
+
+
 def test_the_same_arguments_make_the_same_rows_and_another_seed_others():
     assert words("synthetic://reverse-text?rows=50&seed=1") == words("synthetic://reverse-text?rows=50&seed=1")
     assert words("synthetic://reverse-text?rows=50&seed=1") != words("synthetic://reverse-text?rows=50&seed=2")

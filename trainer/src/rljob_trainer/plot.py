@@ -67,9 +67,11 @@ _PANELS: Final = {
     "K": _Panel("KL to the reference (nats per token)", names.ACTOR_KL),
     "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, from_zero=True),
     "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, from_zero=True),
+    "D": _Panel("Log-probability: engine - trainer (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, from_zero=True),
+    "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE),
 }
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))
-_LAYOUT: Final = "RRL;EKC;NTT"
+_LAYOUT: Final = "RRL;EKC;NDS;TTT"
 
 _INK, _PALE, _GRID = "#444444", "#888888", "#E4E4E4"
 
@@ -102,7 +104,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def draw(runs: Sequence[Run]) -> Figure:
     """One figure for all runs. Its axes are labelled by the letters of _LAYOUT: reward, length, entropy, KL ..."""
-    figure = Figure(figsize=(12, 8), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(12, 10.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplot_mosaic(_LAYOUT)
     for one in axes.values():

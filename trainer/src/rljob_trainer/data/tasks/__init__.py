@@ -3,7 +3,7 @@
     synthetic://reverse-text?rows=2000&seed=1&split=train&maxLength=6
 
 rows, seed and split belong to every task; the other arguments are the task's own. Train and validation never share
-an example, whatever their seeds: a hash of the prompt decides which of the two an example belongs to.
+an exercise, whatever their seeds: a hash of its key decides which of the two an example belongs to.
 To add a task, write its file and its line in TASKS.
 """
 
@@ -32,7 +32,7 @@ TASKS: dict[str, type[Task]] = {
     "countdown": Countdown,
     "reverse-text": ReverseText,
 }
-VALIDATION_SHARE = 10  # one prompt in ten belongs to validation
+VALIDATION_SHARE = 10  # one key in ten belongs to validation
 MAX_MISSES = 10_000  # examples of the other split in a row; a split with a tenth of them never has so many
 
 
@@ -56,7 +56,7 @@ def generate(name: str, task: Task, request: Request) -> list[Mapping[str, Any]]
     misses = 0
     while len(rows) < request.rows and misses < MAX_MISSES:
         example = task.example(rng)
-        if _split_of(example.prompt) == request.split:
+        if _split_of(example.key) == request.split:
             rows.append(to_row(name, len(rows), request.split, task, example))
             misses = 0
         else:
@@ -166,5 +166,5 @@ def _suggest(word: str, known: Mapping[str, Any] | set[str]) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _split_of(prompt: str) -> Split:
-    return "validation" if zlib.crc32(prompt.encode()) % VALIDATION_SHARE == 0 else "train"
+def _split_of(key: str) -> Split:
+    return "validation" if zlib.crc32(key.encode()) % VALIDATION_SHARE == 0 else "train"

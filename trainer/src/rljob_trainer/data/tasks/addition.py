@@ -1,4 +1,4 @@
-"""addition: add two numbers. The prompt is "47+58", the answer "105"."""
+"""addition: add two numbers. The prompt is "47+58", the answer "105"; 58+47 is in the same split."""
 
 import random
 from typing import Annotated, Self
@@ -29,7 +29,8 @@ class Addition:
     def example(self, rng: random.Random) -> Example:
         first, second = self._number(rng), self._number(rng)
         total = str(first + second)
-        return Example(prompt=f"{first}+{second}", ground_truth=total, response=total)
+        key = "+".join(map(str, sorted((first, second))))
+        return Example(key, prompt=f"{first}+{second}", ground_truth=total, response=total)
 
     def _number(self, rng: random.Random) -> int:
         digits = rng.randint(self.min_digits, self.max_digits)

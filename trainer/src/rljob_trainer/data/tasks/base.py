@@ -15,8 +15,13 @@ PARAMETERS = ConfigDict(alias_generator=to_camel, extra="forbid", populate_by_na
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One exercise. prompt: the user's message. ground_truth: for the reward. response: a right answer, for SFT."""
+    """One exercise.
 
+    key: what one has learned who has learned it; examples of one key are all for training or all for validation.
+    prompt: the user's message. ground_truth: for the reward. response: a right answer, for SFT.
+    """
+
+    key: str
     prompt: str
     ground_truth: Any
     response: str

@@ -1,4 +1,5 @@
 """countdown: make a number out of given ones, each used once. The prompt is "3 5 9 = 24", a right answer "3*5+9".
+All targets of the same numbers are in the same split.
 
 The ground truth is {"target": 24, "numbers": [3, 5, 9]}; the reward `countdown` accepts every right expression. The
 response to learn from is one that was drawn at random, so a model that imitates it is often wrong in other ways.
@@ -38,8 +39,9 @@ class Countdown:
             made = self._expression(rng, rng.sample(numbers, len(numbers)))
             if made is not None and made.value.denominator == 1 and 1 <= made.value <= self.max_target:
                 target = int(made.value)
-                prompt = f"{' '.join(str(number) for number in numbers)} = {target}"
-                return Example(prompt=prompt, ground_truth={"target": target, "numbers": numbers}, response=made.text)
+                key = " ".join(map(str, numbers))
+                truth = {"target": target, "numbers": numbers}
+                return Example(key, prompt=f"{key} = {target}", ground_truth=truth, response=made.text)
         raise ValueError(
             f"hardly any exercise has a target up to {self.max_target}: raise maxTarget, or lower maxNumber"
         )

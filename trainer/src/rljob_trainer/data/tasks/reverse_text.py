@@ -34,4 +34,4 @@ class ReverseText:
     def example(self, rng: random.Random) -> Example:
         length = rng.randint(self.min_length, self.max_length)
         word = "".join(rng.choices(string.ascii_lowercase[: self.letters], k=length))
-        return Example(prompt=word, ground_truth=word[::-1], response=word[::-1])
+        return Example(word, prompt=word, ground_truth=word[::-1], response=word[::-1])
