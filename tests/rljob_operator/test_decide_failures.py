@@ -16,6 +16,8 @@ from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
+    REWARDS,
+    SERVED,
     UID,
     attempted,
     conditions,
@@ -52,14 +54,6 @@ ENDS: list[tuple[str, dict[str, Any], str, str]] = [
         "Recovering",
         "RayLost",
     ),
-    (
-        "an image that is not there",
-        living(pods=[*PODS, pod("w", names.WORKER, "Pending", containerStatuses=[
-            {"name": "ray-worker", "image": "i:2", "state": {"waiting": {
-                "reason": "ImagePullBackOff", "message": "i:2: not found"}}}])]),
-        "Failed",
-        "ImageNotUsable",
-    ),
 ]  # fmt: skip
 
 
@@ -77,9 +71,54 @@ def test_how_an_attempt_ends(given, phase_, reason):
     assert plan.status is not None
     assert conditions(plan.status)["Ready"][1] == reason
     assert plan.status.driver is not None
-    assert (plan.status.driver.state == "Ended") == (reason != "ImageNotUsable")
+    assert plan.status.driver.state == "Ended"
     assert (plan.status.completion_time == NOW) == (phase_ in ("Succeeded", "Failed"))
     assert conditions(plan.status)["Stalled"][0] == str(phase_ == "Failed")
+
+
+NOT_THERE = [{"name": "ray-worker", "image": "i:2", "state": {"waiting": {
+    "reason": "ImagePullBackOff", "message": "i:2: not found"}}}]  # fmt: skip
+UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
+LEAVING = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
+LEAVING["metadata"]["deletionTimestamp"] = stamp(NOW)
+
+IMAGES: list[tuple[str, dict[str, Any], str]] = [
+    ("of a new job", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}, "Failed"),
+    ("of a pod that leaves", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], LEAVING]}, "Starting"),
+    ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting"),
+    ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering"),
+    (
+        "in a cluster after an attempt",
+        {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}
+        | attempted("Ended", phase="Recovering"),
+        "Recovering",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "phase_"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
+def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given, phase_):
+    plan = plan_for(**given)
+
+    assert phase(plan) == phase_
+    assert plan.status is not None
+    reason = "ImageNotUsable" if phase_ == "Failed" else "ClusterNotReady"
+    assert conditions(plan.status)["Ready"] == ("False", reason)
+    assert plan.end is None
+    assert plan.status.driver is None or plan.status.driver.state == given["driver"].state
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert "i:2: not found" in ready.message
+
+
+def test_a_job_that_fails_beside_a_driver_that_lives_ends_it():
+    """As after an upgrade of the operator whose renderer refuses a template."""
+    wrong: dict[str, Any] = {"models": [{**REWARDS["models"][0], "template": {"spec": "none"}}]}
+    for head, ended_ in ((reports(), f"{UID}-a1"), (None, None)):
+        plan = plan_for(base=job(rewards=wrong), **living(head=head, models=SERVED[:1]))
+        assert (phase(plan), plan.end) == ("Failed", ended_)
+        assert plan.status is not None
+        assert plan.status.driver is not None
+        assert plan.status.driver.state == "Ended"
 
 
 def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followed_by_another():

@@ -62,7 +62,8 @@ class Reason(Word):
     )
     CLUSTER_NOT_READY = (
         "ClusterNotReady", _ON_THE_WAY, "Not all pods are ready; the message says what they wait for.",
-        "Where a pod is not scheduled, free what it needs or lower `spec.cluster`.",
+        "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be pulled, see"
+        " to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile.",
     )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,
@@ -151,7 +152,8 @@ class Reason(Word):
     # ---- the operator's own verdicts
 
     IMAGE_NOT_USABLE = (
-        "ImageNotUsable", ("Failed",), "An image does not exist, may not be pulled, or does not start.",
+        "ImageNotUsable", ("Failed",),
+        "An image does not exist, may not be pulled, or does not start, and no attempt has begun yet.",
         "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
     )
     OBJECT_INVALID = (

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from rljob_operator.kube.kinds import Manifest
+from rljob_operator.snapshot import is_deleting
 
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -36,7 +37,7 @@ def last_words(container: Manifest) -> Iterator[str]:
 def unusable_image(pods: Iterable[Manifest]) -> str | None:
     """What no waiting mends: an image that is not there, may not be pulled, or does not start."""
     for pod in pods:
-        for container in containers(pod):
+        for container in () if is_deleting(pod) else containers(pod):
             if (found := _unusable(pod["metadata"]["name"], container)) is not None:
                 return found
     return None

@@ -17,7 +17,7 @@ from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
-from rljob_operator.cluster_state import lost_head
+from rljob_operator.cluster_state import lost_head, was_provisioned
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.pod_state import unusable_image
@@ -32,12 +32,15 @@ LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    if (message := unusable_image(snapshot.ray_pods)) is not None:
+    """An image that cannot be used ends a job that has not begun. Once an attempt had all pods, a pod without its
+    image is one that is lost: a registry may answer again, and the checkpoints are there.
+    """
+    if snapshot.job.status.attempt > 0:
+        return None
+    provisioned = snapshot.cluster is not None and was_provisioned(snapshot.cluster)
+    if not provisioned and (message := unusable_image(snapshot.ray_pods)) is not None:
         remedy = "Set spec.cluster.image to an image that can be pulled"
         return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
-    driver = snapshot.job.status.driver
-    if driver is not None and driver.state != "Ended":
-        return None  # it goes on without a server that is replaced, as long as it can
     for index, model in enumerate(snapshot.job.spec.rewards.models):
         if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
             remedy = f"Set spec.rewards.models[{index}].image, or spec.cluster.image, to an image that can be pulled"
@@ -160,7 +163,12 @@ _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
 def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
-    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now})
+    """For ever, so a driver that lives is ended: nobody looks after it any more."""
+    driver, end = snapshot.job.status.driver, None
+    if driver is not None and driver.state != "Ended" and "driver" not in changes:
+        changes = changes | {"driver": driver.model_copy(update={"state": "Ended"})}
+        end = driver.submission_id if snapshot.head is not None else None
+    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now}, end=end)
 
 
 def _durable(snapshot: Snapshot) -> int:
