@@ -84,7 +84,12 @@ def ray_cluster(
     """A RayCluster with so many ready workers of two. made_for: None for the spec as it is."""
     conditions = [
         {"type": "HeadPodReady", "status": "True" if ready >= 0 else "False", "reason": "x"},
-        {"type": "RayClusterProvisioned", "status": str(provisioned), "reason": "x"},
+        {
+            "type": "RayClusterProvisioned",
+            "status": str(provisioned),
+            "reason": "x",
+            "lastTransitionTime": stamp(NOW - timedelta(seconds=300)),
+        },
     ]
     metadata = {"name": "job", "namespace": "team", "uid": uid, "generation": 1, "resourceVersion": "9"}
     annotations = {} if made_for is None else {names.SPEC_ANNOTATION: spec_digest(made_for)}

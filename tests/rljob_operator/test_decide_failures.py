@@ -76,6 +76,22 @@ def test_how_an_attempt_ends(given, phase_, reason):
     assert conditions(plan.status)["Stalled"][0] == str(phase_ == "Failed")
 
 
+def restarted(ago: float | None) -> list[Any]:
+    """The pods of a cluster that has been up for 300 s and lost a worker. ago: seconds since the head's container
+    ended; None where the kubelet does not know that any more."""
+    last = {} if ago is None else {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=ago))}}
+    ray = {"name": names.HEAD_CONTAINER, "restartCount": 1, "state": {"running": {}}, "lastState": last}
+    return [pod("head", names.HEAD, containerStatuses=[ray]), PODS[1]]
+
+
+@pytest.mark.parametrize(("ago", "reason"), [(400.0, "ClusterNotReady"), (200.0, "RayLost"), (None, "RayLost")])
+def test_a_head_that_restarted_before_its_cluster_was_up_is_no_lost_one_when_a_worker_goes(ago, reason):
+    for head in (reports(), None):
+        plan = plan_for(**living(cluster=ray_cluster(1), pods=restarted(ago), head=head))
+        assert plan.status is not None
+        assert conditions(plan.status)["Ready"] == ("False", reason)
+
+
 NOT_THERE = [{"name": "ray-worker", "image": "i:2", "state": {"waiting": {
     "reason": "ImagePullBackOff", "message": "i:2: not found"}}}]  # fmt: skip
 UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)

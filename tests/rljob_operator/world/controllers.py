@@ -5,6 +5,7 @@ from collections.abc import Callable
 from rljob_operator.kube.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
+from tests.rljob_operator.world.clock import now, stamp
 
 Lost = Callable[[Manifest], None]
 """Told of a pod whose processes have just died."""
@@ -92,8 +93,10 @@ def restarts(pod: Manifest) -> int:
 def _containers(pod: Manifest, count: int) -> list[Manifest]:
     """count: how often the first of them, Ray's, was restarted."""
     started = [each["name"] for each in pod["spec"]["containers"]]
+    ended = {"terminated": {"exitCode": 1, "finishedAt": stamp(now())}} if count else {}
     return [
         {"name": name, "restartCount": 0 if index else count, "state": {"running": {}}}
+        | {"lastState": {} if index else ended}
         for index, name in enumerate(started)
     ]
 
