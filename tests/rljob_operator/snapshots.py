@@ -62,7 +62,7 @@ def attempted(state: str, **status: Any) -> dict[str, Any]:
 def snapshot(
     base: Job | None = None, *, cluster: Manifest | None = None, pods: Sequence[Manifest] = (),
     head: HeadReport | None = None, seconds: float = 0.0, models: Sequence[Manifest] = (),
-    told: datetime | None = None, **status: Any,
+    told: datetime | None = None, silent: float = 0.0, **status: Any,
 ) -> Snapshot:  # fmt: skip
     """seconds: after NOW. models: Deployments. status: fields to replace."""
     base = base or job()
@@ -70,7 +70,7 @@ def snapshot(
     children = {} if cluster is None else {RAY_CLUSTER: {cluster["metadata"]["name"]: cluster}}
     if models:
         children[DEPLOYMENT] = {each["metadata"]["name"]: each for each in models}
-    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told)
+    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told, silent)
 
 
 def ray_cluster(

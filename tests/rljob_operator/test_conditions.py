@@ -103,7 +103,7 @@ def past_deadline(**given: Any) -> Plan:
 BAD_IMAGE = pod("w", names.WORKER, "Pending", containerStatuses=[
     {"name": "w", "image": "i", "state": {"waiting": {"reason": "InvalidImageName"}}}])  # fmt: skip
 KILLED = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))
-SILENT = reports(silent=100.0)
+SILENT: dict[str, Any] = {"head": reports(heartbeat=1), "silent": 100.0}
 SAVED = CheckpointStatus(step=20, path="p", time=NOW)
 
 
@@ -127,6 +127,7 @@ def plans() -> dict[Reason, list[Plan]]:
         ],
         Reason.STARTING_DRIVER: [up(), up(**again)],
         Reason.HEAD_NOT_ANSWERING: [up(**attempted("Reserved")), up(**attempted("Reserved", **again))],
+        Reason.DRIVER_NOT_HEARD: [living(silent=100.0)],
         Reason.DRIVER_RUNNING: [living(base=served, models=SERVED), living(head=reports(checkpoint=SAVED))],
         Reason.RANK_LOST: tried_again(75, "RankLost"),
         Reason.ENGINE_LOST: tried_again(75, "EngineLost"),
@@ -134,7 +135,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.INFRASTRUCTURE: tried_again(75, "Infrastructure"),
         Reason.DAMAGED_CHECKPOINT: tried_again(75, "DamagedCheckpoint"),
         Reason.DRIVER_LOST: [living(head=KILLED), living(head=KILLED, base=ruled("DriverLost", "give_up"))],
-        Reason.DRIVER_HUNG: [living(head=SILENT), living(head=SILENT, base=ruled("DriverHung", "give_up"))],
+        Reason.DRIVER_HUNG: [living(**SILENT), living(**SILENT, base=ruled("DriverHung", "give_up"))],
         Reason.RAY_LOST: [living(head=HeadReport()), living(head=HeadReport(), base=ruled("RayLost", "give_up"))],
         Reason.BUG: tried_again(70, "Bug"),
         Reason.JOB: ends_it(64, "Job"),

@@ -138,14 +138,43 @@ def test_a_job_that_fails_beside_a_driver_that_lives_ends_it():
 
 
 def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followed_by_another():
-    spec = job(recovery={"hangAfter": "30s"})
-    assert plan_for(base=spec, **living(head=reports(silent=30.0))).end is None, "a sign of life takes some seconds"
+    spec, beating = job(recovery={"hangAfter": "30s"}), living(head=reports(heartbeat=1))
+    assert plan_for(base=spec, silent=30.0, **beating).end is None, "a sign of life takes some seconds"
 
-    plan = plan_for(base=spec, **living(head=reports(silent=36.0)))
+    plan = plan_for(base=spec, silent=36.0, **beating)
 
     assert plan.end == f"{UID}-a1"
     assert phase(plan) == "Recovering"
     assert conditions(plan.status)["Ready"] == ("False", "DriverHung")
+
+
+UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
+    ("a head that does not answer for a moment", living(head=None), 60.0, "Running", "DriverRunning"),
+    ("for a minute", living(head=None), 70.0, "Recovering", "HeadNotAnswering"),
+    ("for ten minutes", living(head=None), 601.0, "Recovering", "RayLost"),
+    ("since the operator began", living(head=None, phase="Recovering"), 0.0, "Recovering", "HeadNotAnswering"),
+    ("while the cluster is not ready", living(head=None, cluster=ray_cluster(1)), 601.0, "Recovering", "RayLost"),
+    ("before the submission", living(head=None) | attempted("Reserved"), 0.0, "Starting", "HeadNotAnswering"),
+    ("nor for ten minutes", living(head=None) | attempted("Reserved"), 601.0, "Recovering", "RayLost"),
+    ("a driver that has not begun at once", living(), 60.0, "Running", "DriverRunning"),
+    ("within a minute", living(), 70.0, "Recovering", "DriverNotHeard"),
+    ("within ten minutes", living(), 601.0, "Recovering", "DriverHung"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "silent", "phase_", "reason"), [row[1:] for row in UNHEARD], ids=[row[0] for row in UNHEARD]
+)
+def test_the_status_does_not_claim_for_long_what_nobody_tells(given, silent, phase_, reason):
+    plan = plan_for(silent=silent, **given)
+
+    assert phase(plan) == phase_
+    ready = "True" if phase_ == "Running" else "False"
+    assert conditions(plan.status)["Ready"] == (ready, reason)
+    assert conditions(plan.status)["Running"][0] == ready
+    assert plan.status is not None
+    assert (plan.status.recovery.action is None) == (reason not in ("RayLost", "DriverHung"))
+    assert (plan.end is None) == (reason != "DriverHung")
 
 
 @pytest.mark.parametrize(

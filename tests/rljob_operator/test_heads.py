@@ -13,10 +13,10 @@ from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
-from rljob_operator.snapshot import HeadReport
+from rljob_operator.snapshot import Heard, HeadReport
 from tests.rljob_operator.head_support import asynchronous
 from tests.rljob_operator.played_driver import Driver
-from tests.rljob_operator.played_head import PlayedHeads
+from tests.rljob_operator.played_head import PlayedHeads, unreachable
 from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, job
 
 POLL_SECONDS = 0.05
@@ -28,27 +28,25 @@ def submitted() -> Job:
 
 
 @asynccontextmanager
-async def submitted_to() -> AsyncIterator[tuple[Heads, Driver, Job]]:
-    """What asks the head, the driver in it, and its job."""
+async def submitted_to() -> AsyncIterator[tuple[Heads, Driver, Job, PlayedHeads]]:
+    """What asks the head, the driver in it, its job, and who plays it."""
     of, settings = submitted(), SETTINGS.model_copy(update={"poll_seconds": POLL_SECONDS})
     with PlayedHeads() as played:
         head = played.add("team", names.ray_cluster("job"))
         async with aiohttp.ClientSession() as session:
             heads = Heads(session, HeadAddress(played.template), settings)
             await heads.submit(of, Submission(names.submission(UID, 1), 1))
-            yield heads, head.driver(), of
+            yield heads, head.driver(), of, played
 
 
-async def look(heads: Heads, of: Job) -> HeadReport:
+async def look(heads: Heads, of: Job) -> Heard:
     await asyncio.sleep(2 * POLL_SECONDS)
-    report = await heads.report(of)
-    assert report is not None
-    return report
+    return await heads.report(of)
 
 
 @asynchronous
 async def test_a_frozen_driver_falls_silent_and_is_ended_by_ray() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         assert (await look(heads, of)).silent == 0, "it has not begun"
         driver.start()
         assert [(await look(heads, of)).silent for _ in range(4)] == [0] * 4
@@ -64,7 +62,7 @@ async def test_a_frozen_driver_falls_silent_and_is_ended_by_ray() -> None:
 
 @asynchronous
 async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         driver.start()
         driver.freeze()
         while (await look(heads, of)).silent == 0:
@@ -76,8 +74,30 @@ async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before()
 
 
 @asynchronous
+async def test_who_does_not_answer_and_who_has_not_begun_are_silent_too() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        assert [(await look(heads, of)).silent > 0 for _ in range(3)] == [False, True, True], "it has not begun"
+        driver.start()
+        assert (await look(heads, of)).silent == 0
+        for servers in (("agent",), ("ray",)):
+            played.disturb(driver.head, unreachable, *servers)
+            heard = [await look(heads, of) for _ in range(3)]
+            assert [each.head is None for each in heard] == [servers == ("ray",)] * 3
+            assert heard[-1].silent > heard[0].silent > 0
+            played.heal(driver.head)
+            assert (await look(heads, of)).silent == 0
+
+
+@asynchronous
+async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
+    async with submitted_to() as (heads, driver, of, _):
+        driver.head.restart()
+        assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport())] * 3
+
+
+@asynchronous
 async def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         driver.start()
         driver.freeze()
         while (await look(heads, of)).silent == 0:

@@ -72,8 +72,15 @@ class Reason(Word):
     )
     STARTING_DRIVER = "StartingDriver", _ON_THE_WAY, "The pods are ready, and the next attempt's driver is submitted."
     HEAD_NOT_ANSWERING = (
-        "HeadNotAnswering", _ON_THE_WAY, "Ray's head does not answer the operator.",
-        "Where it lasts, read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
+        "HeadNotAnswering", _ON_THE_WAY,
+        "Ray's head does not answer the operator, so nobody knows whether a driver runs. After 10 minutes: `RayLost`.",
+        "Read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
+    )
+    DRIVER_NOT_HEARD = (
+        "DriverNotHeard", ("Recovering",),
+        "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it. After 10"
+        " minutes: `DriverHung`.",
+        "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )
     DRIVER_RUNNING = "DriverRunning", ("Running",), "The driver trains."
 

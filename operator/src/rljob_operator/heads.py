@@ -15,7 +15,7 @@ from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport
+from rljob_operator.snapshot import HeadReport, Heard
 
 log = structlog.get_logger()
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Known:
-    """The last report of one submission. until: when it is too old, by the loop's clock."""
+    """What was heard last of one submission. until: when that is too old, by the loop's clock."""
 
     submission: str
     until: float
-    report: HeadReport | None
+    heard: Heard
     pulse: "_Pulse"
 
 
@@ -36,19 +36,21 @@ class _Known:
 class _Pulse:
     """Signs of life of one driver, by our own clock: that of the volume may be another.
 
-    silent: seconds between looks that found the same heartbeat. looked: when the last one answered.
+    heartbeat: the last that was told. silent: seconds between looks that found no other one. looked: at the last time.
     """
 
     heartbeat: int | None = None
     silent: float = 0.0
-    looked: float = 0.0
+    looked: float | None = None
 
     def look(self, heartbeat: int | None, longest: float) -> float:
-        """Seconds of silence so far. longest: between two looks; what is longer was a pause of ours."""
+        """Seconds of silence so far. heartbeat: None where nobody told one. longest: between two looks; what is longer
+        was a pause of ours.
+        """
         now = _now()
-        same = heartbeat is not None and heartbeat == self.heartbeat
-        self.silent = self.silent + min(now - self.looked, longest) if same else 0.0
-        self.heartbeat, self.looked = heartbeat, now
+        alive = heartbeat not in (None, self.heartbeat) or self.looked is None
+        self.silent = 0.0 if alive else self.silent + min(now - (self.looked or 0.0), longest)
+        self.heartbeat, self.looked = heartbeat or self.heartbeat, now
         return self.silent
 
 
@@ -59,18 +61,18 @@ class Heads:
         self._session, self._address, self._settings = session, address, settings
         self._known: dict[Key, _Known] = {}
 
-    async def report(self, job: Job) -> HeadReport | None:
-        """What is known of the last attempt; None where Ray's head does not answer."""
+    async def report(self, job: Job) -> Heard:
+        """What is known of the last attempt."""
         driver, key = job.status.driver, Key(job.namespace, job.name)
         if driver is None:
-            return None
+            return Heard()
         known = self._known.get(key)
         if known is None or known.submission != driver.submission_id or known.until <= _now():
             pulse = known.pulse if known is not None and known.submission == driver.submission_id else _Pulse()
-            report = await self._ask(job, driver.submission_id, pulse)
-            known = _Known(driver.submission_id, _now() + self._settings.poll_seconds, report, pulse)
+            heard = await self._hear(job, driver.submission_id, pulse)
+            known = _Known(driver.submission_id, _now() + self._settings.poll_seconds, heard, pulse)
             self._known[key] = known
-        return known.report
+        return known.heard
 
     async def submit(self, job: Job, submission: Submission) -> None:
         entrypoint = (
@@ -100,7 +102,14 @@ class Heads:
         """There is no such job any more."""
         self._known.pop(key, None)
 
-    async def _ask(self, job: Job, submission: str, pulse: _Pulse) -> HeadReport | None:
+    async def _hear(self, job: Job, submission: str, pulse: _Pulse) -> Heard:
+        report = await self._ask(job, submission)
+        if report is not None and report.driver is None:
+            return Heard(report)  # whom Ray does not know has nothing to say
+        heartbeat = None if report is None else report.heartbeat
+        return Heard(report, pulse.look(heartbeat, 2 * self._settings.poll_seconds))
+
+    async def _ask(self, job: Job, submission: str) -> HeadReport | None:
         agent = self._agent(job)
         try:
             driver = await self._ray(job).status(submission)
@@ -114,8 +123,7 @@ class Heads:
         )
         if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
             return HeadReport(driver, progress, checkpoint)
-        silent = pulse.look(ended.heartbeat, 2 * self._settings.poll_seconds)
-        return HeadReport(driver, progress, checkpoint, ended.record, silent)
+        return HeadReport(driver, progress, checkpoint, ended.record, ended.heartbeat)
 
     async def _quietly(self, job: Job, call: Awaitable[T]) -> T | None:
         """The agent's answers make a status fuller; Ray's alone decide."""

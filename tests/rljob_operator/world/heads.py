@@ -17,6 +17,7 @@ from rljob_operator.head import RAY_PORT, RayJobState
 from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Manifest
 from rljob_operator.names import JOB_LABEL
 from tests.rljob_operator.world.api_server import ApiServer, owners
+from tests.rljob_operator.world.clock import seconds
 from tests.rljob_operator.world.controllers import is_ready, phase, restarts
 from tests.rljob_operator.world.drivers import Driver, Volume
 from tests.rljob_operator.world.kuberay import CLUSTER, TYPE
@@ -73,7 +74,9 @@ class Heads:
             return 401, {"error": "wrong token"}
         if ray:
             return self._ray(pod, method, parts.path, body)
-        return _agent(self.volumes[_mounted(pod, "auth", "secret", "secretName")], method, parts.path, params)
+        volume = self.volumes[_mounted(pod, "auth", "secret", "secretName")]
+        alive = any(each.volume is volume and each.attempt == volume.claimed for each in self.living())
+        return _agent(volume, method, parts.path, params, int(seconds() * 1e6) + 2 if alive else 1)
 
     def _head(self, cluster: Key) -> Manifest:
         """Whom the Service finds: KubeRay's publishes pods that are ending too."""
@@ -120,7 +123,7 @@ class Heads:
         return self.drivers[-1]
 
 
-def _agent(volume: Volume, method: str, path: str, params: dict[str, str]) -> Answer:
+def _agent(volume: Volume, method: str, path: str, params: dict[str, str], heartbeat: int) -> Answer:
     if method == "POST":
         volume.asked = volume.asked or params["stop"] == "true"
         return 202, {}
@@ -129,7 +132,8 @@ def _agent(volume: Volume, method: str, path: str, params: dict[str, str]) -> An
     if path == "/v1/checkpoints":
         return 200, {"checkpoints": [_json(saved) for saved in volume.saved]}
     record = volume.exits.get(volume.claimed)
-    return 200, {"attempt": volume.claimed, "exit": None if record is None else _json(record)}
+    ended = None if record is None else _json(record)
+    return 200, {"attempt": volume.claimed, "exit": ended, "heartbeat": heartbeat}
 
 
 def _told(driver: Driver) -> Any:

@@ -47,7 +47,11 @@ def _stalls(kind: Kind) -> Act:
 
 
 def _passes(seconds: float) -> Act:
-    return lambda _: asyncio.sleep(seconds)
+    def act(world: World) -> object:
+        world.trouble.nobody_acts(seconds)
+        return asyncio.sleep(seconds)
+
+    return act
 
 
 def _tells(kind: Kind, events: int) -> Act:

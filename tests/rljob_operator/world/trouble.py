@@ -11,6 +11,9 @@ from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.kuberay import TYPE, holds
 from tests.rljob_operator.world.user import KEY
 
+IDLE_SECONDS = 300.0
+"""Half of how long the operator waits for a sign of life: faults are not counted too low."""
+
 _FREE = (ExitCode.DONE, ExitCode.STOPPED)
 
 
@@ -20,11 +23,18 @@ class Trouble:
     def __init__(self, server: ApiServer, heads: Heads, nodes: Nodes) -> None:
         self._server, self._heads, self._nodes = server, heads, nodes
         self.faults = 0
+        self._idle = 0.0
         self._losses: Mapping[str, Callable[[Manifest], None]] = {
             "evicted": server.delete,
             "failed": nodes.fail,
             "gone": nodes.end,
         }
+
+    def nobody_acts(self, seconds: float) -> None:
+        """Drivers that do not begin, and heads that are not seen to, are given up after a while."""
+        before = self._idle
+        self._idle += seconds
+        self.faults += int(self._idle // IDLE_SECONDS - before // IDLE_SECONDS)
 
     def driver_ends(self, code: int, *, recorded: bool = True) -> None:
         """The newest one, where it has begun."""

@@ -21,6 +21,7 @@ from rljob_operator.decide.starting import (
     reward_models,
     running,
     submission,
+    unheard,
 )
 from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
@@ -53,6 +54,7 @@ GATES: Final[tuple[Gate, ...]] = (
     reward_models,
     attempt,
     submission,
+    unheard,
 )
 
 

@@ -27,6 +27,9 @@ from rljob_operator.snapshot import HeadReport, Snapshot
 HEARTBEAT_SECONDS = 5.0
 """How often a driver gives a sign of life."""
 
+UNHEARD_SECONDS = 600.0
+"""How long nobody may hear of a driver at all. It imports, on a machine that may be cold; a network may be cut."""
+
 LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 """Without a queue there is nothing to go back to."""
 
@@ -84,14 +87,25 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """A driver that is there and gives no sign of life, as one that is frozen."""
-    driver, head = snapshot.job.status.driver, snapshot.head
-    allowed = parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
-    if driver is None or driver.state == "Ended" or head is None or head.silent <= allowed:
+    """A driver that is there and gives no sign of life, as one that is frozen; after a while also one that has not
+    begun, or that nobody can tell of.
+    """
+    driver, head, silent = snapshot.job.status.driver, snapshot.head, snapshot.silent
+    if driver is None or driver.state == "Ended" or not is_silent(snapshot):
         return None
-    message = f"the driver gave no sign of life for {head.silent:.0f} s and is ended"
+    if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
+        return None
+    if head is None:
+        why = f"Ray's head has not answered for {silent:.0f} s"
+        return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+    message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
     return replace(_judge(snapshot, driver, failure), end=driver.submission_id)
+
+
+def is_silent(snapshot: Snapshot) -> bool:
+    """Whether nobody has told a sign of life of the driver for longer than a sound one takes."""
+    return snapshot.silent > parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
 
 
 def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:

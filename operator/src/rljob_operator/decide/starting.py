@@ -11,7 +11,7 @@ from rljob_operator import names
 from rljob_operator import reward_models as servers
 from rljob_operator.cluster_state import is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
-from rljob_operator.decide.failing import failed, settled
+from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Submission
@@ -117,8 +117,20 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", submit=order, again_in=0.0)
 
 
+def unheard(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """Where nobody tells that the driver runs, the status does not say so for long; and not at all where it had not."""
+    number, late = snapshot.job.status.attempt, is_silent(snapshot)
+    if snapshot.head is None and (late or snapshot.job.status.phase != "Running"):
+        message = f"Ray's head does not answer, so nobody knows whether attempt {number} runs"
+        return Step(_phase(snapshot), Reason.HEAD_NOT_ANSWERING, message, again_in=settings.poll_seconds)
+    if late:
+        message = f"Ray has attempt {number}, and no sign of life of it was heard yet, or not for long"
+        return Step(_phase(snapshot), Reason.DRIVER_NOT_HEARD, message, again_in=settings.poll_seconds)
+    return None
+
+
 def running(snapshot: Snapshot, settings: Settings) -> Step:
-    """The driver runs, or at least nobody says otherwise."""
+    """The driver runs, or did a moment ago."""
     status = snapshot.job.status
     driver = status.driver
     assert driver is not None
