@@ -4,17 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import aiohttp
 
 from rljob_operator import names
 from rljob_operator.head import HeadAddress
-from rljob_operator.heads import Heads
+from rljob_operator.head.endpoint import DEADLINE_SECONDS
+from rljob_operator.heads import SUSPECTS, Heads
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
 from rljob_operator.snapshot import Heard, HeadReport
 from tests.rljob_operator.head_support import asynchronous
+from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads, unreachable
 from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, job
@@ -93,6 +96,40 @@ async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
     async with submitted_to() as (heads, driver, of, _):
         driver.head.restart()
         assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport())] * 3
+
+
+class Swallows:
+    """A session whose servers accept everything and answer nothing."""
+
+    def __init__(self) -> None:
+        self.waiting = self.most = 0
+
+    @asynccontextmanager
+    async def request(self, *_: Any, **__: Any) -> AsyncIterator[None]:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        try:
+            await asyncio.sleep(1e9)
+            yield
+        finally:
+            self.waiting -= 1
+
+
+@in_jumping_loop
+async def test_heads_that_swallow_what_they_are_sent_leave_the_workers_to_the_others() -> None:
+    jobs = [replace(submitted(), name=f"job-{number}") for number in range(100)]
+    session = Swallows()
+    heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
+    await asyncio.gather(*map(heads.report, jobs))  # the first time nobody knows
+    session.most = 0
+    for _ in range(20):
+        await asyncio.sleep(SETTINGS.poll_seconds)
+        begun = asyncio.get_running_loop().time()
+        heard = await asyncio.gather(*map(heads.report, jobs))
+        assert asyncio.get_running_loop().time() - begun <= DEADLINE_SECONDS
+        assert {each.head for each in heard} == {None}
+    assert session.most == SUSPECTS
+    assert min(each.silent for each in heard) > 19 * SETTINGS.poll_seconds, "it counts for whom there was no place too"
 
 
 @asynchronous

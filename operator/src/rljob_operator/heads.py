@@ -1,8 +1,13 @@
-"""Head pods on behalf of their jobs: asked at most every poll_seconds, and told what a plan says."""
+"""Head pods on behalf of their jobs: asked at most every poll_seconds, and told what a plan says.
+
+A head that swallows what it is sent costs a worker of the queue the deadline of a call, 5 s. Once it has done so, it is
+asked again only where one of few places is free, and else counts as silent at once: so however many there are, most
+workers are there for other jobs.
+"""
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import aiohttp
@@ -11,6 +16,7 @@ import structlog
 from rljob_api import parse_duration
 from rljob_operator import names, tokens
 from rljob_operator.head import Agent, HeadAddress, HeadError, RayJobs
+from rljob_operator.head.endpoint import DEADLINE_SECONDS
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
@@ -21,15 +27,11 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+SUSPECTS = 8
+"""How many heads are asked at a time of those that did not answer the last time. Of 32 workers."""
 
-@dataclass(slots=True)
-class _Known:
-    """What was heard last of one submission. until: when that is too old, by the loop's clock."""
-
-    submission: str
-    until: float
-    heard: Heard
-    pulse: "_Pulse"
+SWALLOWED_SECONDS = 0.9 * DEADLINE_SECONDS
+"""Who took that long did not answer one of the calls. A connection that is refused costs nobody's time."""
 
 
 @dataclass(slots=True)
@@ -54,12 +56,26 @@ class _Pulse:
         return self.silent
 
 
+@dataclass(slots=True)
+class _Known:
+    """What was heard last of one submission. until: when that is too old, by the loop's clock. suspect: its head did
+    not answer.
+    """
+
+    submission: str
+    until: float = 0.0
+    heard: Heard = field(default_factory=Heard)
+    pulse: _Pulse = field(default_factory=_Pulse)
+    suspect: bool = False
+
+
 class Heads:
     """session: shared by all calls."""
 
     def __init__(self, session: aiohttp.ClientSession, address: HeadAddress, settings: Settings) -> None:
         self._session, self._address, self._settings = session, address, settings
         self._known: dict[Key, _Known] = {}
+        self._suspects = asyncio.Semaphore(SUSPECTS)
 
     async def report(self, job: Job) -> Heard:
         """What is known of the last attempt."""
@@ -67,11 +83,11 @@ class Heads:
         if driver is None:
             return Heard()
         known = self._known.get(key)
-        if known is None or known.submission != driver.submission_id or known.until <= _now():
-            pulse = known.pulse if known is not None and known.submission == driver.submission_id else _Pulse()
-            heard = await self._hear(job, driver.submission_id, pulse)
-            known = _Known(driver.submission_id, _now() + self._settings.poll_seconds, heard, pulse)
-            self._known[key] = known
+        if known is None or known.submission != driver.submission_id:
+            known = self._known[key] = _Known(driver.submission_id)
+        if known.until <= _now():
+            known.heard = await (self._hear_in_turn if known.suspect else self._hear)(job, known)
+            known.until = _now() + self._settings.poll_seconds
         return known.heard
 
     async def submit(self, job: Job, submission: Submission) -> None:
@@ -102,12 +118,24 @@ class Heads:
         """There is no such job any more."""
         self._known.pop(key, None)
 
-    async def _hear(self, job: Job, submission: str, pulse: _Pulse) -> Heard:
-        report = await self._ask(job, submission)
-        if report is not None and report.driver is None:
-            return Heard(report)  # whom Ray does not know has nothing to say
+    async def _hear_in_turn(self, job: Job, known: _Known) -> Heard:
+        if self._suspects.locked():
+            return self._heard(known, None)
+        async with self._suspects:
+            return await self._hear(job, known)
+
+    async def _hear(self, job: Job, known: _Known) -> Heard:
+        began = _now()
+        report = await self._ask(job, known.submission)
+        known.suspect = _now() - began > SWALLOWED_SECONDS
+        return self._heard(known, report)
+
+    def _heard(self, known: _Known, report: HeadReport | None) -> Heard:
+        if report is not None and report.driver is None:  # whom Ray does not know has nothing to say
+            known.pulse = _Pulse()
+            return Heard(report)
         heartbeat = None if report is None else report.heartbeat
-        return Heard(report, pulse.look(heartbeat, 2 * self._settings.poll_seconds))
+        return Heard(report, known.pulse.look(heartbeat, 2 * self._settings.poll_seconds))
 
     async def _ask(self, job: Job, submission: str) -> HeadReport | None:
         agent = self._agent(job)
