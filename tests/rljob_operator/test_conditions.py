@@ -127,6 +127,10 @@ def plans() -> dict[Reason, list[Plan]]:
         ],
         Reason.STARTING_DRIVER: [up(), up(**again)],
         Reason.HEAD_NOT_ANSWERING: [up(**attempted("Reserved")), up(**attempted("Reserved", **again))],
+        Reason.UNAUTHORIZED: [
+            up(unauthorized=True, **attempted("Reserved")),
+            living(head=None, unauthorized=True),
+        ],
         Reason.DRIVER_NOT_HEARD: [living(silent=100.0)],
         Reason.DRIVER_RUNNING: [living(base=served, models=SERVED), living(head=reports(checkpoint=SAVED))],
         Reason.RANK_LOST: tried_again(75, "RankLost"),
@@ -156,6 +160,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],
         Reason.SPEC_CHANGED: [plan_for(cluster=outdated, pods=PODS, **attempted("Submitted"))],
+        Reason.KEY_CHANGED: [plan_for(cluster=ray_cluster(key=b"old"), pods=PODS, **attempted("Submitted"))],
         Reason.DEADLINE_EXCEEDED: [past_deadline(cluster=ray_cluster(), pods=PODS), past_deadline()],
         Reason.COMPLETED: [ended(0, "Done")],
         Reason.DELETING: [decide(snapshot(replace(job(), deleted=NOW), pods=PODS), SETTINGS)],

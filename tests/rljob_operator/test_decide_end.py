@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import RecoveryStatus
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.errors import Forbidden, Invalid
@@ -80,6 +80,19 @@ def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
     assert back.delete == (CLUSTER,)
     again = plan_for(**living(cluster=None, pods=[], head=None, driver=told))
     assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
+
+
+def test_a_cluster_of_another_key_is_given_back_before_the_job_goes_on_and_that_is_free():
+    older = ray_cluster(key=b"old")
+
+    said = plan_for(**living(cluster=older, head=None))
+    assert (said.stop, said.delete, phase(said)) == (False, (), "Suspending")
+    assert said.status is not None
+    told = said.status.driver
+    assert plan_for(**living(cluster=older, head=None, driver=told)).delete == (CLUSTER,)
+    again = plan_for(**living(cluster=None, head=None, driver=told))
+    assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
+    assert plan_for(cluster=older, **attempted("Ended")).delete == (CLUSTER,)
 
 
 def test_what_may_change_while_a_job_runs_leaves_its_cluster_alone():
@@ -264,5 +277,6 @@ def test_what_an_earlier_job_of_the_name_left_is_waited_for():
 def test_a_child_that_is_there_twice_in_kind_only_is_named_by_the_job():
     plan = plan_for()
     made = [(each["kind"], each["metadata"]["name"]) for each in (*plan.apply, *plan.create)]
-    for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, f"job-auth-{UID[:8]}"), (RAY_CLUSTER, "job")):
+    secret = f"job-auth-{UID[:8]}-{tokens.fingerprint(SETTINGS.key)}"
+    for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, secret), (RAY_CLUSTER, "job")):
         assert [each for each in made if each[0] == kind.name] == [(kind.name, name)]

@@ -162,6 +162,26 @@ UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
 ]
 
 
+UNAUTHORIZED: list[tuple[dict[str, Any], float, str, str]] = [
+    (living(head=None), 0.0, "Recovering", "Unauthorized"),
+    (living(head=None) | attempted("Reserved"), 0.0, "Starting", "Unauthorized"),
+    (living(head=None), 601.0, "Recovering", "RayLost"),
+    (living(), 0.0, "Running", "DriverRunning"),
+    (living(), 70.0, "Recovering", "Unauthorized"),
+]
+
+
+@pytest.mark.parametrize(("given", "silent", "phase_", "reason"), UNAUTHORIZED)
+def test_a_head_that_does_not_take_the_token_is_said_to_do_so(given, silent, phase_, reason):
+    plan = plan_for(silent=silent, unauthorized=True, **given)
+
+    assert phase(plan) == phase_
+    assert conditions(plan.status)["Ready"][1] == reason
+    if reason == "RayLost":
+        assert plan.status is not None
+        assert "refused the operator's token for 601 s" in plan.status.conditions[0].message
+
+
 @pytest.mark.parametrize(
     ("given", "silent", "phase_", "reason"), [row[1:] for row in UNHEARD], ids=[row[0] for row in UNHEARD]
 )

@@ -15,7 +15,7 @@ from rljob_operator.heads import SUSPECTS, Heads
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
-from rljob_operator.snapshot import Heard, HeadReport
+from rljob_operator.snapshot import HeadReport, Heard
 from tests.rljob_operator.head_support import asynchronous
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.played_driver import Driver
@@ -92,6 +92,23 @@ async def test_who_does_not_answer_and_who_has_not_begun_are_silent_too() -> Non
 
 
 @asynchronous
+async def test_who_refuses_the_token_does_not_pass_for_who_does_not_answer() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (False, False)
+        driver.head.agent_token = "of another key"
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (False, True)
+        driver.head.ray_token = "of another key"
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (True, True)
+        played.disturb(driver.head, unreachable, "ray")
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (True, False)
+
+
+@asynchronous
 async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
     async with submitted_to() as (heads, driver, of, _):
         driver.head.restart()
@@ -121,7 +138,7 @@ async def test_heads_that_swallow_what_they_are_sent_leave_the_workers_to_the_ot
     session = Swallows()
     heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
     await asyncio.gather(*map(heads.report, jobs))  # the first time nobody knows
-    session.most = 0
+    session.most, heard = 0, list[Heard]()
     for _ in range(20):
         await asyncio.sleep(SETTINGS.poll_seconds)
         begun = asyncio.get_running_loop().time()

@@ -209,7 +209,10 @@ async def test_every_refusal_has_one_type_and_the_servers_words(code: int, error
 ADMISSION = (
     (400, 'admission webhook "images.acme.com" denied the request: unsigned image'),
     (422, 'admission webhook "images.acme.com" denied the request without explanation'),
-    (422, "rayclusters.ray.io \"a\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding 'b' denied request: no"),
+    (
+        422,
+        "rayclusters.ray.io \"a\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding 'b' denied request: no",
+    ),
     (500, 'Internal error occurred: failed calling webhook "images.acme.com": connection refused'),
 )
 

@@ -62,8 +62,10 @@ class Reason(Word):
     )
     CLUSTER_NOT_READY = (
         "ClusterNotReady", _ON_THE_WAY, "Not all pods are ready; the message says what they wait for.",
-        "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be pulled, see"
-        " to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile.",
+        (
+            "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be pulled,"
+            " see to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile."
+        ),
     )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,
@@ -76,10 +78,17 @@ class Reason(Word):
         "Ray's head does not answer the operator, so nobody knows whether a driver runs. After 10 minutes: `RayLost`.",
         "Read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
     )
+    UNAUTHORIZED = (
+        "Unauthorized", _ON_THE_WAY,
+        "The head pod answers, and does not take the operator's token. After 10 minutes: `RayLost`, or `DriverHung`.",
+        "See who has written the job's Secret `NAME-auth-...`; without it the next RayCluster gets a new one.",
+    )
     DRIVER_NOT_HEARD = (
         "DriverNotHeard", ("Recovering",),
-        "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it. After 10"
-        " minutes: `DriverHung`.",
+        (
+            "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it. After"
+            " 10 minutes: `DriverHung`."
+        ),
         "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )
     DRIVER_RUNNING = "DriverRunning", ("Running",), "The driver trains."
@@ -182,6 +191,11 @@ class Reason(Word):
     SPEC_CHANGED = (
         "SpecChanged", ("Suspending",), "The spec was changed before the RayCluster that was made for it was gone.",
         "Nothing: the job saves a checkpoint, and goes on in a new RayCluster.",
+    )
+    KEY_CHANGED = (
+        "KeyChanged", ("Suspending",),
+        "The RayCluster was made with another key of the operator's, so its head does not take the operator's tokens.",
+        "Nothing: the job saves a checkpoint, and goes on in a new RayCluster, free of charge.",
     )
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded", ("Suspending", "Failed"),

@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+UNAUTHORIZED = (401, 403)
+"""How Ray answers a wrong token, and none; the agent answers both with 401."""
+
 SUSPECTS = 8
 """How many heads are asked at a time of those that did not answer the last time. Of 32 workers."""
 
@@ -59,7 +62,7 @@ class _Pulse:
 @dataclass(slots=True)
 class _Known:
     """What was heard last of one submission. until: when that is too old, by the loop's clock. suspect: its head did
-    not answer.
+    not answer. unauthorized: it did, and refused our token.
     """
 
     submission: str
@@ -67,6 +70,7 @@ class _Known:
     heard: Heard = field(default_factory=Heard)
     pulse: _Pulse = field(default_factory=_Pulse)
     suspect: bool = False
+    unauthorized: bool = False
 
 
 class Heads:
@@ -126,7 +130,8 @@ class Heads:
 
     async def _hear(self, job: Job, known: _Known) -> Heard:
         began = _now()
-        report = await self._ask(job, known.submission)
+        known.unauthorized = False
+        report = await self._ask(job, known)
         known.suspect = _now() - began > SWALLOWED_SECONDS
         return self._heard(known, report)
 
@@ -135,30 +140,33 @@ class Heads:
             known.pulse = _Pulse()
             return Heard(report)
         heartbeat = None if report is None else report.heartbeat
-        return Heard(report, known.pulse.look(heartbeat, 2 * self._settings.poll_seconds))
+        return Heard(report, known.pulse.look(heartbeat, 2 * self._settings.poll_seconds), known.unauthorized)
 
-    async def _ask(self, job: Job, submission: str) -> HeadReport | None:
+    async def _ask(self, job: Job, known: _Known) -> HeadReport | None:
         agent = self._agent(job)
         try:
-            driver = await self._ray(job).status(submission)
+            driver = await self._ray(job).status(known.submission)
         except HeadError as error:
             log.info("head_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
+            known.unauthorized = error.status in UNAUTHORIZED
             return None
         progress, checkpoint, ended = await asyncio.gather(
-            self._quietly(job, agent.progress()),
-            self._quietly(job, agent.newest_checkpoint()),
-            self._quietly(job, agent.last_exit()),
+            self._quietly(job, agent.progress(), known),
+            self._quietly(job, agent.newest_checkpoint(), known),
+            self._quietly(job, agent.last_exit(), known),
         )
         if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
             return HeadReport(driver, progress, checkpoint)
         return HeadReport(driver, progress, checkpoint, ended.record, ended.heartbeat)
 
-    async def _quietly(self, job: Job, call: Awaitable[T]) -> T | None:
+    async def _quietly(self, job: Job, call: Awaitable[T], known: _Known | None = None) -> T | None:
         """The agent's answers make a status fuller; Ray's alone decide."""
         try:
             return await call
         except HeadError as error:
             log.info("agent_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
+            if known is not None:
+                known.unauthorized |= error.status in UNAUTHORIZED
             return None
 
     def _ray(self, job: Job) -> RayJobs:

@@ -44,7 +44,9 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
     snapshot = Snapshot(job, clock(), children, pods)
     heard = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else Heard()
-    return Snapshot(job, clock(), children, snapshot.pods, heard.head, silent=heard.silent)
+    return Snapshot(
+        job, clock(), children, pods, heard.head, silent=heard.silent, unauthorized=heard.unauthorized
+    )  # fmt: skip
 
 
 def _is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

@@ -31,11 +31,12 @@ class HeadReport:
 
 class Heard(NamedTuple):
     """head: None where Ray's head does not answer. silent: seconds in which nobody told a sign of life of the driver,
-    for whatever reason.
+    for whatever reason. unauthorized: somebody answered, and did not take our token.
     """
 
     head: HeadReport | None = None
     silent: float = 0.0
+    unauthorized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Snapshot:
 
     children: by kind and name. pods: of head, workers and reward models.
     head: None where there is no head pod that answers. told: when the status was written last; None where that was
-    another process, or nobody. silent: as Heard has it.
+    another process, or nobody. silent, unauthorized: as Heard has them.
     """
 
     job: Job
@@ -54,6 +55,7 @@ class Snapshot:
     head: HeadReport | None = None
     told: datetime | None = None
     silent: float = 0.0
+    unauthorized: bool = False
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)

@@ -96,7 +96,8 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
         return None
     if head is None:
-        why = f"Ray's head has not answered for {silent:.0f} s"
+        refused = "refused the operator's token" if snapshot.unauthorized else "not answered"
+        why = f"Ray's head has {refused} for {silent:.0f} s"
         return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
     message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))

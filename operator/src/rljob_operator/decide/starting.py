@@ -109,8 +109,8 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
         return None
     number = snapshot.job.status.attempt
     if head is None:
-        message = "waiting for Ray's head to answer"
-        return Step(_phase(snapshot), Reason.HEAD_NOT_ANSWERING, message, again_in=settings.poll_seconds)
+        reason, message = _unanswered(snapshot)
+        return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
     if head.driver is not None:
         return None
     order = Submission(driver.submission_id, number)
@@ -120,13 +120,20 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
 def unheard(snapshot: Snapshot, settings: Settings) -> Step | None:
     """Where nobody tells that the driver runs, the status does not say so for long; and not at all where it had not."""
     number, late = snapshot.job.status.attempt, is_silent(snapshot)
-    if snapshot.head is None and (late or snapshot.job.status.phase != "Running"):
-        message = f"Ray's head does not answer, so nobody knows whether attempt {number} runs"
-        return Step(_phase(snapshot), Reason.HEAD_NOT_ANSWERING, message, again_in=settings.poll_seconds)
-    if late:
-        message = f"Ray has attempt {number}, and no sign of life of it was heard yet, or not for long"
-        return Step(_phase(snapshot), Reason.DRIVER_NOT_HEARD, message, again_in=settings.poll_seconds)
-    return None
+    deaf = snapshot.head is None and (snapshot.unauthorized or snapshot.job.status.phase != "Running")
+    if not (late or deaf):
+        return None
+    reason, message = _unanswered(snapshot)
+    if snapshot.head is not None and not snapshot.unauthorized:
+        reason, message = Reason.DRIVER_NOT_HEARD, "Ray has the driver, and no sign of life of it is heard"
+    message += f": nobody knows whether attempt {number} runs"
+    return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
+
+
+def _unanswered(snapshot: Snapshot) -> tuple[Reason, str]:
+    if snapshot.unauthorized:
+        return Reason.UNAUTHORIZED, "the head pod does not take the operator's token"
+    return Reason.HEAD_NOT_ANSWERING, "Ray's head does not answer"
 
 
 def running(snapshot: Snapshot, settings: Settings) -> Step:
