@@ -11,6 +11,7 @@ from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
+from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import Forbidden, Invalid
 from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET
 from rljob_operator.plan import Plan
@@ -29,6 +30,8 @@ from tests.rljob_operator.snapshots import (
     reports,
     snapshot,
 )
+
+NODES = job(cluster={"nodes": 3, "gpusPerNode": 4}).spec
 
 
 def test_a_job_that_is_resumed_while_its_cluster_goes_has_lost_nothing():
@@ -69,7 +72,7 @@ def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
 
 
 def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
-    older = ray_cluster(made_for=job(cluster={"nodes": 3, "gpusPerNode": 4}).spec)
+    older = ray_cluster(made_for=NODES)
 
     asked = plan_for(**living(cluster=older))
     assert (asked.stop, phase(asked)) == (True, "Suspending")
@@ -243,10 +246,8 @@ def test_a_job_without_any_image_says_so_and_waits():
 
 
 def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
-    from rljob_operator.job import read_job
-
-    written = manifest(attempted("Submitted")["phase"] and {"phase": "Running"})
-    written["spec"]["unheardOf"] = {}
+    written = manifest({"phase": "Running"})
+    written["spec"]["suspend"] = "perhaps"
     plan = decide(Snapshot(read_job(written), NOW), SETTINGS)
 
     assert (plan.delete, plan.apply, plan.create) == ((), (), ())
@@ -255,6 +256,48 @@ def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
 
     written["spec"]["managedBy"] = "example.com/other"
     assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()
+
+
+def of_tomorrow(**spec: Any) -> Job:
+    """A newer CRD gave it a field."""
+    written = manifest(**spec)
+    written["spec"]["training"]["fieldOfTomorrow"] = {"on": True}
+    return read_job(written)
+
+
+OF_TOMORROW = [
+    ("that runs", living(), {}, "Running", "DriverRunning"),
+    ("whose driver ended", ended(75, "RankLost"), {}, "Recovering", "RankLost"),
+    ("that is suspended", living(), {"suspend": True}, "Suspending", "Suspended"),
+    ("that was made by a newer operator", living(cluster=ray_cluster(made_for=NODES)), {}, "Running", "DriverRunning"),
+    ("that is new", {}, {}, "Starting", "SpecNotReadable"),
+    ("that lost its cluster", attempted("Ended", phase="Recovering"), {}, "Recovering", "SpecNotReadable"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "phase_", "reason"), [row[1:] for row in OF_TOMORROW], ids=[row[0] for row in OF_TOMORROW]
+)
+def test_a_job_with_a_field_of_a_newer_api_goes_on_and_nothing_is_made_for_it(given, spec, phase_, reason):
+    plan = plan_for(base=of_tomorrow(**spec), **given)
+
+    assert (phase(plan), plan.apply, plan.create) == (phase_, (), ())
+    assert conditions(plan.status)["Ready"][1] == reason
+    assert conditions(plan.status)["Stalled"][0] == str(reason == "SpecNotReadable")
+
+
+def test_a_status_that_a_newer_operator_wrote_is_left_as_it_is():
+    read = read_job(manifest({"attempt": 3, "fieldOfTomorrow": 1}))
+    assert (read.problem, read.status.attempt) == (None, 3)
+
+    read = read_job(manifest({"attempt": 3, "phase": "Dreaming"}))
+    assert read.status.attempt == 3
+    plan = decide(Snapshot(read, NOW, {RAY_CLUSTER: {"job": ray_cluster()}}), SETTINGS)
+    assert (plan.delete, plan.apply, plan.create, plan.submit) == ((), (), (), None)
+    assert plan.status is not None
+    assert (plan.status.phase, plan.status.attempt) == (read.status.phase, 3), "neither is written"
+    (stalled,) = (each for each in plan.status.conditions if each.type == "Stalled")
+    assert stalled.message.startswith("status.phase: ")
 
 
 def test_a_finished_job_that_cannot_be_read_keeps_what_was_made_for_it():

@@ -63,8 +63,8 @@ class Reason(Word):
     CLUSTER_NOT_READY = (
         "ClusterNotReady", _ON_THE_WAY, "Not all pods are ready; the message says what they wait for.",
         (
-            "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be pulled,"
-            " see to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile."
+            "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be"
+            " pulled, see to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile."
         ),
     )
     REWARD_MODELS_NOT_READY = (
@@ -86,8 +86,8 @@ class Reason(Word):
     DRIVER_NOT_HEARD = (
         "DriverNotHeard", ("Recovering",),
         (
-            "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it. After"
-            " 10 minutes: `DriverHung`."
+            "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it."
+            " After 10 minutes: `DriverHung`."
         ),
         "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )
@@ -181,7 +181,8 @@ class Reason(Word):
         "Grant what the message names. The operator tries again; what runs goes on.",
     )
     SPEC_NOT_READABLE = (
-        "SpecNotReadable", _ANY, "The operator's version cannot read the spec; what runs goes on.",
+        "SpecNotReadable", _ANY,
+        "The operator's version cannot read the spec, or a part that a new RayCluster needs; what runs goes on.",
         "Install operator and CRD of one version.",
     )
 

@@ -75,7 +75,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
         force=_forced(snapshot),
-        apply=(*lasting_children(job, settings), *step.apply) if step.deployed else (),
+        apply=(*lasting_children(job, settings), *step.apply) if step.deployed and job.unread is None else (),
         create=step.create,
         submit=step.submit,
         stop=step.stop,

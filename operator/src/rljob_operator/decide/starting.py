@@ -71,6 +71,8 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
 
 def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
     job = snapshot.job
+    if job.unread is not None:  # what is made would lack it
+        return Step(_phase(snapshot), Reason.SPEC_NOT_READABLE, job.unread)
     try:
         made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
     except CannotMerge as error:

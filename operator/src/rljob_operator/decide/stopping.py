@@ -37,8 +37,14 @@ def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
 
 
 def _is_outdated(snapshot: Snapshot) -> bool:
-    """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone."""
-    return _annotation(snapshot, names.SPEC_ANNOTATION) not in (None, spec_digest(snapshot.job.spec))
+    """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone.
+
+    Of a spec with fields that only a newer operator knows nobody can tell.
+    """
+    return snapshot.job.unread is None and _annotation(snapshot, names.SPEC_ANNOTATION) not in (
+        None,
+        spec_digest(snapshot.job.spec),
+    )
 
 
 def _annotation(snapshot: Snapshot, name: str) -> str | None:
