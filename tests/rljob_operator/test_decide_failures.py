@@ -159,6 +159,7 @@ UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
     ("a driver that has not begun at once", living(), 60.0, "Running", "DriverRunning"),
     ("within a minute", living(), 70.0, "Recovering", "DriverNotHeard"),
     ("within ten minutes", living(), 601.0, "Recovering", "DriverHung"),
+    ("nor is ended by Ray", living(), 1201.0, "Recovering", "RayLost"),
 ]
 
 

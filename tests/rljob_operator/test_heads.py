@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, cast
 
 import aiohttp
+import pytest
 
 from rljob_operator import names
-from rljob_operator.head import HeadAddress
+from rljob_operator.head import HeadAddress, HeadError
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
 from rljob_operator.heads import SUSPECTS, Heads
 from rljob_operator.job import Job
@@ -147,6 +148,23 @@ async def test_heads_that_swallow_what_they_are_sent_leave_the_workers_to_the_ot
         assert {each.head for each in heard} == {None}
     assert session.most == SUSPECTS
     assert min(each.silent for each in heard) > 19 * SETTINGS.poll_seconds, "it counts for whom there was no place too"
+
+
+@asynchronous
+async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_heard_is_no_end() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        await look(heads, of)
+        played.disturb(driver.head, unreachable)
+        for _ in range(2):
+            await heads.stop(of)
+        assert driver.head.requests == []
+        with pytest.raises(HeadError):
+            await heads.end(of, names.submission(UID, 1))
+        played.heal(driver.head)
+        for _ in range(2):
+            await heads.stop(of)
+        assert [each["stop"] for each in driver.head.requests] == [True]
 
 
 @asynchronous

@@ -62,7 +62,7 @@ class _Pulse:
 @dataclass(slots=True)
 class _Known:
     """What was heard last of one submission. until: when that is too old, by the loop's clock. suspect: its head did
-    not answer. unauthorized: it did, and refused our token.
+    not answer. unauthorized: it did, and refused our token. stopped: the agent has taken our request.
     """
 
     submission: str
@@ -71,6 +71,7 @@ class _Known:
     pulse: _Pulse = field(default_factory=_Pulse)
     suspect: bool = False
     unauthorized: bool = False
+    stopped: bool = False
 
 
 class Heads:
@@ -104,13 +105,25 @@ class Heads:
         self.forget(job)
 
     async def stop(self, job: Job) -> None:
-        """Ask for a checkpoint and the driver's end. One who does not listen is ended with its cluster."""
-        await self._quietly(job, self._agent(job).request_checkpoint(stop=True))
+        """Ask for a checkpoint and the driver's end; each time anew, until the agent has heard it.
+
+        Who does not hear, or does not listen, is ended with its cluster.
+        """
+        known = self._known.get(Key(job.namespace, job.name))
+        if known is not None and known.stopped:
+            return
+        try:
+            await self._agent(job).request_checkpoint(stop=True)
+        except HeadError as error:
+            log.warning("stop_not_heard", job=f"{job.namespace}/{job.name}", reason=str(error))
+            return
+        if known is not None:
+            known.stopped = True
         self.forget(job)
 
     async def end(self, job: Job, submission: str) -> None:
-        """End a driver that does not listen. It may take its time: the next attempt fences it off."""
-        await self._quietly(job, self._ray(job).stop(submission))
+        """End a driver that does not listen. It may take its time: the next attempt fences it off. Raises HeadError."""
+        await self._ray(job).stop(submission)
         self.forget(job)
 
     def forget(self, job: Job) -> None:
@@ -159,14 +172,13 @@ class Heads:
             return HeadReport(driver, progress, checkpoint)
         return HeadReport(driver, progress, checkpoint, ended.record, ended.heartbeat)
 
-    async def _quietly(self, job: Job, call: Awaitable[T], known: _Known | None = None) -> T | None:
+    async def _quietly(self, job: Job, call: Awaitable[T], known: _Known) -> T | None:
         """The agent's answers make a status fuller; Ray's alone decide."""
         try:
             return await call
         except HeadError as error:
             log.info("agent_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
-            if known is not None:
-                known.unauthorized |= error.status in UNAUTHORIZED
+            known.unauthorized |= error.status in UNAUTHORIZED
             return None
 
     def _ray(self, job: Job) -> RayJobs:

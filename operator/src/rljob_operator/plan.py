@@ -29,7 +29,8 @@ class Plan:
 
     force: pods to delete without waiting for their nodes' word.
     create: objects that are made once and then left alone. apply: objects whose fields we own.
-    stop: ask the driver for a checkpoint and to stop. end: a submission whose driver does not listen.
+    stop: ask the driver for a checkpoint and to stop, unless it has heard so.
+    end: a submission whose driver does not listen.
     status: what it should say; None to leave it.
     restart: why another attempt was decided on.
     again_in: seconds after which to look again, whatever happens; None to wait for news.

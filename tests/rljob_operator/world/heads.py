@@ -98,6 +98,11 @@ class Heads:
 
     def _ray(self, pod: Manifest, method: str, path: str, body: Any) -> Answer:
         known = self._known[_life(pod)]
+        if path.endswith("/stop"):
+            driver = known.get(path.split("/")[-2])
+            if driver is not None and driver.lives:
+                driver.end(137, recorded=False)
+            return 200, {"stopped": True}
         submission = body["submission_id"] if method == "POST" else path.rpartition("/")[2]
         if method == "POST":
             if submission in known:

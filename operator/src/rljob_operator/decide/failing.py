@@ -95,9 +95,8 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return None
     if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
         return None
-    if head is None:
-        refused = "refused the operator's token" if snapshot.unauthorized else "not answered"
-        why = f"Ray's head has {refused} for {silent:.0f} s"
+    if head is None or silent > _allowed(snapshot) + UNHEARD_SECONDS:
+        why = f"{_deafness(snapshot)} for {silent:.0f} s"
         return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
     message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
@@ -106,7 +105,17 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 def is_silent(snapshot: Snapshot) -> bool:
     """Whether nobody has told a sign of life of the driver for longer than a sound one takes."""
-    return snapshot.silent > parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
+    return snapshot.silent > _allowed(snapshot)
+
+
+def _allowed(snapshot: Snapshot) -> float:
+    return parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
+
+
+def _deafness(snapshot: Snapshot) -> str:
+    if snapshot.head is not None:
+        return "Ray's head has not ended the driver, which gave no sign of life"
+    return "Ray's head has " + ("refused the operator's token" if snapshot.unauthorized else "not answered")
 
 
 def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:

@@ -76,15 +76,15 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
         return Step("Suspending", reason, f"{why}: the driver has ended", changes, again_in=0.0)
     if driver is None or not live or _has_ended(snapshot):
         return _give_back(snapshot, reason, f"{why}: waiting for {pods_left(snapshot)} to end")
+    message = f"{why}: the driver is asked for a checkpoint"
     if asked is None:
+        # The grace period begins, whoever hears of it: an agent that does not answer holds nobody up.
         changes = {"driver": driver.model_copy(update={"stop_requested": snapshot.now})}
-        message = f"{why}: the driver is asked for a checkpoint"
-        return Step("Suspending", reason, message, changes, stop=True, again_in=STOP_POLL_SECONDS)
+        return Step("Suspending", reason, message, changes, again_in=0.0)
     left = _grace_left(snapshot, asked)
     if left <= 0:
         return _give_back(snapshot, reason, f"{why}: the driver did not stop within recovery.evictionGracePeriod")
-    message = f"{why}: the driver saves a checkpoint"
-    return Step("Suspending", reason, message, again_in=min(left, STOP_POLL_SECONDS))
+    return Step("Suspending", reason, message, stop=True, again_in=min(left, STOP_POLL_SECONDS))
 
 
 def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
