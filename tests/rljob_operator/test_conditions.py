@@ -16,7 +16,7 @@ import pytest
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.contract import ExitRecord
 from rljob_api.recovery import decide_recovery
-from rljob_api.v1alpha1 import CheckpointStatus, DriverStatus, RecoveryStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide import decide, refused
@@ -105,6 +105,7 @@ BAD_IMAGE = pod("w", names.WORKER, "Pending", containerStatuses=[
 KILLED = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))
 SILENT: dict[str, Any] = {"head": reports(heartbeat=1), "silent": 100.0}
 SAVED = CheckpointStatus(step=20, path="p", time=NOW)
+HAD_ONE = Condition(type="CheckpointAvailable", status="True", reason=Aspect.SAVED, last_transition_time=NOW)
 
 
 @cache
@@ -132,7 +133,11 @@ def plans() -> dict[Reason, list[Plan]]:
             living(head=None, unauthorized=True),
         ],
         Reason.DRIVER_NOT_HEARD: [living(silent=100.0)],
-        Reason.DRIVER_RUNNING: [living(base=served, models=SERVED), living(head=reports(checkpoint=SAVED))],
+        Reason.DRIVER_RUNNING: [
+            living(base=served, models=SERVED),
+            living(head=reports(checkpoint=SAVED)),
+            living(head=reports(empty=True), checkpoint=SAVED, conditions=[HAD_ONE]),
+        ],
         Reason.RANK_LOST: tried_again(75, "RankLost"),
         Reason.ENGINE_LOST: tried_again(75, "EngineLost"),
         Reason.REWARDS_LOST: tried_again(75, "RewardsLost"),

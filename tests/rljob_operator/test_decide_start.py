@@ -118,6 +118,19 @@ def test_a_running_job_shows_progress_and_checkpoint():
     assert [event.reason for event in plan.events if "checkpoint" in event.message] == ["CheckpointSaved"]
 
 
+def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    known = plan_for(**living(head=reports(checkpoint=saved))).status
+    assert known is not None
+    for head, told in ((reports(), ("True", "Saved")), (reports(empty=True), ("False", "Lost"))):
+        status = known
+        for _ in range(2):
+            seen = snapshot(replace(job(), status=status), cluster=ray_cluster(), pods=PODS, head=head)
+            status = decide(seen, SETTINGS).status or status
+            assert conditions(status)["CheckpointAvailable"] == told
+            assert (status.checkpoint is None) == (told[1] == "Lost")
+
+
 def test_what_is_known_stays_where_the_head_does_not_answer():
     progress = Progress(step=25, total_steps=100)
     plan = plan_for(**living(head=None, progress=progress))

@@ -113,7 +113,7 @@ async def test_who_refuses_the_token_does_not_pass_for_who_does_not_answer() -> 
 async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
     async with submitted_to() as (heads, driver, of, _):
         driver.head.restart()
-        assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport())] * 3
+        assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport(empty=True))] * 3
 
 
 class Swallows:
@@ -165,6 +165,22 @@ async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_hear
         for _ in range(2):
             await heads.stop(of)
         assert [each["stop"] for each in driver.head.requests] == [True]
+
+
+@asynchronous
+async def test_that_there_is_no_checkpoint_is_known_only_where_the_agent_says_so() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        seen = [(await look(heads, of)).head]
+        driver.checkpoint(3)
+        seen.append((await look(heads, of)).head)
+        driver.head.volume.checkpoints.clear()
+        seen.append((await look(heads, of)).head)
+        played.disturb(driver.head, unreachable, "agent")
+        seen.append((await look(heads, of)).head)
+        assert [each and (each.empty, each.checkpoint and each.checkpoint.step) for each in seen] == [
+            (True, None), (False, 3), (True, None), (False, None),
+        ]  # fmt: skip
 
 
 @asynchronous

@@ -225,6 +225,7 @@ class Aspect(Word):
     ALL_SERVERS_READY = "AllServersReady", ("RewardModelsReady",), "All servers of all reward models are ready."
     NOT_RUNNING = "NotRunning", ("Running",), "No driver runs; Ready says why."
     NONE_YET = "NoneYet", ("CheckpointAvailable",), "No checkpoint is durable yet."
+    LOST = "Lost", ("CheckpointAvailable",), "There was one, and the volume has none any more: look at it."
     SAVED = "Saved", ("CheckpointAvailable",), "The message says after which step."
     NOT_SUSPENDED = "NotSuspended", ("Suspended",), "It is not, or not yet."
     NOT_FINISHED = "NotFinished", ("Succeeded",), "Steps are left."

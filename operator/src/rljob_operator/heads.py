@@ -7,7 +7,7 @@ workers are there for other jobs.
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import aiohttp
@@ -163,14 +163,15 @@ class Heads:
             log.info("head_unreachable", job=f"{job.namespace}/{job.name}", reason=str(error))
             known.unauthorized = error.status in UNAUTHORIZED
             return None
-        progress, checkpoint, ended = await asyncio.gather(
+        progress, saved, ended = await asyncio.gather(
             self._quietly(job, agent.progress(), known),
-            self._quietly(job, agent.newest_checkpoint(), known),
+            self._quietly(job, _told(agent.newest_checkpoint()), known),
             self._quietly(job, agent.last_exit(), known),
         )
+        report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,))
         if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
-            return HeadReport(driver, progress, checkpoint)
-        return HeadReport(driver, progress, checkpoint, ended.record, ended.heartbeat)
+            return report
+        return replace(report, exit=ended.record, heartbeat=ended.heartbeat)
 
     async def _quietly(self, job: Job, call: Awaitable[T], known: _Known) -> T | None:
         """The agent's answers make a status fuller; Ray's alone decide."""
@@ -188,6 +189,11 @@ class Heads:
     def _agent(self, job: Job) -> Agent:
         url = self._address.agent(job.namespace, names.ray_cluster(job.name))
         return Agent(self._session, url, tokens.derive(self._settings.key, job.uid, names.AGENT_TOKEN))
+
+
+async def _told(call: Awaitable[T]) -> tuple[T]:
+    """That there is none is an answer too."""
+    return (await call,)
 
 
 def _now() -> float:

@@ -30,7 +30,7 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
         "cluster": cluster_status(snapshot),
         "reward_models": reward_models.statuses(snapshot) if job.problem is None else job.status.reward_models,
         "progress": (head and head.progress) or job.status.progress,
-        "checkpoint": (head and head.checkpoint) or job.status.checkpoint,
+        "checkpoint": None if head and head.empty else (head and head.checkpoint) or job.status.checkpoint,
     }
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
@@ -72,7 +72,7 @@ def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator
     if status.reward_models:
         yield ("RewardModelsReady", *_reward_models(snapshot))
     yield ("Running", *_when(phase == "Running", why, Aspect.NOT_RUNNING))
-    yield ("CheckpointAvailable", *_checkpoint(status))
+    yield ("CheckpointAvailable", *_checkpoint(snapshot, status))
     yield ("Suspended", *_when(phase == "Suspended", why, Aspect.NOT_SUSPENDED))
     yield ("Succeeded", *_when(phase == "Succeeded", why, Aspect.NOT_FINISHED if phase != "Failed" else Aspect.FAILED))
     yield ("Failed", *_when(phase == "Failed", why, Aspect.NOT_FAILED))
@@ -104,10 +104,12 @@ def _reward_models(snapshot: Snapshot) -> tuple[bool, str, str]:
     )
 
 
-def _checkpoint(status: RLJobStatus) -> tuple[bool, str, str]:
-    if status.checkpoint is None:
-        return False, Aspect.NONE_YET, ""
-    return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
+def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str]:
+    if status.checkpoint is not None:
+        return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
+    before = snapshot.job.condition("CheckpointAvailable")
+    had_one = before is not None and (before.status == "True" or before.reason == Aspect.LOST)
+    return False, Aspect.LOST if had_one else Aspect.NONE_YET, ""
 
 
 def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:
