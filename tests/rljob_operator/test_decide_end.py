@@ -13,7 +13,7 @@ from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import Forbidden, Invalid
-from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET
+from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
@@ -160,6 +160,17 @@ def test_a_finished_job_never_changes_and_gives_back_what_it_holds(phase_, reaso
         assert plan.submit is None
         assert plan.create == ()
         assert plan.status is None or phase(plan) == phase_
+
+
+def test_pods_that_are_ending_keep_what_protects_them():
+    over = finished("Failed", "JobError", hours=2) | {"cluster": None}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "job", "namespace": "team", "uid": "p"},
+    }  # fmt: skip
+    for pods, gone in ((PODS, ()), ([], (Ref.of(policy),))):
+        seen = snapshot(job(), pods=pods, **over)
+        assert decide(replace(seen, children={NETWORK_POLICY: {"job": policy}}), SETTINGS).delete == gone
 
 
 def deleted(**given: Any) -> Snapshot:
