@@ -256,6 +256,22 @@ def test_the_budget_ends_and_a_new_checkpoint_renews_it():
     assert (again.status.recovery.charged, again.status.recovery.durable_step, again.status.restarts) == (1, 20, 6)
 
 
+FREE = job(recovery={"rules": [{"onReasons": ["RankLost"], "action": "restart_uncharged"}]})
+
+CHARGED = [
+    (ended(75, "RankLost"), "RankLost"),
+    (ended(75, "WhateverItLikes"), "other"),
+    (ended(75, "RankLost", base=FREE), None),
+    (ended(76, "StoppedOnRequest"), None),
+    (living(), None),
+]
+
+
+@pytest.mark.parametrize(("given", "counted"), CHARGED)
+def test_restarts_that_are_charged_are_counted_by_reasons_of_the_table(given, counted):
+    assert plan_for(**given).restart == counted
+
+
 LADDER = [(0, "restart_driver"), (2, "replace_pods"), (4, "rebuild_cluster")]
 
 

@@ -32,7 +32,7 @@ class Plan:
     stop: ask the driver for a checkpoint and to stop, unless it has heard so.
     end: a submission whose driver does not listen.
     status: what it should say; None to leave it.
-    restart: why another attempt was decided on.
+    restart: why another attempt is charged to the budget: one of Reason's words, or other.
     again_in: seconds after which to look again, whatever happens; None to wait for news.
     """
 

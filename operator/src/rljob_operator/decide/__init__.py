@@ -82,9 +82,16 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         end=step.end,
         status=status if told else None,
         events=events(job.status, status) if told else (),
-        restart=step.reason if "recovery" in step.status and step.phase == "Recovering" else None,
+        restart=_charged(step, job.status, status),
         again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
     )
+
+
+def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
+    """Why a restart is charged. A driver says what it likes, and a metric's label must not."""
+    if after.restarts == before.restarts:
+        return None
+    return step.reason if step.reason in {*Reason} else "other"
 
 
 def _goes_on(before: RLJobStatus, plan: Plan) -> bool:
