@@ -9,7 +9,7 @@ import pytest
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
 from rljob_operator.decide import decide
-from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.decide.starting import SECRET_SECONDS, WAIT_SECONDS
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import living, phase, plan_for
 from tests.rljob_operator.snapshots import (
@@ -182,6 +182,16 @@ def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time
     assert plan_for(**started).again_in is None
     assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
     assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
+
+
+def test_pods_that_have_a_node_and_do_not_start_may_lack_the_secret_that_nobody_may_read():
+    placed = pod("w", names.WORKER, "Pending") | {"spec": {"nodeName": "n1"}}
+    unplaced = pod("w", names.WORKER, "Pending") | {"spec": {}}
+    for pods, kind in (([*PODS[:2], placed], "Secret"), ([*PODS[:2], unplaced], None), (PODS[:2], None)):
+        plan = plan_for(cluster=ray_cluster(1), pods=pods)
+        assert (plan.secret and plan.secret["kind"]) == kind
+        assert plan.again_in == (SECRET_SECONDS if kind else None)
+        assert plan.told is not None, "it takes nothing from what is said"
 
 
 def test_a_pod_more_is_told_with_the_next_transition():

@@ -43,6 +43,12 @@ def unusable_image(pods: Iterable[Manifest]) -> str | None:
     return None
 
 
+def waits_for_its_node(pod: Manifest) -> bool:
+    """It has one, and that has not started it yet: it pulls its image, or waits for what the pod mounts."""
+    placed = pod.get("spec", {}).get("nodeName") is not None and pod.get("status", {}).get("phase") == "Pending"
+    return placed and not is_deleting(pod)
+
+
 def how_it_ended(pod: Manifest) -> str:
     status = pod.get("status", {})
     ended = [each.get("state", {}).get("terminated") for each in containers(pod)]

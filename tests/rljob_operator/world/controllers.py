@@ -21,8 +21,9 @@ class Nodes:
         """The next thing that happens to it if nothing goes wrong."""
         if is_deleting(pod):
             self.end(pod)
-        elif phase(pod) == "Pending" and self._mountable(pod):
+        elif "nodeName" not in pod["spec"]:
             self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": "node"}})
+        elif phase(pod) == "Pending" and self._mountable(pod):
             self._says(pod, {"phase": "Running", "containerStatuses": _containers(pod, 0)}, ready=False)
         elif phase(pod) == "Running" and not is_ready(pod):
             self._says(pod, {}, ready=True)

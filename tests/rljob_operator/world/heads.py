@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rljob_api.contract import DriverJob
 from rljob_operator import names
 from rljob_operator.head import RAY_PORT, RayJobState
-from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Manifest
+from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import seconds
@@ -45,6 +45,12 @@ class Heads:
         self.drivers: list[Driver] = []
         self.volumes: dict[str, Volume] = defaultdict(Volume)
         self.strays: list[str] = []
+        self._secrets: dict[Key, Manifest] = {}  # what a pod has mounted stays, so all that ever were
+        server.watchers.append(self._see)
+
+    def _see(self, kind: Kind, _event: str, manifest: Manifest) -> None:
+        if kind == SECRET:
+            self._secrets[Key.of(manifest)] = manifest
 
     def living(self) -> list[Driver]:
         return [driver for driver in self.drivers if driver.lives]
@@ -91,10 +97,7 @@ class Heads:
 
     def _token(self, pod: Manifest, purpose: str) -> str:
         key = Key(pod["metadata"]["namespace"], _mounted(pod, "auth", "secret", "secretName"))
-        secret = self._server.find(SECRET, key)
-        if secret is None:
-            raise Unreachable("its job is gone")
-        return base64.b64decode(secret["data"][purpose]).decode()
+        return base64.b64decode(self._secrets[key]["data"][purpose]).decode()
 
     def _ray(self, pod: Manifest, method: str, path: str, body: Any) -> Answer:
         known = self._known[_life(pod)]

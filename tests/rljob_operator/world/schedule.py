@@ -88,6 +88,7 @@ HAPPENINGS: dict[str, Act] = {
     "delete": lambda world: world.user.delete(),
     "delete in the foreground": lambda world: world.user.delete("Foreground"),
     "create": lambda world: world.user.create(),
+    "the Secret is deleted": lambda world: world.trouble.secret_is_deleted(),
     "the cluster is deleted": lambda world: world.trouble.cluster_is_deleted(),
     "the cluster is deleted in the foreground": lambda world: world.trouble.cluster_is_deleted("Foreground"),
     **{f"a driver ends with {code}": _driver_ends(code) for code in CODES},

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from rljob_api.contract import ExitCode
-from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, SECRET, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.controllers import Nodes, phase
@@ -62,6 +62,11 @@ class Trouble:
         if cluster is not None and not is_deleting(cluster):
             self.faults += 1
             self._server.delete(cluster, propagation=propagation)
+
+    def secret_is_deleted(self) -> None:
+        """By somebody. What runs does not notice; pods that come later need it."""
+        for secret in self._server.all(SECRET):
+            self._server.delete(secret)
 
     def _count(self, pod: Manifest) -> None:
         """The head of a cluster that was up is what no cluster survives; before that KubeRay makes another."""

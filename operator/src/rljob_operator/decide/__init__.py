@@ -77,6 +77,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         force=_forced(snapshot),
         apply=(*lasting_children(job, settings), *step.apply) if step.deployed and job.unread is None else (),
         create=step.create,
+        secret=step.secret,
         submit=step.submit,
         stop=step.stop,
         end=step.end,

@@ -15,12 +15,17 @@ from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Submission
+from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
+
+
+SECRET_SECONDS = 300.0
+"""Between looks where pods may lack their Secret."""
 
 
 def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -64,9 +69,15 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is not None and is_deleting(found):
         message = "waiting for an older RayCluster to be deleted"
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
-    if not is_ready(snapshot):
-        return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
-    return None
+    return None if is_ready(snapshot) else _incomplete(snapshot, settings)
+
+
+def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
+    step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
+    if not any(map(waits_for_its_node, snapshot.ray_pods)):
+        return step
+    # Perhaps for what they mount: a watch tells of all else that somebody deletes, but not of what nobody may read.
+    return replace(step, secret=secret_of(snapshot.job, settings.key), again_in=step.again_in or SECRET_SECONDS)
 
 
 def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
