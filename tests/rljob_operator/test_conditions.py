@@ -105,6 +105,7 @@ BAD_IMAGE = pod("w", names.WORKER, "Pending", containerStatuses=[
 KILLED = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))
 SILENT: dict[str, Any] = {"head": reports(heartbeat=1), "silent": 100.0}
 SAVED = CheckpointStatus(step=20, path="p", time=NOW)
+BRIEF = attempted("Submitted")["driver"].model_copy(update={"steps": 50})
 HAD_ONE = Condition(type="CheckpointAvailable", status="True", reason=Aspect.SAVED, last_transition_time=NOW)
 
 
@@ -154,6 +155,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.STORAGE_FULL: ends_it(79, "StorageFull"),
         Reason.FENCED: [ended(77, "Fenced")],
         Reason.STOPPED_ON_REQUEST: [ended(76, "StoppedOnRequest")],
+        Reason.MORE_STEPS: [ended(0, "Done", driver=BRIEF)],
         Reason.BACKOFF: [recovering("restart_driver", seconds=4)],
         Reason.REPLACING_PODS: [recovering("replace_pods")],
         Reason.REBUILDING_CLUSTER: [recovering("rebuild_cluster")],

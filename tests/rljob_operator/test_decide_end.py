@@ -108,6 +108,22 @@ def test_a_job_that_finishes_while_it_is_being_suspended_has_succeeded():
     assert phase(plan_for(base=job(suspend=True), **ended(0, "Completed"))) == "Succeeded"
 
 
+@pytest.mark.parametrize(("suspend", "then"), [(False, "Recovering"), (True, "Suspending")])
+def test_a_driver_that_ends_before_the_steps_that_are_wanted_by_now_is_followed_by_another(suspend, then):
+    began_with = attempted("Submitted")["driver"].model_copy(update={"steps": 99})
+    base = job(suspend=suspend)
+    plan = plan_for(base=base, **ended(0, "Completed", driver=began_with))
+    assert (phase(plan), plan.restart) == ("Recovering", None)
+    assert conditions(plan.status)["Ready"] == ("False", "MoreSteps")
+    assert plan.status is not None
+
+    after = decide(snapshot(replace(base, status=plan.status), cluster=ray_cluster(), pods=PODS), SETTINGS)
+    assert phase(after) == then
+    assert after.status is not None
+    assert after.status.driver is not None
+    assert (after.status.attempt, after.status.driver.steps) == ((1, 99) if suspend else (2, 100))
+
+
 def test_a_job_that_is_born_suspended_makes_nothing_but_a_status():
     plan = plan_for(base=job(suspend=True))
 

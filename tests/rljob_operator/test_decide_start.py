@@ -78,6 +78,7 @@ def test_an_attempt_is_reserved_in_the_status_before_anything_is_submitted():
     assert plan.status.attempt == 1
     assert plan.status.driver is not None
     assert (plan.status.driver.state, plan.status.driver.cluster_uid) == ("Reserved", CLUSTER_UID)
+    assert plan.status.driver.generation == 3
     assert plan.again_in == 0.0
 
 
@@ -116,6 +117,16 @@ def test_a_running_job_shows_progress_and_checkpoint():
     assert conditions(plan.status)["Running"] == ("True", "DriverRunning")
     assert conditions(plan.status)["CheckpointAvailable"] == ("True", "Saved")
     assert [event.reason for event in plan.events if "checkpoint" in event.message] == ["CheckpointSaved"]
+
+
+@pytest.mark.parametrize(("read", "said"), [(None, False), (2, True), (3, False)])
+def test_a_driver_that_has_read_an_older_spec_is_said_to_have(read, said):
+    driver = attempted("Submitted")["driver"].model_copy(update={"generation": read})
+    plan = plan_for(**living(driver=driver))
+
+    assert plan.status is not None
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert ("it read generation 2 of the spec" in ready.message) == said
 
 
 def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():

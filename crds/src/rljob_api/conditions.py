@@ -147,6 +147,10 @@ class Reason(Word):
         "StoppedOnRequest", ("Recovering",),
         "A pod was asked to end, so the driver saved a checkpoint and stopped. The next attempt is free of charge.",
     )
+    MORE_STEPS = (
+        "MoreSteps", ("Recovering",),
+        "`training.steps` was raised after the driver had begun. The next attempt does the rest, free of charge.",
+    )
     BACKOFF = "Backoff", ("Recovering",), "The operator waits before the next attempt."
     REPLACING_PODS = (
         "ReplacingPods", ("Recovering",), "The worker pods are being replaced.",

@@ -88,6 +88,8 @@ class DriverStatus(ApiModel):
         description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it."
     )
     stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")
+    generation: int | None = Field(None, description="Generation of the spec that it begins with.")
+    steps: int | None = Field(None, ge=0, description="training.steps of that generation.")
 
 
 class RecoveryStatus(ApiModel):

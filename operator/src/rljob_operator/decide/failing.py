@@ -52,7 +52,7 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """The driver has done all its steps, perhaps while it was being stopped."""
+    """The driver has done all the steps it knew of, perhaps while it was being stopped."""
     driver, head = snapshot.job.status.driver, snapshot.head
     if (
         driver is None
@@ -63,7 +63,14 @@ def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
     ):
         return None
     record = head.exit or _record_without(head)
-    return _succeeded(snapshot, driver, record) if record.code == ExitCode.DONE else None
+    if record.code != ExitCode.DONE:
+        return None
+    steps = snapshot.job.spec.training.steps
+    if driver.steps is not None and driver.steps < steps:
+        changes = {"driver": driver.model_copy(update={"state": "Ended"})}
+        message = f"the driver has done the {driver.steps} steps that it began with; {steps} are wanted now"
+        return Step("Recovering", Reason.MORE_STEPS, message, changes, again_in=0.0)
+    return _succeeded(snapshot, driver, record)
 
 
 def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:

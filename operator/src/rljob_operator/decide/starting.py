@@ -110,6 +110,8 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
         submission_id=names.submission(snapshot.job.uid, number),
         cluster_uid=snapshot.cluster_uid or "",
         state="Reserved",
+        generation=snapshot.job.generation,
+        steps=snapshot.job.spec.training.steps,
     )
     changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", changes, again_in=0.0)
@@ -160,7 +162,13 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     message = f"attempt {status.attempt} runs"
     if snapshot.head is None:
         message += "; Ray's head does not answer at present"
+    if driver.generation is not None and driver.generation < snapshot.job.generation:
+        message += f"; it read generation {driver.generation} of the spec: {_READ_ONCE} of later ones wait for the next"
     return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
+
+
+_READ_ONCE = "training, checkpoint, recovery.hangAfter and recovery.takeoverWithin"
+"""What may change while a job runs, and the driver reads at its start."""
 
 
 def _look(snapshot: Snapshot) -> float | None:
