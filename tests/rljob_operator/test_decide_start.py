@@ -16,6 +16,7 @@ from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
+    REWARDS,
     SETTINGS,
     UID,
     attempted,
@@ -40,6 +41,14 @@ def test_a_new_job_gets_a_finalizer_its_children_and_a_cluster():
     assert phase(plan) == "Starting"
     assert conditions(plan.status)["Reconciling"] == ("True", "ClusterNotReady")
     assert conditions(plan.status)["Ready"] == ("False", "ClusterNotReady")
+
+
+@pytest.mark.parametrize(("rewards", "gpus"), [(None, 8), (REWARDS, 11)])
+def test_a_job_says_how_many_gpus_it_asks_for(rewards, gpus):
+    plan = plan_for(base=job(**({} if rewards is None else {"rewards": rewards})))
+
+    assert plan.status is not None
+    assert plan.status.gpus == gpus
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ class RLJobStatus(ApiModel):
     )
     progress: Progress | None = Field(None, description="How far the training is.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest durable checkpoint.")
+    gpus: int | None = Field(None, ge=0, description="GPUs that the job asks for: its workers' and reward models'.")
     cluster: ClusterStatus | None = Field(None, description="The RayCluster.")
     reward_models: Annotated[list[RewardModelStatus], Field(max_length=8)] = Field(
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")

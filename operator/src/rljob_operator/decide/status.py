@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from rljob_api import RLJobSpec
 from rljob_api.conditions import Aspect, Note, Reason
 from rljob_api.v1alpha1 import Condition, RLJobStatus
 from rljob_operator import reward_models
@@ -27,6 +28,7 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
     facts = {
         "observed_generation": job.generation,
         "phase": step.phase,
+        "gpus": _gpus(job.spec) if job.problem is None else job.status.gpus,
         "cluster": cluster_status(snapshot),
         "reward_models": reward_models.statuses(snapshot) if job.problem is None else job.status.reward_models,
         "progress": (head and head.progress) or job.status.progress,
@@ -35,6 +37,11 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
     return status.model_copy(update={"conditions": conditions})
+
+
+def _gpus(spec: RLJobSpec) -> int:
+    servers = sum(model.replicas * model.gpus_per_replica for model in spec.rewards.models)
+    return spec.cluster.nodes * spec.cluster.gpus_per_node + servers
 
 
 DETAIL_POLLS = 3
