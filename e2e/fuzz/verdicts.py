@@ -79,8 +79,8 @@ def _of_operator(admitted: Any) -> Iterator[str]:
     admitted["metadata"] |= {"namespace": "default", "generation": 1, "resourceVersion": "1"}
     try:
         job = read_job(admitted)
-        if job.problem is not None:
-            yield f"the operator cannot read it: {job.problem}"
+        if (unread := job.problem or job.unread) is not None:
+            yield f"the operator cannot read it: {unread}"
             return
         made = [*lasting_children(job, SETTINGS), secret_of(job, SETTINGS.key)]
         made.append(cluster_of(job, job.spec.cluster.image or "trainer:1", SETTINGS, Placement()))

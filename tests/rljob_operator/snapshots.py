@@ -7,7 +7,7 @@ from typing import Any
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import DriverStatus, RLJobSpec, RLJobStatus
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
@@ -62,7 +62,7 @@ def attempted(state: str, **status: Any) -> dict[str, Any]:
 def snapshot(
     base: Job | None = None, *, cluster: Manifest | None = None, pods: Sequence[Manifest] = (),
     head: HeadReport | None = None, seconds: float = 0.0, models: Sequence[Manifest] = (),
-    told: datetime | None = None, **status: Any,
+    told: datetime | None = None, silent: float = 0.0, unauthorized: bool = False, **status: Any,
 ) -> Snapshot:  # fmt: skip
     """seconds: after NOW. models: Deployments. status: fields to replace."""
     base = base or job()
@@ -70,7 +70,7 @@ def snapshot(
     children = {} if cluster is None else {RAY_CLUSTER: {cluster["metadata"]["name"]: cluster}}
     if models:
         children[DEPLOYMENT] = {each["metadata"]["name"]: each for each in models}
-    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told)
+    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told, silent, unauthorized)
 
 
 def ray_cluster(
@@ -80,14 +80,21 @@ def ray_cluster(
     uid: str = CLUSTER_UID,
     deleting: bool = False,
     made_for: RLJobSpec | None = None,
+    key: bytes = SETTINGS.key,
 ) -> Manifest:
     """A RayCluster with so many ready workers of two. made_for: None for the spec as it is."""
     conditions = [
         {"type": "HeadPodReady", "status": "True" if ready >= 0 else "False", "reason": "x"},
-        {"type": "RayClusterProvisioned", "status": str(provisioned), "reason": "x"},
+        {
+            "type": "RayClusterProvisioned",
+            "status": str(provisioned),
+            "reason": "x",
+            "lastTransitionTime": stamp(NOW - timedelta(seconds=300)),
+        },
     ]
     metadata = {"name": "job", "namespace": "team", "uid": uid, "generation": 1, "resourceVersion": "9"}
-    annotations = {} if made_for is None else {names.SPEC_ANNOTATION: spec_digest(made_for)}
+    annotations = {names.KEY_ANNOTATION: tokens.fingerprint(key)}
+    annotations |= {} if made_for is None else {names.SPEC_ANNOTATION: spec_digest(made_for)}
     owner = [{"uid": UID, "controller": True, "kind": "RLJob", "name": "job"}]
     return {
         "apiVersion": "ray.io/v1",

@@ -16,7 +16,7 @@ import pytest
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.contract import ExitRecord
 from rljob_api.recovery import decide_recovery
-from rljob_api.v1alpha1 import CheckpointStatus, DriverStatus, RecoveryStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide import decide, refused
@@ -103,8 +103,10 @@ def past_deadline(**given: Any) -> Plan:
 BAD_IMAGE = pod("w", names.WORKER, "Pending", containerStatuses=[
     {"name": "w", "image": "i", "state": {"waiting": {"reason": "InvalidImageName"}}}])  # fmt: skip
 KILLED = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))
-SILENT = reports(silent=100.0)
+SILENT: dict[str, Any] = {"head": reports(heartbeat=1), "silent": 100.0}
 SAVED = CheckpointStatus(step=20, path="p", time=NOW)
+BRIEF = attempted("Submitted")["driver"].model_copy(update={"steps": 50})
+HAD_ONE = Condition(type="CheckpointAvailable", status="True", reason=Aspect.SAVED, last_transition_time=NOW)
 
 
 @cache
@@ -127,14 +129,23 @@ def plans() -> dict[Reason, list[Plan]]:
         ],
         Reason.STARTING_DRIVER: [up(), up(**again)],
         Reason.HEAD_NOT_ANSWERING: [up(**attempted("Reserved")), up(**attempted("Reserved", **again))],
-        Reason.DRIVER_RUNNING: [living(base=served, models=SERVED), living(head=reports(checkpoint=SAVED))],
+        Reason.UNAUTHORIZED: [
+            up(unauthorized=True, **attempted("Reserved")),
+            living(head=None, unauthorized=True),
+        ],
+        Reason.DRIVER_NOT_HEARD: [living(silent=100.0)],
+        Reason.DRIVER_RUNNING: [
+            living(base=served, models=SERVED),
+            living(head=reports(checkpoint=SAVED)),
+            living(head=reports(empty=True), checkpoint=SAVED, conditions=[HAD_ONE]),
+        ],
         Reason.RANK_LOST: tried_again(75, "RankLost"),
         Reason.ENGINE_LOST: tried_again(75, "EngineLost"),
         Reason.REWARDS_LOST: tried_again(75, "RewardsLost"),
         Reason.INFRASTRUCTURE: tried_again(75, "Infrastructure"),
         Reason.DAMAGED_CHECKPOINT: tried_again(75, "DamagedCheckpoint"),
         Reason.DRIVER_LOST: [living(head=KILLED), living(head=KILLED, base=ruled("DriverLost", "give_up"))],
-        Reason.DRIVER_HUNG: [living(head=SILENT), living(head=SILENT, base=ruled("DriverHung", "give_up"))],
+        Reason.DRIVER_HUNG: [living(**SILENT), living(**SILENT, base=ruled("DriverHung", "give_up"))],
         Reason.RAY_LOST: [living(head=HeadReport()), living(head=HeadReport(), base=ruled("RayLost", "give_up"))],
         Reason.BUG: tried_again(70, "Bug"),
         Reason.JOB: ends_it(64, "Job"),
@@ -144,6 +155,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.STORAGE_FULL: ends_it(79, "StorageFull"),
         Reason.FENCED: [ended(77, "Fenced")],
         Reason.STOPPED_ON_REQUEST: [ended(76, "StoppedOnRequest")],
+        Reason.MORE_STEPS: [ended(0, "Done", driver=BRIEF)],
         Reason.BACKOFF: [recovering("restart_driver", seconds=4)],
         Reason.REPLACING_PODS: [recovering("replace_pods")],
         Reason.REBUILDING_CLUSTER: [recovering("rebuild_cluster")],
@@ -155,6 +167,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],
         Reason.SPEC_CHANGED: [plan_for(cluster=outdated, pods=PODS, **attempted("Submitted"))],
+        Reason.KEY_CHANGED: [plan_for(cluster=ray_cluster(key=b"old"), pods=PODS, **attempted("Submitted"))],
         Reason.DEADLINE_EXCEEDED: [past_deadline(cluster=ray_cluster(), pods=PODS), past_deadline()],
         Reason.COMPLETED: [ended(0, "Done")],
         Reason.DELETING: [decide(snapshot(replace(job(), deleted=NOW), pods=PODS), SETTINGS)],

@@ -8,11 +8,12 @@ import pytest
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import RecoveryStatus
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
+from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import Forbidden, Invalid
-from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, SECRET
+from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
@@ -30,6 +31,8 @@ from tests.rljob_operator.snapshots import (
     snapshot,
 )
 
+NODES = job(cluster={"nodes": 3, "gpusPerNode": 4}).spec
+
 
 def test_a_job_that_is_resumed_while_its_cluster_goes_has_lost_nothing():
     driver = attempted("Submitted")["driver"].model_copy(update={"stop_requested": NOW})
@@ -44,7 +47,7 @@ def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
     base = job(suspend=True)
 
     asked = plan_for(base=base, **living())
-    assert asked.stop is True
+    assert (asked.stop, asked.again_in) == (False, 0.0), "the status says so first: the grace period begins"
     assert asked.delete == ()
     assert phase(asked) == "Suspending"
     assert asked.status is not None
@@ -53,7 +56,7 @@ def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
 
     told = asked.status.driver
     saving = plan_for(base=base, **living(driver=told, seconds=60))
-    assert (saving.stop, saving.delete, phase(saving)) == (False, (), "Suspending")
+    assert (saving.stop, saving.delete, phase(saving)) == (True, (), "Suspending")
 
     stopped = plan_for(base=base, **ended(76, "StoppedOnRequest", driver=told, seconds=60))
     assert stopped.delete == (CLUSTER,)
@@ -69,10 +72,10 @@ def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
 
 
 def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
-    older = ray_cluster(made_for=job(cluster={"nodes": 3, "gpusPerNode": 4}).spec)
+    older = ray_cluster(made_for=NODES)
 
     asked = plan_for(**living(cluster=older))
-    assert (asked.stop, phase(asked)) == (True, "Suspending")
+    assert phase(asked) == "Suspending"
     assert asked.status is not None
     told = asked.status.driver
     stopped = ExitRecord(code=76, reason="StoppedOnRequest", message="saved")
@@ -80,6 +83,19 @@ def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
     assert back.delete == (CLUSTER,)
     again = plan_for(**living(cluster=None, pods=[], head=None, driver=told))
     assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
+
+
+def test_a_cluster_of_another_key_is_given_back_before_the_job_goes_on_and_that_is_free():
+    older = ray_cluster(key=b"old")
+
+    said = plan_for(**living(cluster=older, head=None))
+    assert (said.stop, said.delete, phase(said)) == (False, (), "Suspending")
+    assert said.status is not None
+    told = said.status.driver
+    assert plan_for(**living(cluster=older, head=None, driver=told)).delete == (CLUSTER,)
+    again = plan_for(**living(cluster=None, head=None, driver=told))
+    assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
+    assert plan_for(cluster=older, **attempted("Ended")).delete == (CLUSTER,)
 
 
 def test_what_may_change_while_a_job_runs_leaves_its_cluster_alone():
@@ -90,6 +106,22 @@ def test_what_may_change_while_a_job_runs_leaves_its_cluster_alone():
 
 def test_a_job_that_finishes_while_it_is_being_suspended_has_succeeded():
     assert phase(plan_for(base=job(suspend=True), **ended(0, "Completed"))) == "Succeeded"
+
+
+@pytest.mark.parametrize(("suspend", "then"), [(False, "Recovering"), (True, "Suspending")])
+def test_a_driver_that_ends_before_the_steps_that_are_wanted_by_now_is_followed_by_another(suspend, then):
+    began_with = attempted("Submitted")["driver"].model_copy(update={"steps": 99})
+    base = job(suspend=suspend)
+    plan = plan_for(base=base, **ended(0, "Completed", driver=began_with))
+    assert (phase(plan), plan.restart) == ("Recovering", None)
+    assert conditions(plan.status)["Ready"] == ("False", "MoreSteps")
+    assert plan.status is not None
+
+    after = decide(snapshot(replace(base, status=plan.status), cluster=ray_cluster(), pods=PODS), SETTINGS)
+    assert phase(after) == then
+    assert after.status is not None
+    assert after.status.driver is not None
+    assert (after.status.attempt, after.status.driver.steps) == ((1, 99) if suspend else (2, 100))
 
 
 def test_a_job_that_is_born_suspended_makes_nothing_but_a_status():
@@ -118,7 +150,7 @@ def test_a_deadline_stops_with_a_checkpoint_and_fails():
 
     assert phase(plan_for(base=base, **living(start_time=started + timedelta(seconds=1)))) == "Running"
     asked = plan_for(base=base, **living(start_time=started))
-    assert asked.stop is True
+    assert phase(asked) == "Suspending"
     done = plan_for(base=base, **attempted("Submitted", start_time=started))
     assert conditions(done.status)["Failed"] == ("True", "DeadlineExceeded")
 
@@ -144,6 +176,17 @@ def test_a_finished_job_never_changes_and_gives_back_what_it_holds(phase_, reaso
         assert plan.submit is None
         assert plan.create == ()
         assert plan.status is None or phase(plan) == phase_
+
+
+def test_pods_that_are_ending_keep_what_protects_them():
+    over = finished("Failed", "JobError", hours=2) | {"cluster": None}
+    policy = {
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "job", "namespace": "team", "uid": "p"},
+    }  # fmt: skip
+    for pods, gone in ((PODS, ()), ([], (Ref.of(policy),))):
+        seen = snapshot(job(), pods=pods, **over)
+        assert decide(replace(seen, children={NETWORK_POLICY: {"job": policy}}), SETTINGS).delete == gone
 
 
 def deleted(**given: Any) -> Snapshot:
@@ -230,10 +273,8 @@ def test_a_job_without_any_image_says_so_and_waits():
 
 
 def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
-    from rljob_operator.job import read_job
-
-    written = manifest(attempted("Submitted")["phase"] and {"phase": "Running"})
-    written["spec"]["unheardOf"] = {}
+    written = manifest({"phase": "Running"})
+    written["spec"]["suspend"] = "perhaps"
     plan = decide(Snapshot(read_job(written), NOW), SETTINGS)
 
     assert (plan.delete, plan.apply, plan.create) == ((), (), ())
@@ -242,6 +283,48 @@ def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
 
     written["spec"]["managedBy"] = "example.com/other"
     assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()
+
+
+def of_tomorrow(**spec: Any) -> Job:
+    """A newer CRD gave it a field."""
+    written = manifest(**spec)
+    written["spec"]["training"]["fieldOfTomorrow"] = {"on": True}
+    return read_job(written)
+
+
+OF_TOMORROW = [
+    ("that runs", living(), {}, "Running", "DriverRunning"),
+    ("whose driver ended", ended(75, "RankLost"), {}, "Recovering", "RankLost"),
+    ("that is suspended", living(), {"suspend": True}, "Suspending", "Suspended"),
+    ("that was made by a newer operator", living(cluster=ray_cluster(made_for=NODES)), {}, "Running", "DriverRunning"),
+    ("that is new", {}, {}, "Starting", "SpecNotReadable"),
+    ("that lost its cluster", attempted("Ended", phase="Recovering"), {}, "Recovering", "SpecNotReadable"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "phase_", "reason"), [row[1:] for row in OF_TOMORROW], ids=[row[0] for row in OF_TOMORROW]
+)
+def test_a_job_with_a_field_of_a_newer_api_goes_on_and_nothing_is_made_for_it(given, spec, phase_, reason):
+    plan = plan_for(base=of_tomorrow(**spec), **given)
+
+    assert (phase(plan), plan.apply, plan.create) == (phase_, (), ())
+    assert conditions(plan.status)["Ready"][1] == reason
+    assert conditions(plan.status)["Stalled"][0] == str(reason == "SpecNotReadable")
+
+
+def test_a_status_that_a_newer_operator_wrote_is_left_as_it_is():
+    read = read_job(manifest({"attempt": 3, "fieldOfTomorrow": 1}))
+    assert (read.problem, read.status.attempt) == (None, 3)
+
+    read = read_job(manifest({"attempt": 3, "phase": "Dreaming"}))
+    assert read.status.attempt == 3
+    plan = decide(Snapshot(read, NOW, {RAY_CLUSTER: {"job": ray_cluster()}}), SETTINGS)
+    assert (plan.delete, plan.apply, plan.create, plan.submit) == ((), (), (), None)
+    assert plan.status is not None
+    assert (plan.status.phase, plan.status.attempt) == (read.status.phase, 3), "neither is written"
+    (stalled,) = (each for each in plan.status.conditions if each.type == "Stalled")
+    assert stalled.message.startswith("status.phase: ")
 
 
 def test_a_finished_job_that_cannot_be_read_keeps_what_was_made_for_it():
@@ -264,5 +347,6 @@ def test_what_an_earlier_job_of_the_name_left_is_waited_for():
 def test_a_child_that_is_there_twice_in_kind_only_is_named_by_the_job():
     plan = plan_for()
     made = [(each["kind"], each["metadata"]["name"]) for each in (*plan.apply, *plan.create)]
-    for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, f"job-auth-{UID[:8]}"), (RAY_CLUSTER, "job")):
+    secret = f"job-auth-{UID[:8]}-{tokens.fingerprint(SETTINGS.key)}"
+    for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, secret), (RAY_CLUSTER, "job")):
         assert [each for each in made if each[0] == kind.name] == [(kind.name, name)]

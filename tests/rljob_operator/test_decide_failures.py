@@ -16,6 +16,8 @@ from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
+    REWARDS,
+    SERVED,
     UID,
     attempted,
     conditions,
@@ -52,14 +54,6 @@ ENDS: list[tuple[str, dict[str, Any], str, str]] = [
         "Recovering",
         "RayLost",
     ),
-    (
-        "an image that is not there",
-        living(pods=[*PODS, pod("w", names.WORKER, "Pending", containerStatuses=[
-            {"name": "ray-worker", "image": "i:2", "state": {"waiting": {
-                "reason": "ImagePullBackOff", "message": "i:2: not found"}}}])]),
-        "Failed",
-        "ImageNotUsable",
-    ),
 ]  # fmt: skip
 
 
@@ -77,20 +71,131 @@ def test_how_an_attempt_ends(given, phase_, reason):
     assert plan.status is not None
     assert conditions(plan.status)["Ready"][1] == reason
     assert plan.status.driver is not None
-    assert (plan.status.driver.state == "Ended") == (reason != "ImageNotUsable")
+    assert plan.status.driver.state == "Ended"
     assert (plan.status.completion_time == NOW) == (phase_ in ("Succeeded", "Failed"))
     assert conditions(plan.status)["Stalled"][0] == str(phase_ == "Failed")
 
 
-def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followed_by_another():
-    spec = job(recovery={"hangAfter": "30s"})
-    assert plan_for(base=spec, **living(head=reports(silent=30.0))).end is None, "a sign of life takes some seconds"
+def restarted(ago: float | None) -> list[Any]:
+    """The pods of a cluster that has been up for 300 s and lost a worker. ago: seconds since the head's container
+    ended; None where the kubelet does not know that any more."""
+    last = {} if ago is None else {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=ago))}}
+    ray = {"name": names.HEAD_CONTAINER, "restartCount": 1, "state": {"running": {}}, "lastState": last}
+    return [pod("head", names.HEAD, containerStatuses=[ray]), PODS[1]]
 
-    plan = plan_for(base=spec, **living(head=reports(silent=36.0)))
+
+@pytest.mark.parametrize(("ago", "reason"), [(400.0, "ClusterNotReady"), (200.0, "RayLost"), (None, "RayLost")])
+def test_a_head_that_restarted_before_its_cluster_was_up_is_no_lost_one_when_a_worker_goes(ago, reason):
+    for head in (reports(), None):
+        plan = plan_for(**living(cluster=ray_cluster(1), pods=restarted(ago), head=head))
+        assert plan.status is not None
+        assert conditions(plan.status)["Ready"] == ("False", reason)
+
+
+NOT_THERE = [{"name": "ray-worker", "image": "i:2", "state": {"waiting": {
+    "reason": "ImagePullBackOff", "message": "i:2: not found"}}}]  # fmt: skip
+UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
+LEAVING = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
+LEAVING["metadata"]["deletionTimestamp"] = stamp(NOW)
+
+IMAGES: list[tuple[str, dict[str, Any], str]] = [
+    ("of a new job", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}, "Failed"),
+    ("of a pod that leaves", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], LEAVING]}, "Starting"),
+    ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting"),
+    ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering"),
+    (
+        "in a cluster after an attempt",
+        {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}
+        | attempted("Ended", phase="Recovering"),
+        "Recovering",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "phase_"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
+def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given, phase_):
+    plan = plan_for(**given)
+
+    assert phase(plan) == phase_
+    assert plan.status is not None
+    reason = "ImageNotUsable" if phase_ == "Failed" else "ClusterNotReady"
+    assert conditions(plan.status)["Ready"] == ("False", reason)
+    assert plan.end is None
+    assert plan.status.driver is None or plan.status.driver.state == given["driver"].state
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert "i:2: not found" in ready.message
+
+
+def test_a_job_that_fails_beside_a_driver_that_lives_ends_it():
+    """As after an upgrade of the operator whose renderer refuses a template."""
+    wrong: dict[str, Any] = {"models": [{**REWARDS["models"][0], "template": {"spec": "none"}}]}
+    for head, ended_ in ((reports(), f"{UID}-a1"), (None, None)):
+        plan = plan_for(base=job(rewards=wrong), **living(head=head, models=SERVED[:1]))
+        assert (phase(plan), plan.end) == ("Failed", ended_)
+        assert plan.status is not None
+        assert plan.status.driver is not None
+        assert plan.status.driver.state == "Ended"
+
+
+def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followed_by_another():
+    spec, beating = job(recovery={"hangAfter": "30s"}), living(head=reports(heartbeat=1))
+    assert plan_for(base=spec, silent=30.0, **beating).end is None, "a sign of life takes some seconds"
+
+    plan = plan_for(base=spec, silent=36.0, **beating)
 
     assert plan.end == f"{UID}-a1"
     assert phase(plan) == "Recovering"
     assert conditions(plan.status)["Ready"] == ("False", "DriverHung")
+
+
+UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
+    ("a head that does not answer for a moment", living(head=None), 60.0, "Running", "DriverRunning"),
+    ("for a minute", living(head=None), 70.0, "Recovering", "HeadNotAnswering"),
+    ("for ten minutes", living(head=None), 601.0, "Recovering", "RayLost"),
+    ("since the operator began", living(head=None, phase="Recovering"), 0.0, "Recovering", "HeadNotAnswering"),
+    ("while the cluster is not ready", living(head=None, cluster=ray_cluster(1)), 601.0, "Recovering", "RayLost"),
+    ("before the submission", living(head=None) | attempted("Reserved"), 0.0, "Starting", "HeadNotAnswering"),
+    ("nor for ten minutes", living(head=None) | attempted("Reserved"), 601.0, "Recovering", "RayLost"),
+    ("a driver that has not begun at once", living(), 60.0, "Running", "DriverRunning"),
+    ("within a minute", living(), 70.0, "Recovering", "DriverNotHeard"),
+    ("within ten minutes", living(), 601.0, "Recovering", "DriverHung"),
+    ("nor is ended by Ray", living(), 1201.0, "Recovering", "RayLost"),
+]
+
+
+UNAUTHORIZED: list[tuple[dict[str, Any], float, str, str]] = [
+    (living(head=None), 0.0, "Recovering", "Unauthorized"),
+    (living(head=None) | attempted("Reserved"), 0.0, "Starting", "Unauthorized"),
+    (living(head=None), 601.0, "Recovering", "RayLost"),
+    (living(), 0.0, "Running", "DriverRunning"),
+    (living(), 70.0, "Recovering", "Unauthorized"),
+]
+
+
+@pytest.mark.parametrize(("given", "silent", "phase_", "reason"), UNAUTHORIZED)
+def test_a_head_that_does_not_take_the_token_is_said_to_do_so(given, silent, phase_, reason):
+    plan = plan_for(silent=silent, unauthorized=True, **given)
+
+    assert phase(plan) == phase_
+    assert conditions(plan.status)["Ready"][1] == reason
+    if reason == "RayLost":
+        assert plan.status is not None
+        assert "refused the operator's token for 601 s" in plan.status.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    ("given", "silent", "phase_", "reason"), [row[1:] for row in UNHEARD], ids=[row[0] for row in UNHEARD]
+)
+def test_the_status_does_not_claim_for_long_what_nobody_tells(given, silent, phase_, reason):
+    plan = plan_for(silent=silent, **given)
+
+    assert phase(plan) == phase_
+    ready = "True" if phase_ == "Running" else "False"
+    assert conditions(plan.status)["Ready"] == (ready, reason)
+    assert conditions(plan.status)["Running"][0] == ready
+    assert plan.status is not None
+    assert (plan.status.recovery.action is None) == (reason not in ("RayLost", "DriverHung"))
+    assert (plan.end is None) == (reason != "DriverHung")
 
 
 @pytest.mark.parametrize(
@@ -149,6 +254,22 @@ def test_the_budget_ends_and_a_new_checkpoint_renews_it():
     assert phase(again) == "Recovering"
     assert again.status is not None
     assert (again.status.recovery.charged, again.status.recovery.durable_step, again.status.restarts) == (1, 20, 6)
+
+
+FREE = job(recovery={"rules": [{"onReasons": ["RankLost"], "action": "restart_uncharged"}]})
+
+CHARGED = [
+    (ended(75, "RankLost"), "RankLost"),
+    (ended(75, "WhateverItLikes"), "other"),
+    (ended(75, "RankLost", base=FREE), None),
+    (ended(76, "StoppedOnRequest"), None),
+    (living(), None),
+]
+
+
+@pytest.mark.parametrize(("given", "counted"), CHARGED)
+def test_restarts_that_are_charged_are_counted_by_reasons_of_the_table(given, counted):
+    assert plan_for(**given).restart == counted
 
 
 LADDER = [(0, "restart_driver"), (2, "replace_pods"), (4, "rebuild_cluster")]

@@ -9,13 +9,14 @@ import pytest
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
 from rljob_operator.decide import decide
-from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.decide.starting import SECRET_SECONDS, WAIT_SECONDS
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
+    REWARDS,
     SETTINGS,
     UID,
     attempted,
@@ -40,6 +41,14 @@ def test_a_new_job_gets_a_finalizer_its_children_and_a_cluster():
     assert phase(plan) == "Starting"
     assert conditions(plan.status)["Reconciling"] == ("True", "ClusterNotReady")
     assert conditions(plan.status)["Ready"] == ("False", "ClusterNotReady")
+
+
+@pytest.mark.parametrize(("rewards", "gpus"), [(None, 8), (REWARDS, 11)])
+def test_a_job_says_how_many_gpus_it_asks_for(rewards, gpus):
+    plan = plan_for(base=job(**({} if rewards is None else {"rewards": rewards})))
+
+    assert plan.status is not None
+    assert plan.status.gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,7 @@ def test_an_attempt_is_reserved_in_the_status_before_anything_is_submitted():
     assert plan.status.attempt == 1
     assert plan.status.driver is not None
     assert (plan.status.driver.state, plan.status.driver.cluster_uid) == ("Reserved", CLUSTER_UID)
+    assert plan.status.driver.generation == 3
     assert plan.again_in == 0.0
 
 
@@ -116,6 +126,29 @@ def test_a_running_job_shows_progress_and_checkpoint():
     assert conditions(plan.status)["Running"] == ("True", "DriverRunning")
     assert conditions(plan.status)["CheckpointAvailable"] == ("True", "Saved")
     assert [event.reason for event in plan.events if "checkpoint" in event.message] == ["CheckpointSaved"]
+
+
+@pytest.mark.parametrize(("read", "said"), [(None, False), (2, True), (3, False)])
+def test_a_driver_that_has_read_an_older_spec_is_said_to_have(read, said):
+    driver = attempted("Submitted")["driver"].model_copy(update={"generation": read})
+    plan = plan_for(**living(driver=driver))
+
+    assert plan.status is not None
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert ("it read generation 2 of the spec" in ready.message) == said
+
+
+def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    known = plan_for(**living(head=reports(checkpoint=saved))).status
+    assert known is not None
+    for head, told in ((reports(), ("True", "Saved")), (reports(empty=True), ("False", "Lost"))):
+        status = known
+        for _ in range(2):
+            seen = snapshot(replace(job(), status=status), cluster=ray_cluster(), pods=PODS, head=head)
+            status = decide(seen, SETTINGS).status or status
+            assert conditions(status)["CheckpointAvailable"] == told
+            assert (status.checkpoint is None) == (told[1] == "Lost")
 
 
 def test_what_is_known_stays_where_the_head_does_not_answer():
@@ -169,6 +202,16 @@ def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time
     assert plan_for(**started).again_in is None
     assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
     assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
+
+
+def test_pods_that_have_a_node_and_do_not_start_may_lack_the_secret_that_nobody_may_read():
+    placed = pod("w", names.WORKER, "Pending") | {"spec": {"nodeName": "n1"}}
+    unplaced = pod("w", names.WORKER, "Pending") | {"spec": {}}
+    for pods, kind in (([*PODS[:2], placed], "Secret"), ([*PODS[:2], unplaced], None), (PODS[:2], None)):
+        plan = plan_for(cluster=ray_cluster(1), pods=pods)
+        assert (plan.secret and plan.secret["kind"]) == kind
+        assert plan.again_in == (SECRET_SECONDS if kind else None)
+        assert plan.told is not None, "it takes nothing from what is said"
 
 
 def test_a_pod_more_is_told_with_the_next_transition():

@@ -4,19 +4,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any, cast
 
 import aiohttp
+import pytest
 
 from rljob_operator import names
-from rljob_operator.head import HeadAddress
-from rljob_operator.heads import Heads
+from rljob_operator.head import HeadAddress, HeadError
+from rljob_operator.head.endpoint import DEADLINE_SECONDS
+from rljob_operator.heads import SUSPECTS, Heads
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
-from rljob_operator.snapshot import HeadReport
+from rljob_operator.snapshot import HeadReport, Heard
 from tests.rljob_operator.head_support import asynchronous
+from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.played_driver import Driver
-from tests.rljob_operator.played_head import PlayedHeads
+from tests.rljob_operator.played_head import PlayedHeads, unreachable
 from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, job
 
 POLL_SECONDS = 0.05
@@ -28,27 +32,25 @@ def submitted() -> Job:
 
 
 @asynccontextmanager
-async def submitted_to() -> AsyncIterator[tuple[Heads, Driver, Job]]:
-    """What asks the head, the driver in it, and its job."""
+async def submitted_to() -> AsyncIterator[tuple[Heads, Driver, Job, PlayedHeads]]:
+    """What asks the head, the driver in it, its job, and who plays it."""
     of, settings = submitted(), SETTINGS.model_copy(update={"poll_seconds": POLL_SECONDS})
     with PlayedHeads() as played:
         head = played.add("team", names.ray_cluster("job"))
         async with aiohttp.ClientSession() as session:
             heads = Heads(session, HeadAddress(played.template), settings)
             await heads.submit(of, Submission(names.submission(UID, 1), 1))
-            yield heads, head.driver(), of
+            yield heads, head.driver(), of, played
 
 
-async def look(heads: Heads, of: Job) -> HeadReport:
+async def look(heads: Heads, of: Job) -> Heard:
     await asyncio.sleep(2 * POLL_SECONDS)
-    report = await heads.report(of)
-    assert report is not None
-    return report
+    return await heads.report(of)
 
 
 @asynchronous
 async def test_a_frozen_driver_falls_silent_and_is_ended_by_ray() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         assert (await look(heads, of)).silent == 0, "it has not begun"
         driver.start()
         assert [(await look(heads, of)).silent for _ in range(4)] == [0] * 4
@@ -64,7 +66,7 @@ async def test_a_frozen_driver_falls_silent_and_is_ended_by_ray() -> None:
 
 @asynchronous
 async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         driver.start()
         driver.freeze()
         while (await look(heads, of)).silent == 0:
@@ -76,8 +78,114 @@ async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before()
 
 
 @asynchronous
+async def test_who_does_not_answer_and_who_has_not_begun_are_silent_too() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        assert [(await look(heads, of)).silent > 0 for _ in range(3)] == [False, True, True], "it has not begun"
+        driver.start()
+        assert (await look(heads, of)).silent == 0
+        for servers in (("agent",), ("ray",)):
+            played.disturb(driver.head, unreachable, *servers)
+            heard = [await look(heads, of) for _ in range(3)]
+            assert [each.head is None for each in heard] == [servers == ("ray",)] * 3
+            assert heard[-1].silent > heard[0].silent > 0
+            played.heal(driver.head)
+            assert (await look(heads, of)).silent == 0
+
+
+@asynchronous
+async def test_who_refuses_the_token_does_not_pass_for_who_does_not_answer() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (False, False)
+        driver.head.agent_token = "of another key"
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (False, True)
+        driver.head.ray_token = "of another key"
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (True, True)
+        played.disturb(driver.head, unreachable, "ray")
+        heard = await look(heads, of)
+        assert (heard.head is None, heard.unauthorized) == (True, False)
+
+
+@asynchronous
+async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
+    async with submitted_to() as (heads, driver, of, _):
+        driver.head.restart()
+        assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport(empty=True))] * 3
+
+
+class Swallows:
+    """A session whose servers accept everything and answer nothing."""
+
+    def __init__(self) -> None:
+        self.waiting = self.most = 0
+
+    @asynccontextmanager
+    async def request(self, *_: Any, **__: Any) -> AsyncIterator[None]:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        try:
+            await asyncio.sleep(1e9)
+            yield
+        finally:
+            self.waiting -= 1
+
+
+@in_jumping_loop
+async def test_heads_that_swallow_what_they_are_sent_leave_the_workers_to_the_others() -> None:
+    jobs = [replace(submitted(), name=f"job-{number}") for number in range(100)]
+    session = Swallows()
+    heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
+    await asyncio.gather(*map(heads.report, jobs))  # the first time nobody knows
+    session.most, heard = 0, list[Heard]()
+    for _ in range(20):
+        await asyncio.sleep(SETTINGS.poll_seconds)
+        begun = asyncio.get_running_loop().time()
+        heard = await asyncio.gather(*map(heads.report, jobs))
+        assert asyncio.get_running_loop().time() - begun <= DEADLINE_SECONDS
+        assert {each.head for each in heard} == {None}
+    assert session.most == SUSPECTS
+    assert min(each.silent for each in heard) > 19 * SETTINGS.poll_seconds, "it counts for whom there was no place too"
+
+
+@asynchronous
+async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_heard_is_no_end() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        await look(heads, of)
+        played.disturb(driver.head, unreachable)
+        for _ in range(2):
+            await heads.stop(of)
+        assert driver.head.requests == []
+        with pytest.raises(HeadError):
+            await heads.end(of, names.submission(UID, 1))
+        played.heal(driver.head)
+        for _ in range(2):
+            await heads.stop(of)
+        assert [each["stop"] for each in driver.head.requests] == [True]
+
+
+@asynchronous
+async def test_that_there_is_no_checkpoint_is_known_only_where_the_agent_says_so() -> None:
+    async with submitted_to() as (heads, driver, of, played):
+        driver.start()
+        seen = [(await look(heads, of)).head]
+        driver.checkpoint(3)
+        seen.append((await look(heads, of)).head)
+        driver.head.volume.checkpoints.clear()
+        seen.append((await look(heads, of)).head)
+        played.disturb(driver.head, unreachable, "agent")
+        seen.append((await look(heads, of)).head)
+        assert [each and (each.empty, each.checkpoint and each.checkpoint.step) for each in seen] == [
+            (True, None), (False, 3), (True, None), (False, None),
+        ]  # fmt: skip
+
+
+@asynchronous
 async def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
-    async with submitted_to() as (heads, driver, of):
+    async with submitted_to() as (heads, driver, of, _):
         driver.start()
         driver.freeze()
         while (await look(heads, of)).silent == 0:

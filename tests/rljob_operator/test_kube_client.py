@@ -206,6 +206,27 @@ async def test_every_refusal_has_one_type_and_the_servers_words(code: int, error
     assert (caught.value.status, caught.value.reason) == (code, "ItsReason")
 
 
+ADMISSION = (
+    (400, 'admission webhook "images.acme.com" denied the request: unsigned image'),
+    (422, 'admission webhook "images.acme.com" denied the request without explanation'),
+    (
+        422,
+        "rayclusters.ray.io \"a\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding 'b' denied request: no",
+    ),
+    (500, 'Internal error occurred: failed calling webhook "images.acme.com": connection refused'),
+)
+
+
+@pytest.mark.parametrize(("code", "words"), ADMISSION)
+@in_loop
+async def test_what_an_admission_webhook_or_policy_denies_may_pass_later(code: int, words: str) -> None:
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response(status(code, words, reason="BadRequest")))
+        with pytest.raises(Forbidden) as caught:
+            await kube.create(pod())
+    assert caught.value.message == words
+
+
 @in_loop
 async def test_an_invalid_object_names_its_fields() -> None:
     causes = [{"field": "spec.replicas", "message": "must not be negative", "reason": "FieldValueInvalid"}]

@@ -53,6 +53,22 @@ def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():
     )
 
 
+def test_a_cluster_and_its_pods_name_the_secret_of_the_key_it_was_made_with():
+    found = []
+    for key in (SETTINGS.key, b"another"):
+        settings = SETTINGS.model_copy(update={"key": key})
+        secret = secret_of(job(), key)["metadata"]["name"]
+        made = cluster_of(job(), "trainer:1", settings, Placement())
+        groups = (made["spec"]["headGroupSpec"], made["spec"]["workerGroupSpecs"][0])
+        mounted = {
+            each["secret"]["secretName"]
+            for group in groups for each in group["template"]["spec"]["volumes"] if "secret" in each
+        }  # fmt: skip
+        assert {made["spec"]["authOptions"]["secretName"], *mounted} == {secret}
+        found.append((secret, made["metadata"]["annotations"][names.KEY_ANNOTATION]))
+    assert {len(set(each)) for each in zip(*found, strict=True)} == {2}
+
+
 def test_a_retained_claim_has_no_owner_and_another_goes_with_the_job():
     kept = children()["PersistentVolumeClaim"]
     assert "ownerReferences" not in kept["metadata"]

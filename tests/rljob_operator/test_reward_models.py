@@ -170,7 +170,7 @@ def test_a_cluster_is_rebuilt_beside_living_servers():
 def test_suspend_deletes_them_only_when_the_driver_has_stopped():
     suspended = job(rewards=REWARDS, suspend=True)
     asked = living(base=suspended)
-    assert (asked.stop, asked.delete, applied(asked)) == (True, (), [])
+    assert (asked.status and asked.status.phase, asked.delete, applied(asked)) == ("Suspending", (), [])
 
     given = attempted("Ended", phase="Suspending")
     given_back = plan_for(base=suspended, cluster=ray_cluster(), pods=PODS, models=SERVED, **given)

@@ -1,8 +1,25 @@
 """What a job's life costs the API server where nothing goes wrong, and in which order."""
 
+from rljob_operator.kube.kinds import SECRET
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.world import World
+
+
+@in_jumping_loop
+async def test_a_secret_that_somebody_deletes_is_put_back_for_pods_that_wait_for_it_and_for_no_others() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    world.trouble.secret_is_deleted()
+    await world.rest(drivers=False)
+    assert world.server.all(SECRET) == [], "nobody waits for it, and nobody looks"
+    world.trouble.pod_is_lost("worker", "failed")
+    world.trouble.driver_ends(75)
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"
+    assert [call.words for call in world.calls].count("post Secret") == 2
 
 
 @in_jumping_loop

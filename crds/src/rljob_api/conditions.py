@@ -62,7 +62,10 @@ class Reason(Word):
     )
     CLUSTER_NOT_READY = (
         "ClusterNotReady", _ON_THE_WAY, "Not all pods are ready; the message says what they wait for.",
-        "Where a pod is not scheduled, free what it needs or lower `spec.cluster`.",
+        (
+            "Where a pod is not scheduled, free what it needs or lower `spec.cluster`. Where its image cannot be"
+            " pulled, see to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile."
+        ),
     )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,
@@ -71,8 +74,22 @@ class Reason(Word):
     )
     STARTING_DRIVER = "StartingDriver", _ON_THE_WAY, "The pods are ready, and the next attempt's driver is submitted."
     HEAD_NOT_ANSWERING = (
-        "HeadNotAnswering", _ON_THE_WAY, "Ray's head does not answer the operator.",
-        "Where it lasts, read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
+        "HeadNotAnswering", _ON_THE_WAY,
+        "Ray's head does not answer the operator, so nobody knows whether a driver runs. After 10 minutes: `RayLost`.",
+        "Read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
+    )
+    UNAUTHORIZED = (
+        "Unauthorized", _ON_THE_WAY,
+        "The head pod answers, and does not take the operator's token. After 10 minutes: `RayLost`, or `DriverHung`.",
+        "See who has written the job's Secret `NAME-auth-...`; without it the next RayCluster gets a new one.",
+    )
+    DRIVER_NOT_HEARD = (
+        "DriverNotHeard", ("Recovering",),
+        (
+            "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it."
+            " After 10 minutes: `DriverHung`."
+        ),
+        "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )
     DRIVER_RUNNING = "DriverRunning", ("Running",), "The driver trains."
 
@@ -130,6 +147,10 @@ class Reason(Word):
         "StoppedOnRequest", ("Recovering",),
         "A pod was asked to end, so the driver saved a checkpoint and stopped. The next attempt is free of charge.",
     )
+    MORE_STEPS = (
+        "MoreSteps", ("Recovering",),
+        "`training.steps` was raised after the driver had begun. The next attempt does the rest, free of charge.",
+    )
     BACKOFF = "Backoff", ("Recovering",), "The operator waits before the next attempt."
     REPLACING_PODS = (
         "ReplacingPods", ("Recovering",), "The worker pods are being replaced.",
@@ -151,7 +172,8 @@ class Reason(Word):
     # ---- the operator's own verdicts
 
     IMAGE_NOT_USABLE = (
-        "ImageNotUsable", ("Failed",), "An image does not exist, may not be pulled, or does not start.",
+        "ImageNotUsable", ("Failed",),
+        "An image does not exist, may not be pulled, or does not start, and no attempt has begun yet.",
         "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
     )
     OBJECT_INVALID = (
@@ -163,7 +185,8 @@ class Reason(Word):
         "Grant what the message names. The operator tries again; what runs goes on.",
     )
     SPEC_NOT_READABLE = (
-        "SpecNotReadable", _ANY, "The operator's version cannot read the spec; what runs goes on.",
+        "SpecNotReadable", _ANY,
+        "The operator's version cannot read the spec, or a part that a new RayCluster needs; what runs goes on.",
         "Install operator and CRD of one version.",
     )
 
@@ -173,6 +196,11 @@ class Reason(Word):
     SPEC_CHANGED = (
         "SpecChanged", ("Suspending",), "The spec was changed before the RayCluster that was made for it was gone.",
         "Nothing: the job saves a checkpoint, and goes on in a new RayCluster.",
+    )
+    KEY_CHANGED = (
+        "KeyChanged", ("Suspending",),
+        "The RayCluster was made with another key of the operator's, so its head does not take the operator's tokens.",
+        "Nothing: the job saves a checkpoint, and goes on in a new RayCluster, free of charge.",
     )
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded", ("Suspending", "Failed"),
@@ -201,6 +229,7 @@ class Aspect(Word):
     ALL_SERVERS_READY = "AllServersReady", ("RewardModelsReady",), "All servers of all reward models are ready."
     NOT_RUNNING = "NotRunning", ("Running",), "No driver runs; Ready says why."
     NONE_YET = "NoneYet", ("CheckpointAvailable",), "No checkpoint is durable yet."
+    LOST = "Lost", ("CheckpointAvailable",), "There was one, and the volume has none any more: look at it."
     SAVED = "Saved", ("CheckpointAvailable",), "The message says after which step."
     NOT_SUSPENDED = "NotSuspended", ("Suspended",), "It is not, or not yet."
     NOT_FINISHED = "NotFinished", ("Succeeded",), "Steps are left."

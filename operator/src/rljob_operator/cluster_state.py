@@ -1,12 +1,15 @@
 """What a RayCluster and its pods say: ready, on the way, or broken. Pure functions of manifests."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.pod_state import containers, how_it_ended, troubles
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
+
+_PROVISIONED = "RayClusterProvisioned"
 
 
 def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
@@ -40,7 +43,7 @@ def is_ready(snapshot: Snapshot) -> bool:
 
 
 def was_provisioned(cluster: Manifest) -> bool:
-    return _holds(cluster.get("status", {}), "RayClusterProvisioned")
+    return _holds(cluster.get("status", {}), _PROVISIONED)
 
 
 def lost_head(snapshot: Snapshot) -> str | None:
@@ -57,8 +60,23 @@ def lost_head(snapshot: Snapshot) -> str | None:
     phase = heads[0].get("status", {}).get("phase")
     if phase in ("Failed", "Succeeded"):
         return how_it_ended(heads[0]) or f"its pod has {str(phase).lower()}"
-    restarted = [each for each in containers(heads[0]) if each["name"] == names.HEAD_CONTAINER]
-    return "its container was restarted" if any(each.get("restartCount", 0) for each in restarted) else None
+    rays = [each for each in containers(heads[0]) if each["name"] == names.HEAD_CONTAINER]
+    return "its container was restarted" if any(_restarted_since(_up_since(cluster), each) for each in rays) else None
+
+
+def _up_since(cluster: Manifest) -> datetime | None:
+    """When all its pods were ready for the first time."""
+    conditions = cluster["status"].get("conditions", ())
+    since = next((each.get("lastTransitionTime") for each in conditions if each["type"] == _PROVISIONED), None)
+    return datetime.fromisoformat(since) if since else None
+
+
+def _restarted_since(when: datetime | None, container: Manifest) -> bool:
+    """A container that failed while the cluster was starting had nothing to lose, and its count stays for ever."""
+    ended = container.get("lastState", {}).get("terminated", {}).get("finishedAt")
+    if not container.get("restartCount", 0):
+        return False
+    return when is None or ended is None or datetime.fromisoformat(ended) > when
 
 
 def waiting_for(snapshot: Snapshot) -> str:

@@ -16,8 +16,9 @@ from rljob_operator.kube.kinds import RLJOB, Manifest, Ref
 class Job:
     """One RLJob.
 
-    problem: why the operator cannot read the spec; None where it can. deleted: when somebody asked to delete it.
-    manager: spec.managedBy, also of a spec that cannot be read.
+    problem: why the operator cannot read the job; None where it can. unread: a field of the spec that only a newer API
+    has; None where it knows all. deleted: when somebody asked to delete it. manager: spec.managedBy, also of a spec
+    that cannot be read. status: what of it can be read.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Job:
     finalizers: tuple[str, ...]
     read: RLJobSpec | None
     problem: str | None
+    unread: str | None
     manager: str | None
     status: RLJobStatus
 
@@ -63,9 +65,10 @@ class Job:
 
 
 def read_job(manifest: Mapping[str, Any]) -> Job:
-    """Never raises for what a user can write: a spec that this version cannot read is a problem of the job."""
+    """Never raises for what a user or another version can write: what this one cannot read is a problem of the job."""
     metadata = manifest["metadata"]
-    read, problem = _spec(manifest.get("spec", {}))
+    read, problem, unread = _spec(manifest.get("spec", {}))
+    status, unclear = _status(manifest.get("status") or {})
     return Job(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -75,19 +78,40 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
         deleted=_time(metadata.get("deletionTimestamp")),
         finalizers=tuple(metadata.get("finalizers", ())),
         read=read,
-        problem=problem,
+        problem=problem or unclear,
+        unread=unread,
         manager=manifest.get("spec", {}).get("managedBy"),
-        status=RLJobStatus.model_validate(manifest.get("status") or {}),
+        status=status,
     )
 
 
-def _spec(written: Mapping[str, Any]) -> tuple[RLJobSpec | None, str | None]:
+def _spec(written: Mapping[str, Any]) -> tuple[RLJobSpec | None, str | None, str | None]:
+    """The spec, its problem, a field that is not known. A newer CRD gives every job its new defaults at once, while the
+    operator is still the older one: those are no problem of jobs that run.
+    """
     try:
-        return RLJobSpec.model_validate(written), None
+        return RLJobSpec.model_validate(written), None, None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in ("spec", *first["loc"]))
-        return None, f"{where}: {first['msg']} (this operator's version reads another API than the installed CRD)"
+        said = _words("spec", error)
+        if any(each["type"] != "extra_forbidden" for each in error.errors()):
+            return None, said, None
+    return RLJobSpec.model_validate(written, extra="ignore"), None, said
+
+
+def _status(written: Mapping[str, Any]) -> tuple[RLJobStatus, str | None]:
+    """What of it can be read, and what cannot: a newer operator may have written more."""
+    try:
+        return RLJobStatus.model_validate(written, extra="ignore"), None
+    except ValidationError as error:
+        wrong = {each["loc"][0] for each in error.errors()}
+        readable = {name: value for name, value in written.items() if name not in wrong}
+        return RLJobStatus.model_validate(readable, extra="ignore"), _words("status", error)
+
+
+def _words(part: str, error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(map(str, (part, *first["loc"])))
+    return f"{where}: {first['msg']} (this operator's version reads another API than the installed CRD)"
 
 
 def _time(text: str | None) -> datetime | None:

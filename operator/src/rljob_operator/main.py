@@ -68,7 +68,7 @@ class Operator:
 
     def __init__(self, options: Options, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._options, self._connection, self._session = options, connection, session
-        self.store, self.listed = Store(), False
+        self.store, self.listed = Store(), asyncio.Event()
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
         self.lease = LeaderLease(self._reads, options.settings.operator_namespace, LEASE_NAME)
@@ -82,7 +82,7 @@ class Operator:
     async def lead(self) -> None:
         """Become the leader, learn everything, then work until the lease is lost."""
         await _patiently(self._list)
-        self.listed = True
+        self.listed.set()
         await self.lease.acquire()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep(lost=lambda: os._exit(LOST_LEASE)))
@@ -124,7 +124,7 @@ class Operator:
         return serve(
             self._options.listen,
             healthy={"no reconcile hangs": lambda: self.queue.longest_run() < HUNG_SECONDS},
-            ready={"everything is listed": lambda: self.listed},
+            ready={"everything is listed": self.listed.is_set},
             metrics=self.metrics.exposition,
             content_type=CONTENT_TYPE,
         )
@@ -181,6 +181,8 @@ async def _asked_to_end(watching: asyncio.Event) -> None:
 async def _watch(
     operator: Operator, connection: Connection, options: Options, watching: asyncio.Event, over: asyncio.Event
 ) -> None:
+    """kopf looks once which kinds there are, so it begins when all are: KubeRay may be installed after us."""
+    await operator.listed.wait()
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True

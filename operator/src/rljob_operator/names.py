@@ -21,6 +21,9 @@ RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster: a digest of what of the spec may not change while it lives."""
 
+KEY_ANNOTATION = f"{GROUP}/key"
+"""On a RayCluster: the fingerprint of the operator's key, from which its tokens are derived."""
+
 ROLES = HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
 HEAD_CONTAINER, WORKER_CONTAINER, AGENT_CONTAINER, SERVER_CONTAINER = "ray-head", "ray-worker", "agent", "vllm"
 
@@ -45,9 +48,11 @@ def job_config(job: str) -> str:
     return f"{job}-job"
 
 
-def auth_secret(job: str, uid: str) -> str:
-    """Another job of the name never meets it: the operator may not read Secrets, so it could not tell whose it is."""
-    return f"{job}-auth-{uid[:8]}"
+def auth_secret(job: str, uid: str, key: str) -> str:
+    """Another job of the name never meets it, nor this one with another key of the operator's: that may not read
+    Secrets, so it could not tell whose it is. key: its fingerprint.
+    """
+    return f"{job}-auth-{uid[:8]}-{key}"
 
 
 def claim(job: str) -> str:

@@ -20,7 +20,7 @@ from rljob_operator.kube.kinds import (
     Kind,
     Manifest,
 )
-from rljob_operator.snapshot import Snapshot, is_deleting, role_of
+from rljob_operator.snapshot import Heard, Snapshot, is_deleting, role_of
 from rljob_operator.store import Store
 
 CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
@@ -43,8 +43,10 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
     }
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
     snapshot = Snapshot(job, clock(), children, pods)
-    head = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else None
-    return Snapshot(job, clock(), children, snapshot.pods, head)
+    heard = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else Heard()
+    return Snapshot(
+        job, clock(), children, pods, heard.head, silent=heard.silent, unauthorized=heard.unauthorized
+    )  # fmt: skip
 
 
 def _is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

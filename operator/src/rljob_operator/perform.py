@@ -10,12 +10,13 @@ from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
+from rljob_operator.decide.starting import SECRET_SECONDS
 from rljob_operator.drift import as_large_as, has_drifted, stamped
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Key, Manifest, Ref
 from rljob_operator.plan import Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
@@ -39,6 +40,7 @@ class Performer:
     def __init__(self, kube: client.Kube, heads: Heads, store: Store) -> None:
         self._kube, self._heads, self._store = kube, heads, store
         self._making = asyncio.Semaphore(MAKING)
+        self._secrets: dict[Key, float] = {}  # those that were there a moment ago, and when
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
         """Raises KubeErrors, HeadErrors and Refused; the same plan may be tried again."""
@@ -80,11 +82,20 @@ class Performer:
         found = [snapshot.child((ref := Ref.of(manifest)).kind, ref.name) for manifest in plan.apply]
         stamps = [stamped(as_large_as(there, wanted)) for there, wanted in zip(found, plan.apply, strict=True)]
         drifted = [each for there, each in zip(found, stamps, strict=True) if has_drifted(there, each)]
+        create = (*plan.create, *self._missing(plan.secret))
         for has_pods in (False, True):
             await _together([
                 *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),
-                *(self._create(each) for each in plan.create if _has_pods(each) == has_pods),
+                *(self._create(each) for each in create if _has_pods(each) == has_pods),
             ])  # fmt: skip
+
+    def _missing(self, secret: Manifest | None) -> Iterable[Manifest]:
+        """The Secret, if it may be gone."""
+        if secret is None:
+            return []
+        now = asyncio.get_running_loop().time()
+        self._secrets = {key: seen for key, seen in self._secrets.items() if now - seen < SECRET_SECONDS}
+        return [] if Key.of(secret) in self._secrets else [secret]
 
     async def _apply(self, manifest: Manifest) -> None:
         async with self._making:
@@ -97,11 +108,13 @@ class Performer:
             async with self._making:
                 made = await self._kube.create(manifest)
         except AlreadyExists:
-            if ref.kind == SECRET:
-                return  # its name has the job's uid, and its content follows from that
-            raise
-        if ref.kind != SECRET:
-            self._told(ref.kind, made)
+            if ref.kind != SECRET:
+                raise
+        else:
+            if ref.kind != SECRET:
+                self._told(ref.kind, made)
+        if ref.kind == SECRET:  # its name has the job's uid and our key, and its content follows from those
+            self._secrets[ref.key] = asyncio.get_running_loop().time()
 
     async def _report(self, job: Job, version: str, status: RLJobStatus) -> None:
         patch = _difference(_written(job.status), _written(status))

@@ -29,9 +29,11 @@ class Plan:
 
     force: pods to delete without waiting for their nodes' word.
     create: objects that are made once and then left alone. apply: objects whose fields we own.
-    stop: ask the driver for a checkpoint and to stop. end: a submission whose driver does not listen.
+    secret: what pods seem to wait for, made if it is gone: nobody may look.
+    stop: ask the driver for a checkpoint and to stop, unless it has heard so.
+    end: a submission whose driver does not listen.
     status: what it should say; None to leave it.
-    restart: why another attempt was decided on.
+    restart: why another attempt is charged to the budget: one of Reason's words, or other.
     again_in: seconds after which to look again, whatever happens; None to wait for news.
     """
 
@@ -40,6 +42,7 @@ class Plan:
     force: tuple[Ref, ...] = ()
     apply: tuple[Manifest, ...] = ()
     create: tuple[Manifest, ...] = ()
+    secret: Manifest | None = None
     submit: Submission | None = None
     stop: bool = False
     end: str | None = None

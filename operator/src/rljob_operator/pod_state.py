@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from rljob_operator.kube.kinds import Manifest
+from rljob_operator.snapshot import is_deleting
 
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -36,10 +37,16 @@ def last_words(container: Manifest) -> Iterator[str]:
 def unusable_image(pods: Iterable[Manifest]) -> str | None:
     """What no waiting mends: an image that is not there, may not be pulled, or does not start."""
     for pod in pods:
-        for container in containers(pod):
+        for container in () if is_deleting(pod) else containers(pod):
             if (found := _unusable(pod["metadata"]["name"], container)) is not None:
                 return found
     return None
+
+
+def waits_for_its_node(pod: Manifest) -> bool:
+    """It has one, and that has not started it yet: it pulls its image, or waits for what the pod mounts."""
+    placed = pod.get("spec", {}).get("nodeName") is not None and pod.get("status", {}).get("phase") == "Pending"
+    return placed and not is_deleting(pod)
 
 
 def how_it_ended(pod: Manifest) -> str:

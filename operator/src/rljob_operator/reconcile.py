@@ -19,7 +19,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """restarted: told why, each time that another attempt is decided on. told: when we wrote a job's status last."""
+    """restarted: told why, each time that another attempt is charged to a job's budget. told: when we wrote a job's
+    status last.
+    """
 
     store: Store
     heads: Heads

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
@@ -17,15 +18,27 @@ class HeadReport:
     """What the head pod said of the last attempt.
 
     driver: Ray's word on its submission; None where Ray does not know it.
-    exit: its exit record; None where it left none. The others are None where the agent does not know.
-    silent: seconds in which it gave no sign of life.
+    exit: its exit record; None where it left none. heartbeat: another number every few seconds while it lives.
+    All but Ray's word is None where the agent does not know, or knows an earlier attempt only.
+    empty: the agent knows that there is no checkpoint.
     """
 
     driver: RayJob | None = None
     progress: Progress | None = None
     checkpoint: CheckpointStatus | None = None
     exit: ExitRecord | None = None
+    heartbeat: int | None = None
+    empty: bool = False
+
+
+class Heard(NamedTuple):
+    """head: None where Ray's head does not answer. silent: seconds in which nobody told a sign of life of the driver,
+    for whatever reason. unauthorized: somebody answered, and did not take our token.
+    """
+
+    head: HeadReport | None = None
     silent: float = 0.0
+    unauthorized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +47,7 @@ class Snapshot:
 
     children: by kind and name. pods: of head, workers and reward models.
     head: None where there is no head pod that answers. told: when the status was written last; None where that was
-    another process, or nobody.
+    another process, or nobody. silent, unauthorized: as Heard has them.
     """
 
     job: Job
@@ -43,6 +56,8 @@ class Snapshot:
     pods: Sequence[Manifest] = ()
     head: HeadReport | None = None
     told: datetime | None = None
+    silent: float = 0.0
+    unauthorized: bool = False
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)

@@ -11,6 +11,7 @@ import kopf
 
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import NotFound
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.observe import CHILD_KINDS
@@ -55,7 +56,10 @@ async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> 
     new: set[Key] = set()
     for kind in WATCHED:
         selector = None if kind == RLJOB else JOB_LABEL
-        found = [await kube.list(kind, namespace, selector) for namespace in namespaces or (None,)]
+        try:
+            found = [await kube.list(kind, namespace, selector) for namespace in namespaces or (None,)]
+        except NotFound as error:
+            raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
         items = [item for listing in found for item in listing.items]
         new |= store.replace_all(kind, items, min((each.resource_version for each in found), key=int))
     return new

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from rljob_operator.kube.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
+from tests.rljob_operator.world.clock import now, stamp
 
 Lost = Callable[[Manifest], None]
 """Told of a pod whose processes have just died."""
@@ -20,8 +21,9 @@ class Nodes:
         """The next thing that happens to it if nothing goes wrong."""
         if is_deleting(pod):
             self.end(pod)
-        elif phase(pod) == "Pending" and self._mountable(pod):
+        elif "nodeName" not in pod["spec"]:
             self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": "node"}})
+        elif phase(pod) == "Pending" and self._mountable(pod):
             self._says(pod, {"phase": "Running", "containerStatuses": _containers(pod, 0)}, ready=False)
         elif phase(pod) == "Running" and not is_ready(pod):
             self._says(pod, {}, ready=True)
@@ -92,8 +94,10 @@ def restarts(pod: Manifest) -> int:
 def _containers(pod: Manifest, count: int) -> list[Manifest]:
     """count: how often the first of them, Ray's, was restarted."""
     started = [each["name"] for each in pod["spec"]["containers"]]
+    ended = {"terminated": {"exitCode": 1, "finishedAt": stamp(now())}} if count else {}
     return [
         {"name": name, "restartCount": 0 if index else count, "state": {"running": {}}}
+        | {"lastState": {} if index else ended}
         for index, name in enumerate(started)
     ]
 

@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from rljob_api.contract import DriverJob
 from rljob_operator import names
 from rljob_operator.head import RAY_PORT, RayJobState
-from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Manifest
+from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from tests.rljob_operator.world.api_server import ApiServer, owners
+from tests.rljob_operator.world.clock import seconds
 from tests.rljob_operator.world.controllers import is_ready, phase, restarts
 from tests.rljob_operator.world.drivers import Driver, Volume
 from tests.rljob_operator.world.kuberay import CLUSTER, TYPE
@@ -44,6 +45,12 @@ class Heads:
         self.drivers: list[Driver] = []
         self.volumes: dict[str, Volume] = defaultdict(Volume)
         self.strays: list[str] = []
+        self._secrets: dict[Key, Manifest] = {}  # what a pod has mounted stays, so all that ever were
+        server.watchers.append(self._see)
+
+    def _see(self, kind: Kind, _event: str, manifest: Manifest) -> None:
+        if kind == SECRET:
+            self._secrets[Key.of(manifest)] = manifest
 
     def living(self) -> list[Driver]:
         return [driver for driver in self.drivers if driver.lives]
@@ -73,7 +80,9 @@ class Heads:
             return 401, {"error": "wrong token"}
         if ray:
             return self._ray(pod, method, parts.path, body)
-        return _agent(self.volumes[_mounted(pod, "auth", "secret", "secretName")], method, parts.path, params)
+        volume = self.volumes[_mounted(pod, "auth", "secret", "secretName")]
+        alive = any(each.volume is volume and each.attempt == volume.claimed for each in self.living())
+        return _agent(volume, method, parts.path, params, int(seconds() * 1e6) + 2 if alive else 1)
 
     def _head(self, cluster: Key) -> Manifest:
         """Whom the Service finds: KubeRay's publishes pods that are ending too."""
@@ -88,13 +97,15 @@ class Heads:
 
     def _token(self, pod: Manifest, purpose: str) -> str:
         key = Key(pod["metadata"]["namespace"], _mounted(pod, "auth", "secret", "secretName"))
-        secret = self._server.find(SECRET, key)
-        if secret is None:
-            raise Unreachable("its job is gone")
-        return base64.b64decode(secret["data"][purpose]).decode()
+        return base64.b64decode(self._secrets[key]["data"][purpose]).decode()
 
     def _ray(self, pod: Manifest, method: str, path: str, body: Any) -> Answer:
         known = self._known[_life(pod)]
+        if path.endswith("/stop"):
+            driver = known.get(path.split("/")[-2])
+            if driver is not None and driver.lives:
+                driver.end(137, recorded=False)
+            return 200, {"stopped": True}
         submission = body["submission_id"] if method == "POST" else path.rpartition("/")[2]
         if method == "POST":
             if submission in known:
@@ -120,7 +131,7 @@ class Heads:
         return self.drivers[-1]
 
 
-def _agent(volume: Volume, method: str, path: str, params: dict[str, str]) -> Answer:
+def _agent(volume: Volume, method: str, path: str, params: dict[str, str], heartbeat: int) -> Answer:
     if method == "POST":
         volume.asked = volume.asked or params["stop"] == "true"
         return 202, {}
@@ -129,7 +140,8 @@ def _agent(volume: Volume, method: str, path: str, params: dict[str, str]) -> An
     if path == "/v1/checkpoints":
         return 200, {"checkpoints": [_json(saved) for saved in volume.saved]}
     record = volume.exits.get(volume.claimed)
-    return 200, {"attempt": volume.claimed, "exit": None if record is None else _json(record)}
+    ended = None if record is None else _json(record)
+    return 200, {"attempt": volume.claimed, "exit": ended, "heartbeat": heartbeat}
 
 
 def _told(driver: Driver) -> Any:

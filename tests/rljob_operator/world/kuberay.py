@@ -9,6 +9,7 @@ from itertools import count
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Key, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer
+from tests.rljob_operator.world.clock import now, stamp
 from tests.rljob_operator.world.controllers import is_ready, phase
 
 CLUSTER, TYPE = "ray.io/cluster", "ray.io/node-type"
@@ -83,9 +84,16 @@ class KubeRay:
             "observedGeneration": cluster["metadata"]["generation"],
             "desiredWorkerReplicas": cluster["spec"]["workerGroupSpecs"][0]["replicas"],
             "readyWorkerReplicas": sum(map(is_ready, self.pods(cluster, "worker"))),
-            "conditions": [{"type": kind, "status": str(said), "reason": "x"} for kind, said in says.items()],
+            "conditions": [_condition(cluster, kind, str(said)) for kind, said in says.items()],
         }
         self._server.patch(RAY_CLUSTER, Key.of(cluster), {"status": status}, "status")
+
+
+def _condition(cluster: Manifest, kind: str, said: str) -> Manifest:
+    """Since when it says so stays."""
+    told = cluster.get("status", {}).get("conditions", ())
+    before = next((each for each in told if each["type"] == kind and each["status"] == said), None)
+    return before or {"type": kind, "status": said, "reason": "x", "lastTransitionTime": stamp(now())}
 
 
 def holds(cluster: Manifest, kind: str) -> bool:

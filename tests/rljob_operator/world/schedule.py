@@ -47,7 +47,11 @@ def _stalls(kind: Kind) -> Act:
 
 
 def _passes(seconds: float) -> Act:
-    return lambda _: asyncio.sleep(seconds)
+    def act(world: World) -> object:
+        world.trouble.nobody_acts(seconds)
+        return asyncio.sleep(seconds)
+
+    return act
 
 
 def _tells(kind: Kind, events: int) -> Act:
@@ -84,6 +88,7 @@ HAPPENINGS: dict[str, Act] = {
     "delete": lambda world: world.user.delete(),
     "delete in the foreground": lambda world: world.user.delete("Foreground"),
     "create": lambda world: world.user.create(),
+    "the Secret is deleted": lambda world: world.trouble.secret_is_deleted(),
     "the cluster is deleted": lambda world: world.trouble.cluster_is_deleted(),
     "the cluster is deleted in the foreground": lambda world: world.trouble.cluster_is_deleted("Foreground"),
     **{f"a driver ends with {code}": _driver_ends(code) for code in CODES},

@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping
 
 from rljob_api.contract import ExitCode
-from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, SECRET, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.controllers import Nodes, phase
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.kuberay import TYPE, holds
 from tests.rljob_operator.world.user import KEY
+
+IDLE_SECONDS = 300.0
+"""Half of how long the operator waits for a sign of life: faults are not counted too low."""
 
 _FREE = (ExitCode.DONE, ExitCode.STOPPED)
 
@@ -20,11 +23,18 @@ class Trouble:
     def __init__(self, server: ApiServer, heads: Heads, nodes: Nodes) -> None:
         self._server, self._heads, self._nodes = server, heads, nodes
         self.faults = 0
+        self._idle = 0.0
         self._losses: Mapping[str, Callable[[Manifest], None]] = {
             "evicted": server.delete,
             "failed": nodes.fail,
             "gone": nodes.end,
         }
+
+    def nobody_acts(self, seconds: float) -> None:
+        """Drivers that do not begin, and heads that are not seen to, are given up after a while."""
+        before = self._idle
+        self._idle += seconds
+        self.faults += int(self._idle // IDLE_SECONDS - before // IDLE_SECONDS)
 
     def driver_ends(self, code: int, *, recorded: bool = True) -> None:
         """The newest one, where it has begun."""
@@ -52,6 +62,11 @@ class Trouble:
         if cluster is not None and not is_deleting(cluster):
             self.faults += 1
             self._server.delete(cluster, propagation=propagation)
+
+    def secret_is_deleted(self) -> None:
+        """By somebody. What runs does not notice; pods that come later need it."""
+        for secret in self._server.all(SECRET):
+            self._server.delete(secret)
 
     def _count(self, pod: Manifest) -> None:
         """The head of a cluster that was up is what no cluster survives; before that KubeRay makes another."""

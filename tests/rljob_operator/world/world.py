@@ -104,9 +104,10 @@ class World:
             await self.settle()
 
     async def live(self, *, drivers: bool = True) -> None:
-        """Some time, in which everybody does what they have to do, and each driver a step."""
-        for driver in self.heads.living() if drivers else ():
-            self.heads.step(driver)
+        """Some time, in which everybody does what they have to do. Drivers begin, and then do a step each."""
+        for driver in self.heads.living():
+            if drivers or driver.job is None:  # one that never began would be given up
+                self.heads.step(driver)
         if seconds() - self._listed >= RESYNC_SECONDS:
             self._listed = seconds()
             self.process.resync()

@@ -88,6 +88,8 @@ class DriverStatus(ApiModel):
         description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it."
     )
     stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")
+    generation: int | None = Field(None, description="Generation of the spec that it begins with.")
+    steps: int | None = Field(None, ge=0, description="training.steps of that generation.")
 
 
 class RecoveryStatus(ApiModel):
@@ -123,6 +125,7 @@ class RLJobStatus(ApiModel):
     )
     progress: Progress | None = Field(None, description="How far the training is.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest durable checkpoint.")
+    gpus: int | None = Field(None, ge=0, description="GPUs that the job asks for: its workers' and reward models'.")
     cluster: ClusterStatus | None = Field(None, description="The RayCluster.")
     reward_models: Annotated[list[RewardModelStatus], Field(max_length=8)] = Field(
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")

@@ -21,6 +21,7 @@ from rljob_operator.decide.starting import (
     reward_models,
     running,
     submission,
+    unheard,
 )
 from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
@@ -53,6 +54,7 @@ GATES: Final[tuple[Gate, ...]] = (
     reward_models,
     attempt,
     submission,
+    unheard,
 )
 
 
@@ -73,16 +75,24 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
         force=_forced(snapshot),
-        apply=(*lasting_children(job, settings), *step.apply) if step.deployed else (),
+        apply=(*lasting_children(job, settings), *step.apply) if step.deployed and job.unread is None else (),
         create=step.create,
+        secret=step.secret,
         submit=step.submit,
         stop=step.stop,
         end=step.end,
         status=status if told else None,
         events=events(job.status, status) if told else (),
-        restart=step.reason if "recovery" in step.status and step.phase == "Recovering" else None,
+        restart=_charged(step, job.status, status),
         again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
     )
+
+
+def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
+    """Why a restart is charged. A driver says what it likes, and a metric's label must not."""
+    if after.restarts == before.restarts:
+        return None
+    return step.reason if step.reason in {*Reason} else "other"
 
 
 def _goes_on(before: RLJobStatus, plan: Plan) -> bool:

@@ -33,7 +33,7 @@ def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
 def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume.
 
-    Where that cannot be read, nothing goes.
+    First what runs: pods that are ending still need their NetworkPolicy. Where the time cannot be read, nothing goes.
     """
     job, ended = snapshot.job, snapshot.job.status.completion_time
     step = _over(job)
@@ -44,7 +44,8 @@ def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
     left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
     if left > 0:
         return replace(step, again_in=left)
-    return replace(step, deployed=False, delete=tuple(everything(snapshot)))
+    runs = snapshot.cluster or snapshot.pods or snapshot.children.get(DEPLOYMENT)
+    return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(snapshot)))
 
 
 def _over(job: Job) -> Step | None:

@@ -17,7 +17,7 @@ from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
-from rljob_operator.cluster_state import lost_head
+from rljob_operator.cluster_state import lost_head, was_provisioned
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.pod_state import unusable_image
@@ -27,17 +27,23 @@ from rljob_operator.snapshot import HeadReport, Snapshot
 HEARTBEAT_SECONDS = 5.0
 """How often a driver gives a sign of life."""
 
+UNHEARD_SECONDS = 600.0
+"""How long nobody may hear of a driver at all. It imports, on a machine that may be cold; a network may be cut."""
+
 LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 """Without a queue there is nothing to go back to."""
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    if (message := unusable_image(snapshot.ray_pods)) is not None:
+    """An image that cannot be used ends a job that has not begun. Once an attempt had all pods, a pod without its
+    image is one that is lost: a registry may answer again, and the checkpoints are there.
+    """
+    if snapshot.job.status.attempt > 0:
+        return None
+    provisioned = snapshot.cluster is not None and was_provisioned(snapshot.cluster)
+    if not provisioned and (message := unusable_image(snapshot.ray_pods)) is not None:
         remedy = "Set spec.cluster.image to an image that can be pulled"
         return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
-    driver = snapshot.job.status.driver
-    if driver is not None and driver.state != "Ended":
-        return None  # it goes on without a server that is replaced, as long as it can
     for index, model in enumerate(snapshot.job.spec.rewards.models):
         if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
             remedy = f"Set spec.rewards.models[{index}].image, or spec.cluster.image, to an image that can be pulled"
@@ -46,7 +52,7 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """The driver has done all its steps, perhaps while it was being stopped."""
+    """The driver has done all the steps it knew of, perhaps while it was being stopped."""
     driver, head = snapshot.job.status.driver, snapshot.head
     if (
         driver is None
@@ -57,7 +63,14 @@ def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
     ):
         return None
     record = head.exit or _record_without(head)
-    return _succeeded(snapshot, driver, record) if record.code == ExitCode.DONE else None
+    if record.code != ExitCode.DONE:
+        return None
+    steps = snapshot.job.spec.training.steps
+    if driver.steps is not None and driver.steps < steps:
+        changes = {"driver": driver.model_copy(update={"state": "Ended"})}
+        message = f"the driver has done the {driver.steps} steps that it began with; {steps} are wanted now"
+        return Step("Recovering", Reason.MORE_STEPS, message, changes, again_in=0.0)
+    return _succeeded(snapshot, driver, record)
 
 
 def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -81,14 +94,35 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """A driver that is there and gives no sign of life, as one that is frozen."""
-    driver, head = snapshot.job.status.driver, snapshot.head
-    allowed = parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
-    if driver is None or driver.state == "Ended" or head is None or head.silent <= allowed:
+    """A driver that is there and gives no sign of life, as one that is frozen; after a while also one that has not
+    begun, or that nobody can tell of.
+    """
+    driver, head, silent = snapshot.job.status.driver, snapshot.head, snapshot.silent
+    if driver is None or driver.state == "Ended" or not is_silent(snapshot):
         return None
-    message = f"the driver gave no sign of life for {head.silent:.0f} s and is ended"
+    if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
+        return None
+    if head is None or silent > _allowed(snapshot) + UNHEARD_SECONDS:
+        why = f"{_deafness(snapshot)} for {silent:.0f} s"
+        return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+    message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
     return replace(_judge(snapshot, driver, failure), end=driver.submission_id)
+
+
+def is_silent(snapshot: Snapshot) -> bool:
+    """Whether nobody has told a sign of life of the driver for longer than a sound one takes."""
+    return snapshot.silent > _allowed(snapshot)
+
+
+def _allowed(snapshot: Snapshot) -> float:
+    return parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
+
+
+def _deafness(snapshot: Snapshot) -> str:
+    if snapshot.head is not None:
+        return "Ray's head has not ended the driver, which gave no sign of life"
+    return "Ray's head has " + ("refused the operator's token" if snapshot.unauthorized else "not answered")
 
 
 def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -160,7 +194,12 @@ _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
 def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
-    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now})
+    """For ever, so a driver that lives is ended: nobody looks after it any more."""
+    driver, end = snapshot.job.status.driver, None
+    if driver is not None and driver.state != "Ended" and "driver" not in changes:
+        changes = changes | {"driver": driver.model_copy(update={"state": "Ended"})}
+        end = driver.submission_id if snapshot.head is not None else None
+    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now}, end=end)
 
 
 def _durable(snapshot: Snapshot) -> int:

@@ -22,7 +22,7 @@ _RUNS: Final = ("Starting", "Running", "Recovering")
 def served(snapshot: Snapshot, settings: Settings, step: Step) -> Step:
     """The step, with what its phase asks of reward models."""
     job = snapshot.job
-    if job.problem is not None or not step.deployed or step.phase not in _RUNS:
+    if job.problem is not None or job.unread is not None or not step.deployed or step.phase not in _RUNS:
         return step
     image = job.spec.cluster.image or settings.trainer_image
     if image is None:  # the chart lost it while the job runs

@@ -11,16 +11,21 @@ from rljob_operator import names
 from rljob_operator import reward_models as servers
 from rljob_operator.cluster_state import is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
-from rljob_operator.decide.failing import failed, settled
+from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Submission
+from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
+
+
+SECRET_SECONDS = 300.0
+"""Between looks where pods may lack their Secret."""
 
 
 def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -64,13 +69,21 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is not None and is_deleting(found):
         message = "waiting for an older RayCluster to be deleted"
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
-    if not is_ready(snapshot):
-        return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
-    return None
+    return None if is_ready(snapshot) else _incomplete(snapshot, settings)
+
+
+def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
+    step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
+    if not any(map(waits_for_its_node, snapshot.ray_pods)):
+        return step
+    # Perhaps for what they mount: a watch tells of all else that somebody deletes, but not of what nobody may read.
+    return replace(step, secret=secret_of(snapshot.job, settings.key), again_in=step.again_in or SECRET_SECONDS)
 
 
 def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
     job = snapshot.job
+    if job.unread is not None:  # what is made would lack it
+        return Step(_phase(snapshot), Reason.SPEC_NOT_READABLE, job.unread)
     try:
         made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
     except CannotMerge as error:
@@ -97,6 +110,8 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
         submission_id=names.submission(snapshot.job.uid, number),
         cluster_uid=snapshot.cluster_uid or "",
         state="Reserved",
+        generation=snapshot.job.generation,
+        steps=snapshot.job.spec.training.steps,
     )
     changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", changes, again_in=0.0)
@@ -109,16 +124,35 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
         return None
     number = snapshot.job.status.attempt
     if head is None:
-        message = "waiting for Ray's head to answer"
-        return Step(_phase(snapshot), Reason.HEAD_NOT_ANSWERING, message, again_in=settings.poll_seconds)
+        reason, message = _unanswered(snapshot)
+        return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
     if head.driver is not None:
         return None
     order = Submission(driver.submission_id, number)
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", submit=order, again_in=0.0)
 
 
+def unheard(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """Where nobody tells that the driver runs, the status does not say so for long; and not at all where it had not."""
+    number, late = snapshot.job.status.attempt, is_silent(snapshot)
+    deaf = snapshot.head is None and (snapshot.unauthorized or snapshot.job.status.phase != "Running")
+    if not (late or deaf):
+        return None
+    reason, message = _unanswered(snapshot)
+    if snapshot.head is not None and not snapshot.unauthorized:
+        reason, message = Reason.DRIVER_NOT_HEARD, "Ray has the driver, and no sign of life of it is heard"
+    message += f": nobody knows whether attempt {number} runs"
+    return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
+
+
+def _unanswered(snapshot: Snapshot) -> tuple[Reason, str]:
+    if snapshot.unauthorized:
+        return Reason.UNAUTHORIZED, "the head pod does not take the operator's token"
+    return Reason.HEAD_NOT_ANSWERING, "Ray's head does not answer"
+
+
 def running(snapshot: Snapshot, settings: Settings) -> Step:
-    """The driver runs, or at least nobody says otherwise."""
+    """The driver runs, or did a moment ago."""
     status = snapshot.job.status
     driver = status.driver
     assert driver is not None
@@ -128,7 +162,13 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     message = f"attempt {status.attempt} runs"
     if snapshot.head is None:
         message += "; Ray's head does not answer at present"
+    if driver.generation is not None and driver.generation < snapshot.job.generation:
+        message += f"; it read generation {driver.generation} of the spec: {_READ_ONCE} of later ones wait for the next"
     return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
+
+
+_READ_ONCE = "training, checkpoint, recovery.hangAfter and recovery.takeoverWithin"
+"""What may change while a job runs, and the driver reads at its start."""
 
 
 def _look(snapshot: Snapshot) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from rljob_api import RLJobSpec
 from rljob_api.conditions import Aspect, Note, Reason
 from rljob_api.v1alpha1 import Condition, RLJobStatus
 from rljob_operator import reward_models
@@ -27,14 +28,20 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
     facts = {
         "observed_generation": job.generation,
         "phase": step.phase,
+        "gpus": _gpus(job.spec) if job.problem is None else job.status.gpus,
         "cluster": cluster_status(snapshot),
         "reward_models": reward_models.statuses(snapshot) if job.problem is None else job.status.reward_models,
         "progress": (head and head.progress) or job.status.progress,
-        "checkpoint": (head and head.checkpoint) or job.status.checkpoint,
+        "checkpoint": None if head and head.empty else (head and head.checkpoint) or job.status.checkpoint,
     }
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
     return status.model_copy(update={"conditions": conditions})
+
+
+def _gpus(spec: RLJobSpec) -> int:
+    servers = sum(model.replicas * model.gpus_per_replica for model in spec.rewards.models)
+    return spec.cluster.nodes * spec.cluster.gpus_per_node + servers
 
 
 DETAIL_POLLS = 3
@@ -72,7 +79,7 @@ def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator
     if status.reward_models:
         yield ("RewardModelsReady", *_reward_models(snapshot))
     yield ("Running", *_when(phase == "Running", why, Aspect.NOT_RUNNING))
-    yield ("CheckpointAvailable", *_checkpoint(status))
+    yield ("CheckpointAvailable", *_checkpoint(snapshot, status))
     yield ("Suspended", *_when(phase == "Suspended", why, Aspect.NOT_SUSPENDED))
     yield ("Succeeded", *_when(phase == "Succeeded", why, Aspect.NOT_FINISHED if phase != "Failed" else Aspect.FAILED))
     yield ("Failed", *_when(phase == "Failed", why, Aspect.NOT_FAILED))
@@ -104,10 +111,12 @@ def _reward_models(snapshot: Snapshot) -> tuple[bool, str, str]:
     )
 
 
-def _checkpoint(status: RLJobStatus) -> tuple[bool, str, str]:
-    if status.checkpoint is None:
-        return False, Aspect.NONE_YET, ""
-    return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
+def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str]:
+    if status.checkpoint is not None:
+        return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
+    before = snapshot.job.condition("CheckpointAvailable")
+    had_one = before is not None and (before.status == "True" or before.reason == Aspect.LOST)
+    return False, Aspect.LOST if had_one else Aspect.NONE_YET, ""
 
 
 def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:

@@ -26,6 +26,7 @@ class Step:
     delete: tuple[Ref, ...] = ()
     apply: tuple[Manifest, ...] = ()
     create: tuple[Manifest, ...] = ()
+    secret: Manifest | None = None
     submit: Submission | None = None
     stop: bool = False
     end: str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RecoveryStatus
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.cluster_state import pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.step import Step
@@ -20,12 +20,14 @@ from rljob_operator.snapshot import Snapshot
 STOP_POLL_SECONDS = 1.0
 
 
-def stopping(snapshot: Snapshot, _settings: Settings) -> Step | None:
+def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
     spec = snapshot.job.spec
     if spec.suspend:
         return _stop(snapshot, Reason.SUSPENDED, "spec.suspend is true")
     if _is_outdated(snapshot):
         return _stop(snapshot, Reason.SPEC_CHANGED, "the RayCluster was made for the spec as it was before")
+    if _annotation(snapshot, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
+        return _renew(snapshot, "the RayCluster was made with another key of the operator's")
     since = snapshot.job.status.start_time
     if spec.active_deadline is None or since is None:
         return None
@@ -35,9 +37,31 @@ def stopping(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def _is_outdated(snapshot: Snapshot) -> bool:
-    """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone."""
-    made_for = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {}).get(names.SPEC_ANNOTATION)
-    return made_for is not None and made_for != spec_digest(snapshot.job.spec)
+    """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone.
+
+    Of a spec with fields that only a newer operator knows nobody can tell.
+    """
+    return snapshot.job.unread is None and _annotation(snapshot, names.SPEC_ANNOTATION) not in (
+        None,
+        spec_digest(snapshot.job.spec),
+    )
+
+
+def _annotation(snapshot: Snapshot, name: str) -> str | None:
+    """Of the RayCluster."""
+    found: str | None = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {}).get(name)
+    return found
+
+
+def _renew(snapshot: Snapshot, why: str) -> Step:
+    """Its head does not take our tokens, so the driver cannot be asked; its pods have it save a checkpoint as they end.
+    That it was asked is said first: then the next attempt is free of charge.
+    """
+    driver = snapshot.job.status.driver
+    if driver is not None and driver.state != "Ended" and driver.stop_requested is None:
+        changes = {"driver": driver.model_copy(update={"stop_requested": snapshot.now})}
+        return Step("Suspending", Reason.KEY_CHANGED, f"{why}: its pods are asked to end", changes, again_in=0.0)
+    return _give_back(snapshot, Reason.KEY_CHANGED, f"{why}: waiting for {pods_left(snapshot)} to end")
 
 
 def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
@@ -52,15 +76,15 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
         return Step("Suspending", reason, f"{why}: the driver has ended", changes, again_in=0.0)
     if driver is None or not live or _has_ended(snapshot):
         return _give_back(snapshot, reason, f"{why}: waiting for {pods_left(snapshot)} to end")
+    message = f"{why}: the driver is asked for a checkpoint"
     if asked is None:
+        # The grace period begins, whoever hears of it: an agent that does not answer holds nobody up.
         changes = {"driver": driver.model_copy(update={"stop_requested": snapshot.now})}
-        message = f"{why}: the driver is asked for a checkpoint"
-        return Step("Suspending", reason, message, changes, stop=True, again_in=STOP_POLL_SECONDS)
+        return Step("Suspending", reason, message, changes, again_in=0.0)
     left = _grace_left(snapshot, asked)
     if left <= 0:
         return _give_back(snapshot, reason, f"{why}: the driver did not stop within recovery.evictionGracePeriod")
-    message = f"{why}: the driver saves a checkpoint"
-    return Step("Suspending", reason, message, again_in=min(left, STOP_POLL_SECONDS))
+    return Step("Suspending", reason, message, stop=True, again_in=min(left, STOP_POLL_SECONDS))
 
 
 def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:

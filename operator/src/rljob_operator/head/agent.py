@@ -30,7 +30,7 @@ class _Checkpoints(BaseModel):
 class _Exit(BaseModel):
     attempt: Annotated[int, Field(ge=0)]
     exit: ExitRecord | None
-    heartbeat: int | None = None  # agents of older images say nothing of it
+    heartbeat: int | None = None
 
 
 _PROGRESS, _CHECKPOINTS, _EXIT = TypeAdapter(Progress), TypeAdapter(_Checkpoints), TypeAdapter(_Exit)

@@ -5,7 +5,9 @@ KubeError
 ├── NotFound        404: the object, its namespace, or its kind (a missing CRD)        look again
 ├── AlreadyExists   409: the name is taken                                             look at who has it
 ├── Conflict        409: the object changed since it was read                          look again, decide again
-├── Forbidden       401, 403: permissions, quota, or a namespace that is going away    tell the user, try again slowly
+├── Forbidden       401, 403: permissions, quota, or a namespace that is going away;   tell the user, try again slowly
+│                   whatever else an admission webhook or policy answers: others
+│                   change those, and webhooks that fail come back
 ├── Invalid         400, 422 and the like: the object is wrong                         tell the user; it stays wrong
 └── Unavailable     5xx, 408, 410, no connection, no answer in time                    try again
     └── Throttled   429                                                                try again after retry_after
@@ -14,6 +16,7 @@ A write that ends in Unavailable may have been carried out.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -87,6 +90,10 @@ _TYPES: Mapping[int, type[KubeError]] = {
 }
 
 
+_OF_ADMISSION = re.compile(r"(admission webhook|ValidatingAdmissionPolicy) .*denied|failed calling webhook", re.DOTALL)
+"""The API server's words around those of whoever it asked, with whatever status that one chose."""
+
+
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
     """What an answer other than 2xx means. The body is a Status object, or a proxy's or a filter's plain text."""
     told = _status_of(body)
@@ -94,10 +101,13 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
     reason = told.get("reason", "")
     causes = tuple(Cause(c.get("field", ""), c.get("message", "")) for c in details.get("causes") or ())
     kind = _TYPES.get(status, Unavailable if status >= 500 else Invalid)
+    message = str(told.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
+    elif _OF_ADMISSION.search(message):
+        kind = Forbidden
     return kind(
-        told.get("message") or f"HTTP {status}",
+        message,
         status=status,
         reason=reason,
         causes=causes,

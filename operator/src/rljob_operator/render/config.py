@@ -35,7 +35,8 @@ def auth_secret(job: str, uid: str, key: bytes) -> dict[str, Any]:
     """Ray's token and the agent's."""
     purposes = (names.AUTH_TOKEN, names.AGENT_TOKEN)
     data = {purpose: base64.b64encode(tokens.derive(key, uid, purpose).encode()).decode() for purpose in purposes}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": names.auth_secret(job, uid)}, "data": data}
+    metadata = {"name": names.auth_secret(job, uid, tokens.fingerprint(key))}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
 
 
 def checkpoint_claim(job: str, spec: RLJobSpec) -> dict[str, Any] | None:

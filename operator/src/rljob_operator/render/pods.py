@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljob_api import RLJobSpec, parse_duration
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.head import AGENT_PORT, RAY_PORT
 from rljob_operator.job import Job
 from rljob_operator.render.merge import merged
@@ -46,18 +46,18 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
         "lifecycle": _stop_before_end(spec),
     }
     agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
-    template = _template(job, names.HEAD, [driver, agent])
+    template = _template(job, settings, names.HEAD, [driver, agent])
     return tolerant(placement.on(merged(template, head.template, "spec.cluster.head.template")), spec)
 
 
-def worker_template(job: Job, image: str, placement: Placement) -> Template:
+def worker_template(job: Job, image: str, settings: Settings, placement: Placement) -> Template:
     spec = job.spec
     worker = spec.cluster.worker
     mounts = [*_mounts(spec), SHARED_MEMORY_MOUNT]
     ranks = container(
         names.WORKER_CONTAINER, spec, image, worker.cpu, worker.memory, mounts, gpus=spec.cluster.gpus_per_node
     )
-    template = _template(job, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
+    template = _template(job, settings, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
     return tolerant(placement.on(merged(template, worker.template, "spec.cluster.worker.template")), spec)
 
@@ -113,11 +113,11 @@ def shared_memory(size: str | None = None) -> dict[str, Any]:
     return {"name": "shared-memory", "emptyDir": {"medium": "Memory", **({"sizeLimit": size} if size else {})}}
 
 
-def _template(job: Job, role: str, containers: Sequence[Mapping[str, Any]]) -> Template:
+def _template(job: Job, settings: Settings, role: str, containers: Sequence[Mapping[str, Any]]) -> Template:
     pod = {
         "terminationGracePeriodSeconds": _grace_seconds(job.spec) + STOP_MARGIN_SECONDS,
         "containers": list(containers),
-        "volumes": _own_volumes(job),
+        "volumes": _own_volumes(job, settings),
     }
     return pod_template(job, {names.ROLE_LABEL: role}, pod)
 
@@ -152,7 +152,7 @@ def _grace_seconds(spec: RLJobSpec) -> int:
     return math.ceil(parse_duration(spec.recovery.eviction_grace_period))
 
 
-def _own_volumes(job: Job) -> list[dict[str, Any]]:
+def _own_volumes(job: Job, settings: Settings) -> list[dict[str, Any]]:
     claim = job.spec.checkpoint.volume.existing_claim or names.claim(job.name)
     return [
         {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}},
@@ -160,7 +160,7 @@ def _own_volumes(job: Job) -> list[dict[str, Any]]:
         {
             "name": "auth",
             "secret": {
-                "secretName": names.auth_secret(job.name, job.uid),
+                "secretName": names.auth_secret(job.name, job.uid, tokens.fingerprint(settings.key)),
                 "items": [{"key": names.AGENT_TOKEN, "path": names.AGENT_TOKEN}],
             },
         },

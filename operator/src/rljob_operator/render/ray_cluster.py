@@ -4,7 +4,7 @@ from typing import Any
 
 from rljob_api import RLJobSpec
 from rljob_api.v1alpha1.transitions import fixed_while_running
-from rljob_operator import names
+from rljob_operator import names, tokens
 from rljob_operator.drift import digest
 from rljob_operator.job import Job
 from rljob_operator.render.placement import Placement
@@ -18,7 +18,7 @@ WORKER_GROUP = "workers"
 
 def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
     """KubeRay's ray.io/v1 RayCluster, without metadata but its name and annotations."""
-    nodes = job.spec.cluster.nodes
+    nodes, key = job.spec.cluster.nodes, tokens.fingerprint(settings.key)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
@@ -27,6 +27,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
             "annotations": {
                 names.RENDERER_ANNOTATION: RENDERER_VERSION,
                 names.SPEC_ANNOTATION: spec_digest(job.spec),
+                names.KEY_ANNOTATION: key,
                 # Another head would know nothing of the job: what a lost head means is ours to decide.
                 "ray.io/disable-provisioned-head-restart": "true",
             },
@@ -34,7 +35,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
         "spec": {
             "rayVersion": settings.ray_version,
             "upgradeStrategy": {"type": "None"},
-            "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid)},
+            "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid, key)},
             "headGroupSpec": {
                 "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # nothing but the driver runs there
                 "template": head_template(job, image, settings, placement),
@@ -46,7 +47,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
                     "minReplicas": nodes,
                     "maxReplicas": nodes,
                     "rayStartParams": {},
-                    "template": worker_template(job, image, placement),
+                    "template": worker_template(job, image, settings, placement),
                 }
             ],
         },
