@@ -10,10 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.learning.arms import CONTROL_BAND, TASKS, UNCHANGED, Arm, Role, Task, arms
-from bench.learning.results import CLOSING, LAST, Result, newest
+from bench.learning.data import digest, validation_prompts
+from bench.learning.results import CLOSING, LAST, Result, newest, of_these
 from bench.learning.training import reward_functions
-from rljob_api.validation import load_rljob
-from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.plot import COLOURS
 from rljob_trainer.progress import names
 
@@ -22,9 +21,10 @@ Runs = dict[str, list[Result]]
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
 [addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are of greedy
-responses to {prompts}, after the supervised steps (start) and after the last RL step (end). Training never sees them,
-nor a sum with its numbers exchanged or another target of the same numbers.
-The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
+responses to held-out prompts, after the supervised steps (start) and after the last RL step (end):
+{prompts}.
+Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers. The controls are
+the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
 
 
 _SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
@@ -37,20 +37,21 @@ _NOT_RUN = "Not run yet."
 
 
 def write_page(results: Iterable[Result], folder: Path) -> bool:
-    """Returns False, and writes nothing, where no run is finished."""
-    last = newest(results)
+    """Returns False, and writes nothing, where no run of the tasks as they are now is finished."""
+    last = newest(of_these(results, {task.name: digest(task) for task in TASKS}))
     known = arms({task.name: reward_functions(task.example) for task in TASKS})
-    found = [
+    every = [
         (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
     ]
-    found = [(arm, runs) for arm, runs in found if runs]
+    found = [(arm, runs) for arm, runs in every if runs]
     if found:
         figure(found).savefig(folder / "learning.png", dpi=120)
-        (folder / "learning.md").write_text("\n\n".join(_parts(found)) + "\n")
+        (folder / "learning.md").write_text("\n\n".join(_parts(every)) + "\n")
     return bool(found)
 
 
-def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
+def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
+    found = [(arm, runs) for arm, runs in every if runs]
     runs = [run for _, each in found for run in each]
     return [
         "# Learning",
@@ -58,7 +59,7 @@ def _parts(found: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _METHOD.format(prompts=_prompts()),
         "![Reward on held-out prompts](learning.png)",
         "## Goals",
-        _table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(found)),
+        _table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
         _SHUFFLED,
         "## TRL",
         _comparison(found),
@@ -85,17 +86,13 @@ def _about(runs: Sequence[Result]) -> str:
 
 def _prompts() -> str:
     """How many each task is validated on, and how many of them differ."""
-    said = []
-    for task in TASKS:
-        sources = load_rljob(task.example, []).spec.data.validation
-        prompts = [row["prompt"][0]["content"] for source in sources for row in read_synthetic(source, "data")]
-        said.append(f"{len(prompts)} prompts of {task.name} ({len(set(prompts))} different ones)")
-    return ", ".join(said)
+    found = {task.name: validation_prompts(task) for task in TASKS}
+    return ", ".join(f"{len(each)} prompts of {name} ({len(set(each))} different ones)" for name, each in found.items())
 
 
-def _goals(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
+def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
-    for arm, runs in found:
+    for arm, runs in every:
         if arm.role in ("main", "engine"):
             goal = arm.task.goal_text
             reached = [arm.task.reached(run.start, run.end) for run in runs]
@@ -108,9 +105,12 @@ def _goals(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
         else:
             continue
         ends = ", ".join(f"{run.end:.3f}" for run in runs)
-        said = "yes" if all(reached) else f"{sum(reached)} of {len(reached)}"
+        said = "yes" if sum(reached) == len(arm.seeds) else f"{sum(reached)} of {len(arm.seeds)}"
+        if unfinished := len(arm.seeds) - len(runs):
+            said += f", {unfinished} not run yet"
         commits = ", ".join(dict.fromkeys(run.commit for run in runs))
-        rows.append([arm.task.name, arm.name, _range([run.start for run in runs]), ends, goal, said, commits])
+        start = _range([run.start for run in runs]) if runs else ""
+        rows.append([arm.task.name, arm.name, start, ends, goal, said, commits])
     return rows
 
 

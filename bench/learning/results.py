@@ -49,12 +49,14 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
+    data: digest of the task's rows.
     """
 
     task: str
     arm: str
     seed: int
     commit: str
+    data: str
     device: str
     packages: str
     date: str
@@ -108,6 +110,11 @@ def read(file: Path) -> list[Result]:
 def append(file: Path, result: Result) -> None:
     with file.open("a") as output:
         output.write(json.dumps(asdict(result)) + "\n")
+
+
+def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
+    """Those of the tasks as they are now. digests: of each task's rows."""
+    return [result for result in results if result.data == digests[result.task]]
 
 
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:

@@ -7,6 +7,7 @@ import pytest
 
 from bench.learning import shuffled
 from bench.learning.arms import TASKS, Arm, arms
+from bench.learning.data import digest
 from bench.learning.page import write_page
 from bench.learning.results import Result, append, curves, missing, newest, read
 from bench.learning.training import reward_functions
@@ -16,8 +17,9 @@ from rljob_api.validation import load_rljob
 REVERSE = TASKS[0]
 REWARDS = {task.name: reward_functions(task.example) for task in TASKS}
 RESULT = Result(
-    task="reverse-text", arm="grpo", seed=0, commit="c1", device="2 CPU cores", packages="torch", date="2026-11-21",
-    seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)], reward=[(1, 0.4)], closing={"actor/clip_fraction": 0.0},
+    task="reverse-text", arm="grpo", seed=0, commit="c1", data=digest(REVERSE), device="2 CPU cores",
+    packages="torch", date="2026-11-21", seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)],
+    reward=[(1, 0.4)], closing={"actor/clip_fraction": 0.0},
 )  # fmt: skip
 
 
@@ -35,6 +37,12 @@ def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
     append(file, replace(RESULT, seed=1))
     assert missing([arm], read(file), {"reverse-text": "c1"}) == []
     assert newest(read(file))["reverse-text", "grpo", 1].commit == "c1"
+
+
+def test_results_of_other_rows_are_not_on_the_page(tmp_path):
+    assert not write_page([replace(RESULT, data="otherone")], tmp_path)
+    assert write_page([RESULT, replace(RESULT, data="otherone", seed=1, validation=[(0, 0.5), (10, 0.123)])], tmp_path)
+    assert "0.123" not in (tmp_path / "learning.md").read_text()
 
 
 def test_a_result_of_changed_files_never_counts(tmp_path):
@@ -98,8 +106,9 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
     assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
-    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 2 | c1 |" in page
-    assert "| reverse-text | learning rate 0 | 0.500 | 0.900 | its start, at every validation | 0 of 1 | c1 |" in page
+    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 3, 1 not run yet | c1 |" in page
+    assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
+    assert "| addition | grpo |  |  | at least 0.9 | 0 of 3, 3 not run yet |  |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
 
@@ -107,14 +116,15 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     ("arm", "validation", "reached"),
     [
         ("learning rate 0", [0.5, 0.5, 0.5], "yes"),
-        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 1"),
+        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3"),
         ("shuffled rewards", [0.5, 0.2, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.7, 0.1], "0 of 1"),
+        ("shuffled rewards", [0.5, 0.7, 0.1], "0 of 3"),
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
-    assert write_page([RESULT, replace(RESULT, arm=arm, validation=list(enumerate(validation)))], tmp_path)
-    (row,) = [line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | 0.500 |" in line]
+    runs = [replace(RESULT, arm=arm, seed=seed, validation=list(enumerate(validation))) for seed in (0, 1, 2)]
+    assert write_page([RESULT, *runs], tmp_path)
+    (row,) = [line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | 0.500" in line]
     assert f"| {reached} |" in row
 
 

@@ -57,7 +57,8 @@ class _Panel:
     title: str
     name: str
     stages: tuple[str, ...] = ("rl",)
-    from_zero: bool = False
+    bottom: float | None = None
+    top: float | None = None
 
 
 _BOTH: Final = ("sft", "rl")
@@ -65,10 +66,10 @@ _PANELS: Final = {
     "L": _Panel("Response length (tokens)", names.RESPONSE_LENGTH_MEAN),
     "E": _Panel("Entropy (nats per token)", names.ACTOR_ENTROPY, _BOTH),
     "K": _Panel("KL to the reference (nats per token)", names.ACTOR_KL),
-    "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, from_zero=True),
-    "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, from_zero=True),
-    "D": _Panel("Log-probability: engine - trainer (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, from_zero=True),
-    "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE),
+    "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, bottom=0),
+    "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, bottom=0),
+    "D": _Panel("Log-probability: engine - trainer (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
+    "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE, bottom=0, top=1.05),
 }
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))
 _LAYOUT: Final = "RRL;EKC;NDS;TTT"
@@ -149,8 +150,8 @@ def _draw_panel(axes: Axes, panel: _Panel, runs: Sequence[Run]) -> None:
         for stage in panel.stages:
             _curve(axes, *run.series(panel.name, stage), colour)
     _finish(axes, runs)
-    if panel.from_zero and axes.lines:
-        axes.set_ylim(bottom=0)
+    if axes.lines:
+        axes.set_ylim(panel.bottom, panel.top)
 
 
 def _draw_times(axes: Axes, run: Run) -> None:
