@@ -94,8 +94,8 @@ class Plane:
         if not locks.is_cluster(self.folder) and not processes.find(self.folder):
             return False
         with locks.locked(self.folder, locks.MARKER):
+            self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
             real_nodes.down(self.folder)
-            self._stop(COMPONENTS)
             self._stop(processes.find(self.folder))
             # Renamed first, for somebody else may make the folder anew at once.
             removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)

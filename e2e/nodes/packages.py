@@ -15,6 +15,7 @@ PROGRAMS = {
     "ip": "iproute2",
     "/usr/lib/cni/ptp": "containernetworking-plugins",
     "buildah": "buildah",
+    "skopeo": "skopeo",
     "debootstrap": "debootstrap",
 }
 """Package by program."""

@@ -16,7 +16,7 @@ for process in psutil.process_iter(["cmdline"]):
 pytestmark = pytest.mark.timeout(1200)
 
 
-def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job):
+def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job) -> None:
     job.apply()
     status = job.reaches("Succeeded")
 
@@ -30,7 +30,7 @@ def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job):
     assert claim["status"]["phase"] == "Bound"
 
 
-def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job):
+def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
     job.apply()
     job.eventually(lambda: job.step >= 12, "RL step")
     job.patch(suspend=True)
@@ -44,7 +44,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job):
     assert status["progress"]["step"] == 22
 
 
-def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job):
+def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job) -> None:
     job.apply()
     job.eventually(lambda: job.step >= 12, "RL step")
     before = sorted(job.pods())
@@ -55,7 +55,7 @@ def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job):
     assert (status["restarts"], status["attempt"]) == (1, 2)
 
 
-def test_a_lost_worker_pod_is_replaced(job: Job):
+def test_a_lost_worker_pod_is_replaced(job: Job) -> None:
     job.apply()
     job.eventually(lambda: job.step >= 12, "RL step")
     (lost,) = job.pods("worker")
