@@ -55,10 +55,9 @@ def number(name: str) -> str:
 
 def write(name: str, layout: Path) -> None:
     """As an OCI layout, a folder. Layers that are there are left as they are."""
-    source = f"containers-storage:[overlay@{storage()}/root+{storage()}/run]{name}"
-    options = (f"--policy={_policy()}", f"--tmpdir={_temporary()}")
-    # buildah's own push would compress what is unpacked again a moment later.
-    _run("skopeo", *options, "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", source, f"oci:{layout}:{name}")
+    _buildah(
+        "push", "--quiet", f"--signature-policy={_policy()}", "--disable-compression", name, f"oci:{layout}:{name}"
+    )
 
 
 def _volumes() -> list[tuple[Path | str, str, str]]:
@@ -85,23 +84,17 @@ def storage() -> Path:
     return cache() / "buildah"
 
 
-def _temporary() -> Path:
-    folder = storage() / "tmp"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 def _buildah(*arguments: str) -> str:
     folders = [f"--root={storage()}/root", f"--runroot={storage()}/run", "--storage-driver=overlay"]
-    return _run("buildah", *folders, *arguments)
-
-
-def _run(*command: str) -> str:
-    environment = {**os.environ, "TMPDIR": str(_temporary()), "BUILDAH_ISOLATION": "chroot"}
-    run = subprocess.run([*APART, *command], env=environment, capture_output=True, text=True, check=False)
+    temporary = storage() / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "TMPDIR": str(temporary), "BUILDAH_ISOLATION": "chroot"}
+    run = subprocess.run(
+        [*APART, "buildah", *folders, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     if run.returncode:
         last = (run.stdout + run.stderr).splitlines()[-ERROR_LINES:]
-        raise ClusterError("\n".join([f"{command[0]} failed:", *last]))
+        raise ClusterError("\n".join([f"buildah {arguments[0]} failed:", *last]))
     return run.stdout
 
 

@@ -15,7 +15,6 @@ PROGRAMS = {
     "ip": "iproute2",
     "/usr/lib/cni/ptp": "containernetworking-plugins",
     "buildah": "buildah",
-    "skopeo": "skopeo",
     "debootstrap": "debootstrap",
 }
 """Package by program."""
