@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down clean
+.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down e2e-smoke clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ cluster-up: $(READY)  ## Start a Kubernetes control plane with KubeRay and fake 
 
 cluster-down: $(READY)  ## Stop it and remove all that it left
 	$(BIN)/python -m e2e.cluster down $(ARGS)
+
+e2e-smoke: $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
+	$(BIN)/python -m pytest e2e/scenarios $(ARGS)
 
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing
 	$(BIN)/ruff format --check

@@ -18,7 +18,7 @@ def main() -> None:
     try:
         match arguments.command:
             case "up":
-                up(Plane(arguments.dir), arguments.nodes, arguments.gpus)
+                up(Plane(arguments.dir), arguments.nodes, arguments.gpus, arguments.kubelets)
             case "down":
                 down(Plane(arguments.dir))
             case "build":
@@ -31,10 +31,10 @@ def main() -> None:
         sys.exit(f"cluster: {error}")
 
 
-def up(plane: Plane, nodes: int, gpus: int) -> None:
+def up(plane: Plane, nodes: int, gpus: int, kubelets: int) -> None:
     build(DEFAULT)
     start = time.monotonic()
-    started = plane.up(nodes, gpus)
+    started = plane.up(nodes, gpus, kubelets)
     seconds = time.monotonic() - start
     print(f"started {', '.join(started)} in {seconds:.0f} s" if started else "the cluster is already up")
     print(f"export KUBECONFIG={plane.layout.kubeconfig}")
@@ -54,6 +54,8 @@ def _arguments() -> argparse.Namespace:
     up = commands.add_parser("up", parents=[folder], help="start what does not run")
     up.add_argument("--nodes", type=int, default=4, help="how many fake nodes (%(default)s)")
     up.add_argument("--gpus", type=int, default=8, help="of each fake node (%(default)s)")
+    kubelets = "real nodes instead, with kubelet and containerd; needs root (%(default)s)"
+    up.add_argument("--kubelets", type=int, default=0, choices=range(9), metavar="N", help=kubelets)
     commands.add_parser("down", parents=[folder], help="end it and remove its folder")
     build = commands.add_parser("build", help="build programs, and print the paths of those named")
     build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what the tests need")

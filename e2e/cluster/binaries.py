@@ -69,6 +69,10 @@ _ALL = (
     _kubernetes("kube-controller-manager"),
     _kubernetes("kube-scheduler"),
     _kubernetes("kubectl"),
+    _kubernetes("kubelet"),
+    _kubernetes("kube-proxy"),
+    Binary("coredns", "github.com/coredns/coredns", "v1.14.7"),
+    Binary("local-path-provisioner", "github.com/rancher/local-path-provisioner", "v0.0.30"),
     Binary("kuberay-operator", "github.com/ray-project/kuberay/ray-operator", "v1.6.2", data=("config/crd/bases",)),
     Binary("kwok", "sigs.k8s.io/kwok", "v0.8.0", "cmd/kwok", data=("kustomize/stage",)),
     Binary("helm", "helm.sh/helm/v4", "v4.3.0", "cmd/helm"),
@@ -94,6 +98,9 @@ DEFAULT = (
     "kwok",
 )
 """What `up` needs."""
+
+NODES = ("kubelet", "kube-proxy", "coredns", "local-path-provisioner")
+"""What real nodes need besides."""
 
 TESTED = (*DEFAULT, "helm", "prometheus-operator")
 """What the tests need. The others are built when asked for."""

@@ -54,6 +54,13 @@ def new_authority(name: str) -> KeyPair:
     return KeyPair(key, builder.sign(key, hashes.SHA256()))
 
 
+def load(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
+    """What `certificate_pem` and `key_pem` gave."""
+    key = serialization.load_pem_private_key(key_pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return KeyPair(key, x509.load_pem_x509_certificate(certificate_pem))
+
+
 def issue(authority: KeyPair, user: str, groups: Sequence[str] = (), hosts: Sequence[str] = ()) -> KeyPair:
     """A certificate for clients and servers.
 

@@ -62,8 +62,13 @@ def _api_server(layout: Layout) -> dict[str, object]:
         "etcd-certfile": layout.pki("etcd.crt"),
         "etcd-keyfile": layout.pki("etcd.key"),
         **_server(layout, "kube-apiserver"),
-        "advertise-address": HOST,
-        "endpoint-reconciler-type": "none",  # no Endpoints may hold a loopback address
+        "advertise-address": layout.address,
+        # No Endpoints may hold a loopback address; there is one, and somebody to use it, only where nodes are real.
+        "endpoint-reconciler-type": "lease" if layout.has_real_nodes else "none",
+        "kubelet-client-certificate": layout.pki("kubelet-client.crt"),
+        "kubelet-client-key": layout.pki("kubelet-client.key"),
+        "kubelet-certificate-authority": layout.pki("ca.crt"),
+        "kubelet-preferred-address-types": "InternalIP",
         "client-ca-file": layout.pki("ca.crt"),
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "OwnerReferencesPermissionEnforcement",  # as strict as the strictest clusters
@@ -133,7 +138,7 @@ def _stages() -> list[Path]:
 
 def _server(layout: Layout, name: str) -> dict[str, object]:
     return {
-        "bind-address": HOST,
+        "bind-address": layout.host(name),
         "secure-port": layout.ports[name],
         "tls-cert-file": layout.pki("server.crt"),
         "tls-private-key-file": layout.pki("server.key"),

@@ -16,7 +16,7 @@ from e2e.cluster.certificates import KeyPair, issue, new_authority, new_key, pri
 HOST = "127.0.0.1"
 
 SERVICES = "10.96.0.0/16"
-"""Addresses of Services; nothing routes them in this tier."""
+"""Addresses of Services; only real nodes route them."""
 
 _SERVER_NAMES = (
     HOST,
@@ -51,10 +51,15 @@ _AUDIT_POLICY = {
 
 @dataclass(frozen=True)
 class Layout:
-    """ports: by what listens there."""
+    """ports: by what listens there. address: where the API server listens, which real nodes and their pods reach."""
 
     folder: Path
     ports: Mapping[str, int]
+    address: str = HOST
+
+    @property
+    def has_real_nodes(self) -> bool:
+        return self.address != HOST
 
     @property
     def kubeconfig(self) -> Path:
@@ -79,24 +84,28 @@ class Layout:
     def kubeconfig_of(self, user: str) -> Path:
         return self.kubeconfig if user == "admin" else self.pki(f"{user.removeprefix('system:')}.kubeconfig")
 
+    def host(self, name: str) -> str:
+        """On which address it listens."""
+        return self.address if name == "kube-apiserver" else HOST
+
     def url(self, name: str, scheme: str = "https") -> str:
-        return f"{scheme}://{HOST}:{self.ports[name]}"
+        return f"{scheme}://{self.host(name)}:{self.ports[name]}"
 
 
 def load(folder: Path) -> Layout | None:
     """None where none was made, or not to its end."""
     file = folder / "ports.json"
-    return Layout(folder, json.loads(file.read_text())) if file.exists() else None
+    return Layout(folder, **json.loads(file.read_text())) if file.exists() else None
 
 
-def make(folder: Path, listeners: Sequence[str]) -> Layout:
-    layout = Layout(folder, free_ports(listeners))
+def make(folder: Path, listeners: Sequence[str], address: str = HOST) -> Layout:
+    layout = Layout(folder, free_ports(listeners), address)
     for part in ("pki", "logs"):
         (folder / part).mkdir(exist_ok=True)
     layout.audit_policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
     _write_pki(layout)
     unfinished = folder / "ports.json.new"
-    unfinished.write_text(json.dumps(layout.ports))
+    unfinished.write_text(json.dumps({"ports": layout.ports, "address": address}))
     unfinished.rename(folder / "ports.json")
     return layout
 
@@ -116,9 +125,10 @@ def _write_pki(layout: Layout) -> None:
     authorities = {name: new_authority(f"rljob-{name}") for name in ("ca", "etcd-ca", "front-proxy-ca")}
     pairs = {
         **authorities,
-        "server": issue(authorities["ca"], "kubernetes", hosts=_SERVER_NAMES),
+        "server": issue(authorities["ca"], "kubernetes", hosts=tuple({*_SERVER_NAMES, layout.address})),
         "etcd": issue(authorities["etcd-ca"], "etcd", hosts=(HOST, "localhost")),
         "front-proxy": issue(authorities["front-proxy-ca"], "front-proxy"),
+        "kubelet-client": issue(authorities["ca"], "kube-apiserver-kubelet-client", ("system:masters",)),
     }
     for name, pair in pairs.items():
         layout.pki(f"{name}.crt").write_bytes(pair.certificate_pem)
@@ -127,22 +137,21 @@ def _write_pki(layout: Layout) -> None:
     write_secret(layout.pki("tokens.key"), private_pem(tokens))
     layout.pki("tokens.pub").write_bytes(public_pem(tokens))
     for user, groups in _USERS.items():
-        pair = issue(authorities["ca"], user, groups)
-        _write_kubeconfig(layout.kubeconfig_of(user), layout, user, _credentials(pair))
+        write_kubeconfig(layout.kubeconfig_of(user), layout, user, issue(authorities["ca"], user, groups))
 
 
 def _credentials(pair: KeyPair) -> dict[str, str]:
     return {"client-certificate-data": _base64(pair.certificate_pem), "client-key-data": _base64(pair.key_pem)}
 
 
-def _write_kubeconfig(path: Path, layout: Layout, user: str, credentials: Mapping[str, str]) -> None:
+def write_kubeconfig(path: Path, layout: Layout, user: str, pair: KeyPair) -> None:
     authority = _base64(layout.pki("ca.crt").read_bytes())
     server = {"server": layout.url("kube-apiserver"), "certificate-authority-data": authority}
     config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "rljob", "cluster": server}],
-        "users": [{"name": user, "user": dict(credentials)}],
+        "users": [{"name": user, "user": _credentials(pair)}],
         "contexts": [{"name": "rljob", "context": {"cluster": "rljob", "user": user}}],
         "current-context": "rljob",
     }

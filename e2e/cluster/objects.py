@@ -24,7 +24,7 @@ def install_rljob(access: Access) -> None:
 
 
 def install_kuberay(access: Access) -> None:
-    """The CRDs that its operator watches, unless they are there, and the default StorageClass for KWOK's volumes.
+    """The CRDs that its operator watches, unless they are there.
 
     Those of RayJob and RayService come without their schemas, which cost the API server seconds: RLJob makes none.
     """
@@ -32,19 +32,20 @@ def install_kuberay(access: Access) -> None:
     if _served(access, "ray.io/v1") >= kinds:
         return
     ray_cluster = BINARIES["kuberay-operator"].share("config/crd/bases") / "ray.io_rayclusters.yaml"
-    _apply(access, ray_cluster, BINARIES["kwok"].share("kustomize/stage/volume/fast/storage-class.yaml"))
+    _apply(access, ray_cluster)
     others = [_crd_without_schema("ray.io", kind) for kind in ("RayJob", "RayService")]
     access.kubectl("apply", "--filename=-", objects=yaml.safe_dump_all(others))
     _wait_until_served(access, "ray.io/v1", kinds)
 
 
 def install_nodes(access: Access, count: int, gpus: int) -> None:
-    """Fake nodes, and wait until KWOK has made them Ready.
+    """Fake nodes, and a default StorageClass for KWOK's volumes; wait until KWOK has made the nodes Ready.
 
     Not by server-side apply: a node's status, with its size, is taken only where the node is created.
     """
     nodes = [_node(number, gpus) for number in range(count)]
-    access.kubectl("apply", "--filename=-", objects=yaml.safe_dump_all(nodes))
+    volumes = BINARIES["kwok"].share("kustomize/stage/volume/fast/storage-class.yaml")
+    access.kubectl("apply", f"--filename={volumes}", "--filename=-", objects=yaml.safe_dump_all(nodes))
     access.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "node", "--selector=type=kwok")
 
 

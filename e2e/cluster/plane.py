@@ -19,7 +19,9 @@ from e2e.cluster.build import build
 from e2e.cluster.components import COMPONENTS, CONTROLLERS, LISTENERS, OPERATORS, STORAGE, Component
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.health import wait_until_ready
-from e2e.cluster.layout import Layout, load, make
+from e2e.cluster.layout import HOST, Layout, load, make
+from e2e.nodes import network
+from e2e.nodes import up as real_nodes
 
 STOP_SECONDS = 10.0
 """After which a component that is told to stop is killed."""
@@ -47,32 +49,44 @@ class Plane:
         found = processes.find(self.folder)
         return [name for name in COMPONENTS if name in found]
 
-    def up(self, nodes: int = 4, gpus: int = 8) -> list[str]:
+    def up(self, nodes: int = 4, gpus: int = 8, kubelets: int = 0) -> list[str]:
         """Bring up what does not run; returns the names of what was started.
 
         nodes: fake nodes, with `gpus` GPUs each. A node that exists keeps its GPUs.
+        kubelets: real nodes; a cluster has either kind.
         """
         build(DEFAULT)
+        if kubelets:
+            real_nodes.prepare()
         with locks.locked(self.folder, locks.MARKER):
-            layout = load(self.folder) or make(self.folder, LISTENERS)
+            layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
+            if layout.has_real_nodes != (kubelets > 0):
+                kind = "real" if layout.has_real_nodes else "fake"
+                raise ClusterError(f"the cluster in {self.folder} has {kind} nodes: take it down first")
             running = self.running
             missing = [name for name in COMPONENTS if name not in running]
             try:
-                self._bring_up(layout, nodes, gpus)
+                self._bring_up(layout, nodes, gpus, kubelets)
             except BaseException:
                 self._stop(missing)
                 raise
             return missing
 
-    def _bring_up(self, layout: Layout, nodes: int, gpus: int) -> None:
+    def _bring_up(self, layout: Layout, nodes: int, gpus: int, kubelets: int) -> None:
+        if kubelets:
+            network.make_bridge(self.folder, layout.address)
         for component in STORAGE:
             self._start(layout, component)
             wait_until_ready(layout, [component])
         self._start(layout, *CONTROLLERS)
         objects.install_kuberay(self.access)
-        objects.install_rljob(self.access)
+        if not kubelets:  # to real nodes it comes with the chart
+            objects.install_rljob(self.access)
         self._start(layout, *OPERATORS)
-        objects.install_nodes(self.access, nodes, gpus)
+        if kubelets:
+            real_nodes.up(layout, self.access, kubelets)
+        else:
+            objects.install_nodes(self.access, nodes, gpus)
         wait_until_ready(layout, COMPONENTS.values())
 
     def down(self) -> bool:
@@ -80,7 +94,8 @@ class Plane:
         if not locks.is_cluster(self.folder) and not processes.find(self.folder):
             return False
         with locks.locked(self.folder, locks.MARKER):
-            self._stop(COMPONENTS)
+            self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
+            real_nodes.down(self.folder)
             self._stop(processes.find(self.folder))
             # Renamed first, for somebody else may make the folder anew at once.
             removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)

@@ -32,6 +32,7 @@ from rljob_trainer.controller.engines import SyncedEngines
 from rljob_trainer.controller.loop import Loop
 from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.model_folder import first_weights, max_model_len, prepare_model_folder
+from rljob_trainer.controller.placement import find_nodes
 from rljob_trainer.controller.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.requests import Requests
@@ -113,6 +114,7 @@ class Assembly:
         self._job, self._spec, self._volume = job, job.spec, volume
         self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         self._base_dir, self._folder = Path(job.base_dir), volume.root / "model"
+        placement = find_nodes(job.spec)  # before the cluster is asked what it has
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._fingerprints = Fingerprints(update_fingerprint(job.spec), rollout_fingerprint(job.spec, self._base_dir))
         self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder)
@@ -123,7 +125,9 @@ class Assembly:
         threads = (
             1 if job.spec.rollout.deterministic else len(os.sched_getaffinity(0)) // job.spec.cluster.ranks_per_node
         )
-        self._staff = Staff(job.spec, self._device, max(1, threads), self._roster, self._pulse)
+        self._staff = Staff(
+            job.spec, self._device, max(1, threads), self._roster, self._pulse, placement
+        )  # fmt: skip
         self._actors = ActorGroup(self._staff)
 
     def close(self, error: BaseException | None, *, end_workers: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.controller.placement import options
 from rljob_trainer.controller.workers import START_SECONDS, ActorGroup, Staff, rollout_seconds
 from rljob_trainer.hosting.roster import Worker
 from rljob_trainer.rollout.engine import EngineSettings
@@ -18,22 +19,24 @@ log = structlog.get_logger()
 class EngineGroup:
     """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
 
-    spare: a process that has imported what an engine needs, for the place of the next one that is lost.
+    spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
     """
 
     def __init__(self, staff: Staff, settings: EngineSettings, actors: ActorGroup) -> None:
         self._staff, self._settings, self._actors = staff, settings, actors
         count = staff.spec.ranks // settings.tensor_parallel_size
         self._names = [f"engine-{number}" for number in range(count + 1)]
-        self._places = [staff.signature(settings, place) for place in range(count)]
-        self._spare_place = staff.signature(settings, "spare")
+        size = settings.tensor_parallel_size
+        self._nodes = [staff.placement.of_rank(place * size) for place in range(count)]
+        self._places = [staff.signature(settings, place, self._nodes[place]) for place in range(count)]
+        self._spare_place = staff.signature(settings, "spare", self._nodes[0])
         accepted = (*self._places, self._spare_place)
         adopted = staff.roster.adopt(dict.fromkeys(self._names, accepted), wanted=self._places)
         living = {worker.signature: worker for worker in adopted.values()}
         self._spare = living.get(self._spare_place)
         if self._spare is not None:
             staff.pulse.watch(self._spare, vital=False)
-        self.workers = [living.get(place) or self._fill(place) for place in self._places]
+        self.workers = [living.get(signature) or self._fill(place) for place, signature in enumerate(self._places)]
         self._adopted = set(adopted)
         self._running: set[str] = set()
         self._started: dict[str, Any] = {}
@@ -91,22 +94,23 @@ class EngineGroup:
         self._running.discard(name)
         self._adopted.discard(name)
         self._started.pop(name, None)
-        self.workers[index] = self._fill(self._places[index])
+        self.workers[index] = self._fill(index)
         self.replaced += 1
 
-    def _fill(self, place: str) -> Worker:
-        if self._spare is None or self._spare_died():
-            return self._host(place)
+    def _fill(self, place: int) -> Worker:
+        elsewhere = self._nodes[place] != self._nodes[0]  # than the spare
+        if self._spare is None or elsewhere or self._spare_died():
+            return self._host(self._places[place], self._nodes[place])
         worker, self._spare = self._spare, None
         self._staff.pulse.watch(worker)
-        worker.ask("sign", place)
+        worker.ask("sign", self._places[place])
         return worker
 
     def keep_spare(self) -> bool:
         """Start a spare where there is none, without waiting for it. Returns False where it died in the meantime."""
         if self._spare is not None:
             return not self._spare_died()
-        self._spare = self._host(self._spare_place)
+        self._spare = self._host(self._spare_place, self._nodes[0])
         self._staff.pulse.watch(self._spare, vital=False)
         return True
 
@@ -119,10 +123,11 @@ class EngineGroup:
         self._spare = None
         return True
 
-    def _host(self, place: str) -> Worker:
+    def _host(self, signature: str, node: str) -> Worker:
         roster = self._staff.roster
         name = next(name for name in self._names if name not in roster)
-        return roster.start(name, place, EngineHost, {"num_gpus": 0}, self._settings, self._staff.threads)
+        how = {"num_gpus": 0, **options(node)}
+        return roster.start(name, signature, EngineHost, how, self._settings, self._staff.threads)
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         """Raises what the first that failed raised."""

@@ -10,7 +10,7 @@ are taken over or none; engines (engine_group.py) are replaced one by one.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rljob_api.durations import parse_duration
 from rljob_trainer.actor.host import ActorHost
 from rljob_trainer.actor.mark import Held
 from rljob_trainer.actor.settings import RankSettings
+from rljob_trainer.controller.placement import Placement, options
 from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
@@ -56,6 +57,7 @@ class Staff:
     threads: int
     roster: Roster
     pulse: Pulse
+    placement: Placement = field(default_factory=Placement)
 
     def signature(self, *parts: object) -> str:
         """Equal for workers of the same job that were made in the same way; how drivers resume does not change them."""
@@ -108,11 +110,14 @@ class ActorGroup:
 
     def start(self) -> None:
         """Start all ranks, without waiting for them: they import while data is read."""
-        options = {"num_gpus": 1 if self._staff.device_type == "cuda" else 0}
+        gpus, placement = int(self._staff.device_type == "cuda"), self._staff.placement
         self.workers = [
-            self._staff.roster.start(name, self._signatures[name], ActorHost, options, self._staff.spec, settings)
+            self._staff.roster.start(
+                name, self._signatures[name], ActorHost,
+                {"num_gpus": gpus, **options(placement.of_rank(settings.rank))}, self._staff.spec, settings,
+            )
             for name, settings in self._settings.items()
-        ]
+        ]  # fmt: skip
 
     def connect(self) -> list[dict[str, Any]]:
         """Build the process group over all ranks."""
@@ -166,8 +171,8 @@ class Scorer:
     def _host(self) -> Worker:
         rewards = self._staff.spec.rewards
         waiting = MODEL_CALLS if rewards.models else 0
-        options = {"max_concurrency": rewards.processes + waiting + 1}
-        return self._staff.roster.start(REWARDS, self._signature, RewardHost, options, *self._arguments)
+        how = {"max_concurrency": rewards.processes + waiting + 1, **options(self._staff.placement.of_rank(0))}
+        return self._staff.roster.start(REWARDS, self._signature, RewardHost, how, *self._arguments)
 
     def start(self) -> None:
         """Load the reward functions where they are not, without waiting; needs the tokenizer in the model's folder."""

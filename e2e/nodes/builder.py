@@ -1,0 +1,102 @@
+"""Images from Dockerfiles, by buildah, without a daemon and without a registry.
+
+buildah runs in namespaces of its own, so whatever ends it leaves no mount behind.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.binaries import cache
+from e2e.cluster.errors import ClusterError
+
+APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private")
+"""What a command that mounts is run by."""
+
+CERTIFICATES = Path("/etc/ssl/certs")
+
+_ANY_IMAGE = '{"default": [{"type": "insecureAcceptAnything"}]}'
+
+ERROR_LINES = 40
+
+
+@dataclass(frozen=True)
+class Image:
+    """name: with its registry, `localhost`, and its tag. context: the folder that its Dockerfile copies from."""
+
+    name: str
+    dockerfile: Path
+    context: Path
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def build(image: Image) -> str:
+    """The image's number, once it is built. What has not changed since the last time is taken from there."""
+    _say(f"building {image.name}")
+    flags = [f"--build-arg={name}={value}" for name, value in image.arguments.items()]
+    ignored = image.dockerfile.with_name(f"{image.dockerfile.name}.dockerignore")
+    if ignored.exists():
+        flags.append(f"--ignorefile={ignored}")
+    flags += [f"--volume={source}:{target}:{how}" for source, target, how in _volumes()]
+    _buildah(
+        "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
+        f"--signature-policy={_policy()}", *flags,
+        f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
+    )  # fmt: skip
+    return number(image.name)
+
+
+def number(name: str) -> str:
+    return _buildah("images", "--quiet", "--no-trunc", name).strip()
+
+
+def write(name: str, layout: Path) -> None:
+    """As an OCI layout, a folder. Layers that are there are left as they are."""
+    _buildah(
+        "push", "--quiet", f"--signature-policy={_policy()}", "--disable-compression", name, f"oci:{layout}:{name}"
+    )
+
+
+def _volumes() -> list[tuple[Path | str, str, str]]:
+    """What of this machine a build uses: whom it trusts, its name servers, packages that it has fetched before."""
+    wheels = Path(os.environ.get("UV_CACHE_DIR") or Path.home() / ".cache/uv")
+    wheels.mkdir(parents=True, exist_ok=True)
+    trust = [(CERTIFICATES, str(CERTIFICATES), "ro")] if CERTIFICATES.is_dir() else []
+    return [*trust, ("/etc/resolv.conf", "/etc/resolv.conf", "ro"), (wheels, WHEELS, "rw")]
+
+
+WHEELS = "/var/cache/uv"
+"""Where a build finds uv's cache of this machine."""
+
+
+def _policy() -> Path:
+    file = storage() / "policy.json"
+    if not file.exists():
+        storage().mkdir(parents=True, exist_ok=True)
+        file.write_text(_ANY_IMAGE)
+    return file
+
+
+def storage() -> Path:
+    return cache() / "buildah"
+
+
+def _buildah(*arguments: str) -> str:
+    folders = [f"--root={storage()}/root", f"--runroot={storage()}/run", "--storage-driver=overlay"]
+    temporary = storage() / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "TMPDIR": str(temporary), "BUILDAH_ISOLATION": "chroot"}
+    run = subprocess.run(
+        [*APART, "buildah", *folders, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if run.returncode:
+        last = (run.stdout + run.stderr).splitlines()[-ERROR_LINES:]
+        raise ClusterError("\n".join([f"buildah {arguments[0]} failed:", *last]))
+    return run.stdout
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

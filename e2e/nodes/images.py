@@ -1,0 +1,95 @@
+"""The images of a cluster with real nodes: what Kubernetes needs, and RLJob's own from their Dockerfiles."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from e2e.cluster.binaries import BINARIES, cache
+from e2e.cluster.build import find_go
+from e2e.cluster.errors import ClusterError
+from e2e.nodes import builder, debian, store
+from e2e.nodes.builder import Image
+from e2e.nodes.configuration import PAUSE
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPES = Path(__file__).with_name("dockerfiles")
+
+DEBIAN = "localhost/rljob/debian:1"
+COREDNS = "localhost/rljob/coredns:1"
+PROVISIONER = "localhost/rljob/local-path-provisioner:1"
+OPERATOR = "localhost/rljob-operator:dev"
+TRAINER = "localhost/rljob-trainer:dev"
+
+
+def _pause() -> Image:
+    return Image(PAUSE, RECIPES / "pause/Dockerfile", _compiled(RECIPES / "pause/main.go", "pause"))
+
+
+def _debian() -> Image:
+    return Image(DEBIAN, RECIPES / "debian.Dockerfile", debian.rootfs())
+
+
+def _coredns() -> Image:
+    return Image(COREDNS, RECIPES / "coredns.Dockerfile", BINARIES["coredns"].path.parent)
+
+
+def _provisioner() -> Image:
+    folder = BINARIES["local-path-provisioner"].path.parent
+    return Image(PROVISIONER, RECIPES / "local-path-provisioner.Dockerfile", folder)
+
+
+def _operator() -> Image:
+    return Image(OPERATOR, REPOSITORY / "operator/Dockerfile", REPOSITORY, _on_debian())
+
+
+def _trainer() -> Image:
+    """For CPUs."""
+    choices = {"REQUIREMENTS": "image-cpu.txt", "PACKAGES": "", "UV_CACHE_DIR": builder.WHEELS}
+    return Image(TRAINER, REPOSITORY / "runtime_image/Dockerfile", REPOSITORY, {**_on_debian(), **choices})
+
+
+def _on_debian() -> dict[str, str]:
+    """With the registries of packages that this machine uses."""
+    settings = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")
+    return {"BASE": DEBIAN, **{name: os.environ[name] for name in settings if name in os.environ}}
+
+
+_IMAGES: dict[str, Callable[[], Image]] = {
+    PAUSE: _pause,
+    DEBIAN: _debian,
+    COREDNS: _coredns,
+    PROVISIONER: _provisioner,
+    OPERATOR: _operator,
+    TRAINER: _trainer,
+}
+"""In an order in which each finds what it is built on."""
+
+SYSTEM = (PAUSE, DEBIAN, COREDNS, PROVISIONER)
+"""What a cluster needs; Debian is what prepares and removes volumes."""
+
+ALL = tuple(_IMAGES)
+
+
+def ensure(names: Iterable[str]) -> None:
+    """Build those that have changed, and bring them to where nodes take them from."""
+    wanted = set(names)
+    store.bring({name: builder.build(make()) for name, make in _IMAGES.items() if name in wanted})
+
+
+def _compiled(source: Path, name: str) -> Path:
+    """The folder of a program that is one file of Go."""
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+    folder = cache() / f"{name}-{digest}"
+    if not (folder / name).exists():
+        new = folder.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        command = [find_go(), "build", "-ldflags=-s -w", "-o", str(new / name), str(source)]
+        environment = {**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off"}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ClusterError(f"cannot build {source}: {run.stderr.strip()}")
+        new.rename(folder)
+    return folder

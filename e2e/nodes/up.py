@@ -1,0 +1,60 @@
+"""Real nodes of a cluster: started, and taken away without a trace."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from e2e.cluster.access import Access
+from e2e.cluster.binaries import NODES
+from e2e.cluster.build import build
+from e2e.cluster.layout import Layout
+from e2e.nodes import addons, agents, cgroups, images, network, packages, store
+from e2e.nodes.machine import Machine, machines, mark
+
+READY_SECONDS = 120
+
+
+def prepare() -> None:
+    """All that takes long the first time: Debian's packages, programs, images."""
+    packages.ensure()
+    build(NODES)
+    images.ensure(images.SYSTEM)
+
+
+def up(layout: Layout, access: Access, count: int) -> None:
+    """Start what does not run of `count` nodes, and wait until their pods have names and volumes."""
+    cgroups.keep_settings(layout.folder / "kernel.json")
+    nodes = [Machine(layout.folder, number) for number in range(count)]
+    for node in nodes:
+        start(layout, node)
+    addons.install(access, layout.folder / "volumes")
+    wait_until_ready(access, nodes)
+    access.kubectl(
+        "wait", "deployment", "--all", "--for=condition=Available", f"--namespace={addons.SYSTEM_NAMESPACE}",
+        f"--timeout={READY_SECONDS}s",
+    )  # fmt: skip
+
+
+def start(layout: Layout, node: Machine) -> None:
+    if node.init is None:
+        kept = node.folder / "lib/containerd"
+        if not kept.exists():
+            store.clone(kept)
+        network.plug(node, node.boot(), layout.address)
+    agents.start(layout, node)
+
+
+def wait_until_ready(access: Access, nodes: Iterable[Machine]) -> None:
+    names = [f"node/{node.name}" for node in nodes]
+    access.kubectl("wait", "--for=create", f"--timeout={READY_SECONDS}s", *names)
+    access.kubectl("wait", "--for=condition=Ready", f"--timeout={READY_SECONDS}s", *names)
+
+
+def down(cluster: Path) -> None:
+    """Everything of all nodes but their folders. Harmless where there are none."""
+    nodes = machines(cluster)
+    for node in nodes:
+        node.power_off()
+    if nodes:
+        cgroups.remove(mark(cluster))
+        cgroups.restore_settings(cluster / "kernel.json")
+    network.remove_bridge(cluster)

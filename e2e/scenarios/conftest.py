@@ -1,0 +1,42 @@
+"""A cluster with real nodes for the whole run of tests, and the operator installed in it by Helm.
+
+E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its trainer image and a default StorageClass.
+"""
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.build import build
+from e2e.cluster.fixtures import CONTEXT, client, helm, namespace, namespaces
+from e2e.cluster.helm import Helm
+from e2e.cluster.sharing import shared
+from e2e.nodes import images, packages, release
+from e2e.scenarios.job import Job
+
+__all__ = ["client", "helm", "namespace", "namespaces"]
+
+NODES = 2
+
+
+@pytest.fixture(scope="session")
+def cluster(helm: Helm) -> Iterator[Access]:
+    if context := os.environ.get(CONTEXT):
+        yield Access(context=context)
+        return
+    packages.ensure()
+    build(["helm"])
+    images.ensure(images.ALL)
+    with shared(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}", kubelets=NODES) as plane:
+        release.install(Helm(helm.home, plane.access))
+        yield plane.access
+
+
+@pytest.fixture
+def job(cluster: Access, namespace: str) -> Job:
+    return Job(cluster, namespace)

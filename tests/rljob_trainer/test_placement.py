@@ -1,0 +1,60 @@
+"""Workers on a Ray cluster of several nodes: a head that trains nothing, and two worker pods, as KubeRay makes them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from rljob_trainer.controller.placement import Placement, find_nodes, options
+from rljob_trainer.errors import InfrastructureError
+from tests.rljob_trainer.actor_support import make_spec
+
+
+class Somebody:
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[list[str]]:
+    """Ray's numbers of the two."""
+    small = {"object_store_memory": 80 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    try:
+        nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
+        ray.init(address=cluster.address, namespace="placement", log_to_driver=False, logging_level="error")
+        yield [node.node_id for node in nodes]
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def cluster_of(nodes: int, ranks: int):
+    return make_spec(cluster={"nodes": nodes, "gpusPerNode": 0, "ranksPerNode": ranks})
+
+
+def test_each_rank_has_the_node_that_its_number_says(workers):
+    placement = find_nodes(cluster_of(nodes=2, ranks=2))
+
+    assert placement == Placement(tuple(sorted(workers)), ranks_per_node=2)
+    assert [placement.of_rank(rank) for rank in range(4)] == [each for each in sorted(workers) for _ in range(2)]
+
+
+def test_a_worker_starts_where_it_is_sent_though_it_asks_for_no_cpu(workers):
+    somebody: Any = ray.remote(Somebody)
+    there = [somebody.options(num_cpus=0, **options(node)).remote().node.remote() for node in workers]
+
+    assert ray.get(there, timeout=150) == workers
+
+
+def test_a_worker_pod_that_does_not_join_is_an_infrastructure_error(workers, monkeypatch):
+    monkeypatch.setattr("rljob_trainer.controller.placement.NODES_SECONDS", 0.1)
+
+    with pytest.raises(InfrastructureError, match=r"2 of 3 worker nodes are part of the Ray cluster"):
+        find_nodes(cluster_of(nodes=3, ranks=1))
+
+
+def test_on_one_machine_there_is_nothing_to_choose():
+    assert (Placement().of_rank(1), options(Placement().of_rank(1))) == ("", {})
