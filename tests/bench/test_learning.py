@@ -106,7 +106,10 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
     assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
-    assert "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 3, 1 not run yet | c1 |" in page
+    assert (
+        "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 3, 1 not run yet | c1 |"
+        in page
+    )
     assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
     assert "| addition | grpo |  |  | at least 0.9 | 0 of 3, 3 not run yet |  |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000

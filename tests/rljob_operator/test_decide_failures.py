@@ -148,14 +148,19 @@ def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followe
     assert conditions(plan.status)["Ready"] == ("False", "DriverHung")
 
 
+HEADLESS = ray_cluster(-1)
+"""Its head pod is there, and not ready."""
+
 UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
     ("a head that does not answer for a moment", living(head=None), 60.0, "Running", "DriverRunning"),
     ("for a minute", living(head=None), 70.0, "Recovering", "HeadNotAnswering"),
-    ("for ten minutes", living(head=None), 601.0, "Recovering", "RayLost"),
+    ("for long, but its node", living(head=None), 9_999.0, "Recovering", "HeadNotAnswering"),
+    ("nor its node for ten minutes", living(head=None, cluster=HEADLESS), 601.0, "Recovering", "RayLost"),
     ("since the operator began", living(head=None, phase="Recovering"), 0.0, "Recovering", "HeadNotAnswering"),
-    ("while the cluster is not ready", living(head=None, cluster=ray_cluster(1)), 601.0, "Recovering", "RayLost"),
+    ("nor a worker", living(head=None, cluster=ray_cluster(1)), 601.0, "Recovering", "ClusterNotReady"),
     ("before the submission", living(head=None) | attempted("Reserved"), 0.0, "Starting", "HeadNotAnswering"),
-    ("nor for ten minutes", living(head=None) | attempted("Reserved"), 601.0, "Recovering", "RayLost"),
+    ("nor for long", living(head=None) | attempted("Reserved"), 9_999.0, "Starting", "HeadNotAnswering"),
+    ("an agent alone", living(head=reports(agent=False)), 9_999.0, "Recovering", "DriverNotHeard"),
     ("a driver that has not begun at once", living(), 60.0, "Running", "DriverRunning"),
     ("within a minute", living(), 70.0, "Recovering", "DriverNotHeard"),
     ("within ten minutes", living(), 601.0, "Recovering", "DriverHung"),

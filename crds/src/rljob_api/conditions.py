@@ -75,7 +75,10 @@ class Reason(Word):
     STARTING_DRIVER = "StartingDriver", _ON_THE_WAY, "The pods are ready, and the next attempt's driver is submitted."
     HEAD_NOT_ANSWERING = (
         "HeadNotAnswering", _ON_THE_WAY,
-        "Ray's head does not answer the operator, so nobody knows whether a driver runs. After 10 minutes: `RayLost`.",
+        (
+            "Ray's head does not answer the operator, so nobody knows whether a driver runs. After 10 minutes:"
+            " `RayLost`, unless its node finds the pod ready."
+        ),
         "Read the head's log, and see whether a NetworkPolicy keeps the operator from it.",
     )
     UNAUTHORIZED = (
@@ -87,7 +90,7 @@ class Reason(Word):
         "DriverNotHeard", ("Recovering",),
         (
             "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it."
-            " After 10 minutes: `DriverHung`."
+            " After 10 minutes: `DriverHung`, unless it is the agent that does not answer, in a pod that is ready."
         ),
         "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )

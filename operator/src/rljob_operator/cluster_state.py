@@ -42,6 +42,11 @@ def is_ready(snapshot: Snapshot) -> bool:
     )
 
 
+def head_is_ready(snapshot: Snapshot) -> bool:
+    """Whether its node finds it in order, which asks Ray and the agent from beside them."""
+    return snapshot.cluster is not None and _holds(snapshot.cluster.get("status", {}), "HeadPodReady")
+
+
 def was_provisioned(cluster: Manifest) -> bool:
     return _holds(cluster.get("status", {}), _PROVISIONED)
 

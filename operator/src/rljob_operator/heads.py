@@ -168,7 +168,7 @@ class Heads:
             self._quietly(job, _told(agent.newest_checkpoint()), known),
             self._quietly(job, agent.last_exit(), known),
         )
-        report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,))
+        report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,), agent=ended is not None)
         if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
             return report
         return replace(report, exit=ended.record, heartbeat=ended.heartbeat)

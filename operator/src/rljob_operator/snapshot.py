@@ -20,7 +20,7 @@ class HeadReport:
     driver: Ray's word on its submission; None where Ray does not know it.
     exit: its exit record; None where it left none. heartbeat: another number every few seconds while it lives.
     All but Ray's word is None where the agent does not know, or knows an earlier attempt only.
-    empty: the agent knows that there is no checkpoint.
+    empty: the agent knows that there is no checkpoint. agent: whether it answered at all.
     """
 
     driver: RayJob | None = None
@@ -29,6 +29,7 @@ class HeadReport:
     exit: ExitRecord | None = None
     heartbeat: int | None = None
     empty: bool = False
+    agent: bool = True
 
 
 class Heard(NamedTuple):

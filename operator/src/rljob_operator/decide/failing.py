@@ -17,7 +17,7 @@ from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
-from rljob_operator.cluster_state import lost_head, was_provisioned
+from rljob_operator.cluster_state import head_is_ready, lost_head, was_provisioned
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.pod_state import unusable_image
@@ -95,12 +95,18 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A driver that is there and gives no sign of life, as one that is frozen; after a while also one that has not
-    begun, or that nobody can tell of.
+    begun.
+
+    Where its node finds the head pod in order and we alone do not reach it, a network is cut or a policy is wrong, and
+    a restart would mend nothing: it would end every job that trains behind that network.
     """
     driver, head, silent = snapshot.job.status.driver, snapshot.head, snapshot.silent
     if driver is None or driver.state == "Ended" or not is_silent(snapshot):
         return None
     if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
+        return None
+    deaf = head is None or (head.heartbeat is None and not head.agent)
+    if deaf and not snapshot.unauthorized and head_is_ready(snapshot):
         return None
     if head is None or silent > _allowed(snapshot) + UNHEARD_SECONDS:
         why = f"{_deafness(snapshot)} for {silent:.0f} s"
