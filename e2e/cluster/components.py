@@ -67,7 +67,8 @@ def _api_server(layout: Layout) -> dict[str, object]:
         "endpoint-reconciler-type": "lease" if layout.has_real_nodes else "none",
         "kubelet-client-certificate": layout.pki("kubelet-client.crt"),
         "kubelet-client-key": layout.pki("kubelet-client.key"),
-        "kubelet-certificate-authority": layout.pki("ca.crt"),
+        # A kubelet that a test plays, for fake nodes, has a certificate of its own.
+        **({"kubelet-certificate-authority": layout.pki("ca.crt")} if layout.has_real_nodes else {}),
         "kubelet-preferred-address-types": "InternalIP",
         "client-ca-file": layout.pki("ca.crt"),
         "authorization-mode": "Node,RBAC",
