@@ -9,7 +9,8 @@ import pytest
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
 from rljob_operator.decide import decide
-from rljob_operator.decide.starting import SECRET_SECONDS, WAIT_SECONDS
+from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.plan import SECRET_SECONDS
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import living, phase, plan_for
 from tests.rljob_operator.snapshots import (
