@@ -10,14 +10,13 @@ from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
-from rljob_operator.decide.starting import SECRET_SECONDS
 from rljob_operator.drift import as_large_as, has_drifted, stamped
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Key, Manifest, Ref
-from rljob_operator.plan import Event, Plan
+from rljob_operator.plan import SECRET_SECONDS, Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator.kube.kinds import Manifest, Ref
 
+SECRET_SECONDS = 300.0
+"""Between two tries to make a Secret that pods may lack."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:

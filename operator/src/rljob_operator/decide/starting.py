@@ -14,7 +14,7 @@ from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import Manifest, Ref
-from rljob_operator.plan import Submission
+from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
 from rljob_operator.settings import Settings
@@ -22,10 +22,6 @@ from rljob_operator.snapshot import Snapshot, is_deleting
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
-
-
-SECRET_SECONDS = 300.0
-"""Between looks where pods may lack their Secret."""
 
 
 def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
