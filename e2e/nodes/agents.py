@@ -63,7 +63,7 @@ def _configure(layout: Layout, machine: Machine) -> None:
     write_secret(folder / "kubelet.key", kubelet.key_pem)
     write_kubeconfig(folder / "proxy.kubeconfig", layout, PROXY_USER, certificates.issue(authority, PROXY_USER))
     (folder / "resolv.conf").write_text("")  # this machine's name servers are none of the pods'
-    (folder / "containerd.toml").write_text(configuration.containerd())
+    (folder / "containerd.toml").write_text(configuration.CONTAINERD)
     networks = folder / configuration.CNI_FOLDER.removeprefix("/var/")
     networks.mkdir(parents=True, exist_ok=True)
     (networks / "pods.conflist").write_text(configuration.cni(machine.number))

@@ -16,7 +16,7 @@ KUBELET_HEALTH, PROXY_HEALTH = 10248, 10256
 
 _CNI_PROGRAMS, CNI_FOLDER = "/usr/lib/cni", "/var/lib/cni/net.d"
 
-_CONTAINERD = f"""\
+CONTAINERD = f"""\
 version = 2
 
 # The first would make /opt/containerd; the others are for file systems that nobody has here.
@@ -38,10 +38,6 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     bin_dir = "{_CNI_PROGRAMS}"
     conf_dir = "{CNI_FOLDER}"
 """
-
-
-def containerd() -> str:
-    return _CONTAINERD
 
 
 def cni(number: int) -> str:
