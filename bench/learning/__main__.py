@@ -1,6 +1,6 @@
 """Train what has no result yet, and write the page.
 
-    python -m bench.learning [--arms NAME ...] [--tasks NAME ...] [--parallel N] [--limit-minutes M]
+    python -m bench.learning [--tasks NAME ...] [--arms NAME ...] [--seeds N ...] [--parallel N] [--limit-minutes M]
 
 Each finished run is one line appended to learning.jsonl, so it can be stopped at any moment and called again. A result
 counts for the commit that last changed what decides it (trainer, API, examples, this benchmark).
@@ -36,7 +36,11 @@ def main() -> None:
     ]
     file = options.output / "learning.jsonl"
     options.output.mkdir(parents=True, exist_ok=True)
-    work = missing(chosen, read(file), commits)
+    work = [
+        (arm, seed)
+        for arm, seed in missing(chosen, read(file), commits)
+        if options.seeds is None or seed in options.seeds
+    ]
     print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
     failures = Campaign(options, commits, work).run()
     written = write_page(read(file), options.output)
@@ -127,6 +131,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], help="only these")
     parser.add_argument("--arms", nargs="+", metavar="NAME", help="only these: grpo, vllm, TRL, 'loss clip', ...")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="only these")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at a time")
     parser.add_argument(
         "--limit-minutes", type=float, default=1e6, metavar="M", help="begin no run after that; call it again to go on"
