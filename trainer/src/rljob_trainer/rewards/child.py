@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,10 @@ def serve(connection: Connection) -> None:
             return
         connection.send(Loaded())
     while True:
-        call: Call = connection.recv()
-        for compute_score in loaded:
-            connection.send(_answer(compute_score, call))
+        calls: Sequence[Call] = connection.recv()
+        for call in calls:
+            for compute_score in loaded:
+                connection.send(_answer(compute_score, call))
 
 
 def _answer(function: ComputeScore, call: Call) -> Score | Failure:

@@ -13,9 +13,11 @@ processes share one pipe and one lock.
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +32,10 @@ from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
 from rljob_trainer.types import Floats, GroupScore, Prompt
 
 _RETRIES = 2
+_LARGEST_MESSAGE = 64  # responses
+_MESSAGE_SECONDS = 0.02
+"""What the responses of a message may take together: a message costs more than most functions, and behind one that
+takes its time nobody must wait while another process is idle."""
 
 
 class RewardPool:
@@ -45,7 +51,7 @@ class RewardPool:
     def __init__(self, rewards: Rewards, base_dir: Path, log: Path | None = None) -> None:
         self._rewards = rewards
         self._timeout = parse_duration(rewards.timeout)
-        self._jobs: queue.SimpleQueue[tuple[_Group, int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._closed = False
         self._processes = [RewardProcess(_setup(rewards, base_dir), log) for _ in range(rewards.processes)]
@@ -72,7 +78,7 @@ class RewardPool:
             raise _closed()
         group = _Group(self._rewards, prompt, responses)
         for index in range(len(responses)):
-            self._jobs.put((group, index))
+            self._jobs.put(_Job(group, index))
         return group.future
 
     def close(self) -> None:
@@ -87,7 +93,7 @@ class RewardPool:
         while not self._jobs.empty():
             job = self._jobs.get()
             if job is not None:
-                job[0].fail(_closed())
+                job.group.fail(_closed())
 
     def __enter__(self) -> Self:
         return self
@@ -96,32 +102,64 @@ class RewardPool:
         self.close()
 
     def _serve(self, process: RewardProcess) -> None:
+        most = 1
         try:
             self._started.put(_start(process))
-            while not self._closed and (job := self._jobs.get()) is not None:
-                self._run(process, *job)
+            while not self._closed and (jobs := self._take(most)):
+                start = time.monotonic()
+                self._run(process, jobs)
+                each = (time.monotonic() - start) / len(jobs)
+                most = max(1, min(_LARGEST_MESSAGE, int(_MESSAGE_SECONDS / max(each, 1e-6))))
         finally:
             process.end()
 
-    def _run(self, process: RewardProcess, group: "_Group", index: int) -> None:
-        if group.future.done():  # another response failed, and the group with it
-            return
-        try:
-            group.store(index, self._call(process, group, index))
-        except CallError as error:
-            group.fail(_closed()) if self._closed else group.blame(index, error)
-        except Exception as error:  # noqa: BLE001  who waits for the group must see it, whatever it is
-            group.fail(error)
+    def _take(self, most: int) -> "list[_Job]":
+        """Jobs that wait, at least one and at most this process's share of them; none when the pool is closed."""
+        jobs = [self._jobs.get()]
+        most = min(most, 1 + self._jobs.qsize() // len(self._processes))
+        with suppress(queue.Empty):
+            while jobs[-1] is not None and len(jobs) < most:
+                jobs.append(self._jobs.get_nowait())
+        if jobs[-1] is None and len(jobs) > 1:
+            self._jobs.put(None)
+        return [job for job in jobs if job is not None]
 
-    def _call(self, process: RewardProcess, group: "_Group", index: int) -> list[Score]:
-        for _ in range(_RETRIES):
+    def _run(self, process: RewardProcess, jobs: "list[_Job]") -> None:
+        """Until each job has its score or its group has failed; what a lost process did not get to goes to the next."""
+        while jobs := [job for job in jobs if not job.group.future.done()]:  # another response failed, and its group
+            waiting = iter(jobs)
             try:
-                return process.call(group.call(index), self._timeout)
-            except CallError as error:
-                if self._closed or not error.outside:
-                    raise
-                group.retried()
-        return process.call(group.call(index), self._timeout)
+                for answer in process.call([job.call() for job in jobs], self._timeout):
+                    self._answered(next(waiting), answer)
+            except Exception as error:  # noqa: BLE001  who waits for the group must see it, whatever it is
+                next(waiting).group.fail(error)
+            jobs = [job for job in jobs if not job.done]
+
+    def _answered(self, job: "_Job", answer: list[Score] | CallError) -> None:
+        if not isinstance(answer, CallError):
+            job.group.store(job.index, answer)
+        elif self._closed:
+            job.group.fail(_closed())
+        elif answer.outside and job.retries < _RETRIES:
+            job.group.retried()
+            job.retries += 1
+            return
+        else:
+            job.group.blame(job.index, answer)
+        job.done = True
+
+
+@dataclass(slots=True)
+class _Job:
+    """One response of a group. done: it has its score, or its group has failed for it."""
+
+    group: "_Group"
+    index: int
+    retries: int = 0
+    done: bool = False
+
+    def call(self) -> Call:
+        return self.group.call(self.index)
 
 
 class _Group:

@@ -1,11 +1,13 @@
 """The pool's side of one reward process: start it, ask it, end it."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ class RewardProcess:
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
+        self._readable: select.poll
 
     def start(self) -> None:
         """Start the process and load the functions in it, unless it runs.
@@ -74,19 +77,24 @@ class RewardProcess:
                 message = f"loading {name!r} {silent}; {self._log or 'its output'} may say why: correct the code"
                 raise RewardError(message, field=f"spec.rewards.functions[{function}]") from silent
 
-    def call(self, call: Call, timeout: float) -> list[Score]:
-        """Score one response with every function, each within `timeout` seconds of its start.
+    def call(self, calls: Sequence[Call], timeout: float) -> Iterator[list[Score] | CallError]:
+        """Score responses one after the other with every function, each within `timeout` seconds of its start.
+
+        Yields for each what the functions said, or that one hung, crashed, raised, or returned what is no reward. The
+        error that cost the process is the last: what comes after it was not called.
 
         Raises:
-            CallError: a function hung, crashed, raised, or returned what is no reward.
             RewardError, InfrastructureError: as start().
         """
-        self._ask(call)
-        answers = [self._answer(function, timeout) for function in range(len(self._setup.functions))]
-        for function, answer in enumerate(answers):
-            if isinstance(answer, Failure):
-                raise CallError(function, answer.reason)
-        return [answer for answer in answers if isinstance(answer, Score)]
+        self._ask(calls)
+        for _ in calls:
+            try:
+                answers = [self._answer(function, timeout) for function in range(len(self._setup.functions))]
+            except CallError as error:
+                yield error
+                return
+            failures = (CallError(i, each.reason) for i, each in enumerate(answers) if isinstance(each, Failure))
+            yield next(failures, None) or [each for each in answers if isinstance(each, Score)]
 
     def end(self) -> None:
         """Kill the process and what it started, and wait until it is gone. For the thread that owns it."""
@@ -102,11 +110,11 @@ class RewardProcess:
             self._closed = True
             self._kill()
 
-    def _ask(self, call: Call) -> None:
+    def _ask(self, calls: Sequence[Call]) -> None:
         for _ in range(2):  # a process that died between two calls is nobody's fault
             self.start()
             try:
-                return self._connection.send(call)
+                return self._connection.send(calls)
             except OSError:
                 self.end()
         raise InfrastructureError("reward processes die as soon as they have started")
@@ -165,7 +173,8 @@ class RewardProcess:
                 output.close()
             if self._process is None:
                 ours.close()
-        self._connection = Connection(ours.detach())
+        self._connection, self._readable = Connection(ours.detach()), select.poll()
+        self._readable.register(self._connection, select.POLLIN)
 
     def _receive(self, seconds: float) -> Any:
         """The next message. A look counts as long as it was asked to take: time in which we were stopped is nobody's.
@@ -177,7 +186,7 @@ class RewardProcess:
         while left > 0:
             look = min(left, _LOOK_SECONDS)
             try:
-                if self._connection.poll(look):
+                if self._readable.poll(look * 1000):  # Connection.poll makes a selector for each message
                     return self._connection.recv()
             except (EOFError, OSError) as error:
                 raise self._how_it_ended() from error

@@ -1,15 +1,16 @@
 """What a reward process and the pool say to each other. Plain values only: both sides import nothing else.
 
-    pool -> process   Setup, then Calls, one at a time
+    pool -> process   Setup, then Calls, several in a message, and the next when all of them are answered
     process -> pool   one Loaded for each function, in order, or a LoadFailure;
                       then for each Call one Score or Failure for each function, in order
 
-One message for each function's call is what lets the pool give each call its own deadline and name who hangs.
+One answer for each function's call is what lets the pool give each call its own deadline and name who hangs. There are
+thousands of calls in a step: what goes to and fro for each is a tuple, which pickles faster than a dataclass.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ class LoadFailure:
     field: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One response to score with every function."""
 
     data_source: str
@@ -56,16 +56,14 @@ class Call:
     extra_info: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """What one function returned. numbers: the other numbers of a mapping."""
 
     value: float
-    numbers: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """One function raised, or returned what is no reward. reason: for a person, with the line."""
 
     reason: str
