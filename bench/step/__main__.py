@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from bench.step.page import OURS, TRL, Measured, write_page
-from bench.step.runs import Steps, ours, trl
+from bench.step.runs import Steps, ours, trl, vllm_alone
 from bench.step.shapes import SHAPES, Shape, job, write_model
 from rljob_api import resolve
 from rljob_api.validation import load_rljob
@@ -44,6 +44,7 @@ def measure(shape: Shape, engines: list[str], repetitions: int, folder: Path) ->
     spec = folder / "spec.json"
     spec.write_text(resolve(load_rljob(next(iter(jobs.values())), []).spec).model_dump_json(by_alias=True))
     runs: dict[str, list[Steps]] = defaultdict(list)
+    alone: list[float] = []
     names = [*engines, TRL]
     for number in range(repetitions):
         first = number % len(names)
@@ -51,7 +52,10 @@ def measure(shape: Shape, engines: list[str], repetitions: int, folder: Path) ->
             run = folder / f"{name}-{number}"
             runs[name].append(trl(shape, spec, model, run) if name == TRL else ours(shape, jobs[name], run))
             _say(shape, name, runs[name][-1])
-    return Measured(shape, parameters, {name: runs[name] for name in names})
+        if "vllm" in engines:
+            alone.append(vllm_alone(spec, model, folder / f"alone-{number}"))
+            print(f"{shape.name}, vLLM alone: {alone[-1]:.3f} s", flush=True)
+    return Measured(shape, parameters, {name: runs[name] for name in names}, alone)
 
 
 def _say(shape: Shape, name: str, run: Steps) -> None:

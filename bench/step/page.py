@@ -24,11 +24,16 @@ PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIM
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A shape. runs: of each trainer or engine, in the order of the repetitions."""
+    """A shape.
+
+    runs: of each trainer or engine, in the order of the repetitions. vllm_alone: seconds in which vLLM without us makes
+        the responses of a step, in each repetition.
+    """
 
     shape: Shape
     parameters: int
     runs: Mapping[str, Sequence[Steps]]
+    vllm_alone: Sequence[float] = ()
 
     def ratios(self, name: str) -> list[float]:
         """Of the repetitions: median step over TRL's in the same repetition."""
@@ -106,6 +111,12 @@ def _notes(each: Measured) -> str:
         for name in OURS
         if name in each.runs
     ]
+    if each.vllm_alone:
+        alone, rollout = median(each.vllm_alone), each.part("vllm", names.TIME_ROLLOUT)
+        said.append(
+            f"vLLM alone (`LLM.chat` of the same responses, in a process of its own) takes {alone:.3f} s, our"
+            f" rollout with it {rollout / alone:.2f} times that"
+        )
     memory = (
         "Memory counts pages that processes share in each of them. Busy cores are other work's, in the second before a"
         " run, at most."

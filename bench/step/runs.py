@@ -58,7 +58,7 @@ def ours(shape: Shape, job: Path, folder: Path) -> Steps:
     lines = [line for line in read_metrics(folder) if names.TIME_STEP in line]
     counted = lines[shape.warm_up :]
     windows = [(before["time"], after["time"]) for before, after in pairwise(lines[shape.warm_up - 1 :])]
-    calls = [call for file in trace.glob("*.jsonl") for call in parse_calls(file.read_text())]
+    calls = [call for file in trace.glob("*.jsonl") for call in parse_objects(file.read_text())]
     phases = {name: mean(line.get(name, 0.0) for line in counted) for name in names.PHASE_TIMES}
     return Steps(
         seconds=[end - start for start, end in windows],
@@ -88,6 +88,15 @@ def trl(shape: Shape, spec: Path, model: Path, folder: Path) -> Steps:
     )
 
 
+def vllm_alone(spec: Path, model: Path, folder: Path) -> float:
+    """Seconds in which vLLM alone makes the responses of a step: the median."""
+    folder.mkdir(parents=True)
+    output = folder / "times.jsonl"
+    _run([sys.executable, "-m", "bench.step.vllm_alone", str(spec), str(model), str(output)], folder / "log", {})
+    seconds: list[float] = [line["seconds"] for line in parse_objects(output.read_text())]
+    return median(seconds)
+
+
 def trl_phases(lines: Sequence[dict[str, Any]], seconds: Sequence[float]) -> dict[str, float]:
     """TRL's seconds of a step in the names that ours have. lines: of Clock, one for each of `seconds`."""
     prepare, rollout, rewards = (mean(line[part] for line in lines) for part in ("prepare", "rollout", "rewards"))
@@ -99,7 +108,7 @@ def trl_phases(lines: Sequence[dict[str, Any]], seconds: Sequence[float]) -> dic
     }
 
 
-def parse_calls(text: str) -> list[dict[str, Any]]:
+def parse_objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 

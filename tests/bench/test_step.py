@@ -37,6 +37,12 @@ def test_overhead_is_all_but_generation_and_update(tmp_path):
     )
 
 
+def test_the_page_has_vllm_alone_beside_our_rollout(tmp_path):
+    trl = Steps([0.1], 16.0, 50 << 20)
+    write_page([Measured(SHAPES[0], 7, {"vllm": [STEPS, STEPS], "TRL": [trl, trl]}, [0.04, 0.06])], tmp_path)
+    assert "takes 0.050 s, our rollout with it 2.00 times that" in (tmp_path / "cpu.md").read_text()
+
+
 def test_the_phases_of_trl_add_up_to_its_step():
     lines = [{"prepare": 0.4, "rollout": 0.25, "rewards": 0.05}, {"prepare": 0.6, "rollout": 0.35, "rewards": 0.15}]
     phases = trl_phases(lines, [0.9, 1.1])
