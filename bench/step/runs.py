@@ -93,7 +93,7 @@ def vllm_alone(spec: Path, model: Path, folder: Path) -> float:
     folder.mkdir(parents=True)
     output = folder / "times.jsonl"
     _run([sys.executable, "-m", "bench.step.vllm_alone", str(spec), str(model), str(output)], folder / "log", {})
-    seconds: list[float] = [line["seconds"] for line in parse_objects(output.read_text())]
+    seconds: list[float] = [line["seconds"] for line in parse_objects(output.read_text())[1:]]
     return median(seconds)
 
 

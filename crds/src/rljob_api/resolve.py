@@ -73,6 +73,11 @@ class ResolvedSpec(RLJobSpec):
         return self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0
 
     @property
+    def kl_in_reward(self) -> bool:
+        """Whether the KL penalty is taken off the rewards, so that advantages wait for it."""
+        return self.algorithm.kl.placement == "reward" and self.needs_reference
+
+    @property
     def supervised_only(self) -> bool:
         return self.algorithm.preset == "sft"
 

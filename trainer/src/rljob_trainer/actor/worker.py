@@ -171,12 +171,11 @@ class ActorWorker:
         """
         self.shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         temperature = self.spec.rollout.temperature
-        in_reward = self.spec.algorithm.kl.placement == "reward" and self.spec.needs_reference
-        if len(totals) * self.spec.actor.epochs > 1 or in_reward:
+        if len(totals) * self.spec.actor.epochs > 1 or self.spec.kl_in_reward:
             score_samples(self.policy, self.shard, temperature, "old_log_probs", self.device)
         if self.reference is not None:
             score_samples(self.reference, self.shard, temperature, "reference_log_probs", self.device)
-        return Prepared(self._token_kl() if in_reward else None)
+        return Prepared(self._token_kl() if self.spec.kl_in_reward else None)
 
     def _token_kl(self) -> list[Floats]:
         samples, estimator = self.shard.ordered, self.spec.algorithm.kl.estimator

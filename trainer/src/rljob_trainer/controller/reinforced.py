@@ -2,7 +2,7 @@
 
     _roll_out     prompts -> journal, or engines -> scorer    groups; tensors stay in Ray's object store
     _prepare      ranks fetch their samples and score them with the reference, where the algorithm compares
-    advantages    from rewards alone (and KL penalties), on the controller
+    advantages    meanwhile, from rewards alone, on the controller; or after it, where rewards hold a KL penalty
     update        every rank, its own samples; the ranks keep the mark of what they then are
     sync          weights -> engines, then the probe
 
@@ -10,6 +10,7 @@ After a failure the same steps run again: groups come from the journal as long a
 when they have to generate. They sleep from the end of the rollout to the sync, so they and the ranks can share GPUs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,6 @@ from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import GroupKey
-from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress import names
 from rljob_trainer.rollout.worker import sample_seed
 from rljob_trainer.types import Floats, Prompt, Sampling
@@ -150,26 +150,26 @@ class ReinforcedSteps:
         self, groups: list[ScoredGroup], batch: StepBatch, rate: float, before: dict[str, object], metrics: Metrics
     ) -> Held:
         with self.reporting.phase("advantage"):
-            penalties, kl = self._prepare(groups, batch, self.state.kl)
+            prepared = self._prepare(groups, batch)
+            penalties, kl = self._penalties(prepared(), batch) if self.spec.kl_in_reward else (None, {})
             values = advantages(groups, batch, penalties, self.spec)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):
             each = [(own,) for own in values]
             arguments = (rate, self.state.kl.coefficient, mark)
-            return Held(mark, self.actors.call("update", UPDATE_SECONDS, *arguments, each=each))
+            updated = self.actors.begin("update", UPDATE_SECONDS, *arguments, each=each)
+            prepared()  # first, for what went wrong there is behind what the update then says
+            return Held(mark, updated())
 
-    def _prepare(
-        self, groups: list[ScoredGroup], batch: StepBatch, controller: KlController
-    ) -> tuple[Floats | None, Metrics]:
+    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> Callable[[], list[Prepared]]:
         each = [(plan,) for plan in batch.plans]
         bundles = list(dict.fromkeys(group.place.bundle for group in groups))
         places = [(bundles.index(group.place.bundle), group.place.index) for group in groups]
-        prepared: list[Prepared] = self.actors.call(
-            "prepare", UPDATE_SECONDS, batch.totals, places, *bundles, each=each
-        )
-        if prepared[0].token_kl is None:
-            return None, {}
+        return self.actors.begin("prepare", UPDATE_SECONDS, batch.totals, places, *bundles, each=each)
+
+    def _penalties(self, prepared: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
+        controller = self.state.kl
         token_kl = gather(batch, [part.token_kl or [] for part in prepared])
         penalties = (controller.coefficient * token_kl).astype(np.float32)
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))

@@ -9,7 +9,7 @@ are taken over or none; engines (engine_group.py) are replaced one by one.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,17 @@ class ActorGroup:
         group: str | None = None,
     ) -> list[Any]:  # fmt: skip
         """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
+        return self.begin(method, seconds, *args, each=each, group=group)()
+
+    def begin(
+        self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None,
+        group: str | None = None,
+    ) -> Callable[[], list[Any]]:  # fmt: skip
+        """As `call`, without waiting. What it returns waits, up to `seconds`; ranks do one thing after another."""
         own = each if each is not None else [()] * len(self.workers)
         calls = [worker.call(method, *mine, *args, group=group) for worker, mine in zip(self.workers, own, strict=True)]
         matter = ("rank", "engine") if method == "send_weights" else ("rank",)
-        return list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}", *matter))
+        return lambda: list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}", *matter))
 
     def _wait(self, refs: Any, seconds: float, what: str, *matter: str) -> Any:
         """Raises RankLost, or another worker's loss, where one is behind a failure; else what the ranks raised.

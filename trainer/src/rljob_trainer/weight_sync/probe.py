@@ -25,7 +25,7 @@ class ProbeSize:
 
 PROBE_SIZES: Mapping[Engine, ProbeSize] = {
     "vllm": ProbeSize(length=96, tokens=8),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
-    "hf": ProbeSize(length=24, tokens=4),  # no blocks and no prefix cache: every step pays for the probe
+    "hf": ProbeSize(length=24, tokens=2),  # from the prompt, and from its cache; each step pays for the probe
 }
 
 DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
