@@ -59,13 +59,13 @@ def check_not_superseded(volume: Volume, attempt: int) -> None:
 
 def record_resume(
     volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None, *, parent: int | None = None,
-    step: int | None = None, lost: str | None = None,
+    step: int | None = None, lost: str | None = None, anew_for: str | None = None,
 ) -> None:  # fmt: skip
     """Decide what the attempt continues: readers follow these decisions back through the attempts.
 
     ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
     those of the checkpoint (living workers were taken over). lost: name of a newer checkpoint that was there, so that
-    it stays known.
+    it stays known. anew_for: Checkpoints.anew_for.
     Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
     """
     check_not_superseded(volume, attempt)
@@ -79,7 +79,7 @@ def record_resume(
         elif parent is None:
             parent = ref.manifest.attempt
     begun = begun if step is None else step
-    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun)
+    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun, anewFor=anew_for)
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
@@ -97,6 +97,7 @@ def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str
         "parent": None,
         "resumedFrom": None,
         "resumedStep": None,
+        "anewFor": None,
     }
     write_json(volume.claim(attempt), claimed | decision)
 

@@ -73,7 +73,9 @@ class Snapshot:
 class Checkpoints:
     """Saves and finds the checkpoints of one attempt. For one thread, the loop's."""
 
-    def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path) -> None:
+    def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path, start_id: str) -> None:
+        """start_id: DriverJob's; without one, `checkpoint.resume: never` begins anew with each attempt."""
+        self._start_id = start_id
         self._settings = spec.checkpoint
         self._retention = Retention(
             keep_last=spec.checkpoint.keep_last,
@@ -213,20 +215,35 @@ class Checkpoints:
 
     # ------------------------------------------------------------------ finding
 
+    def goes_on(self) -> bool:
+        """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
+
+        `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
+        `auto`. For the time before `record_resume`.
+        """
+        run, resume = lineage(self._volume), self._settings.resume
+        if resume == "auto" or run.newest is None or run.root is None:
+            return resume == "auto"
+        if resume == "never":
+            return run.newest.anew_for == self._start_id
+        return run.root.foreign == Path(resume).resolve()
+
+    @property
+    def anew_for(self) -> str | None:
+        """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
+        return self._start_id or None if self._settings.resume == "never" else None
+
     def find(self) -> CheckpointRef | None:
         """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
 
-        A path is where the run begins; the attempts after the first go on with the run's own checkpoints.
         Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
         Raises InfrastructureError where the volume does not answer: the newest checkpoint may be whole.
         """
         resume = self._settings.resume
-        if resume == "never":
-            return None
-        run = lineage(self._volume)
-        origin = run.root.foreign if run.root else None
-        if resume != "auto" and Path(resume).resolve() != origin:
-            return _named(Path(resume).resolve())
+        if not self.goes_on():
+            return None if resume == "never" else _named(Path(resume).resolve())
+        root = lineage(self._volume).root
+        origin = root.foreign if root else None
         found = self._survey()
         lost = [each for each in found if each.lost]
         candidates = [each.ref for each in found if each.ref is not None and each.standing == "counts"]

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 from rljob_api.contract import DriverJob, ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
-from rljob_trainer.checkpoint.lineage import lineage, read_claim
+from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.controller.attempt import exit_record, read_exit, reason_of
 from rljob_trainer.controller.job import write_job
@@ -86,7 +87,8 @@ class Supervisor:
         )
         self._job_file = self._volume.control / "job.json"
         self._history = History()
-        self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
+        self._uid, self._start_id = uid, uuid.uuid4().hex
+        self._first_attempt = last_attempt(self._volume) + 1
         with writable(self._volume):
             self._volume.logs.mkdir(parents=True, exist_ok=True)
             self._volume.run_exit.unlink(missing_ok=True)
@@ -139,14 +141,9 @@ class Supervisor:
         return record, driver.returncode
 
     def _write_job(self) -> None:
-        """checkpoint.resume says where the run begins; once it has begun, its drivers go on with it."""
-        spec, begun = self._run.spec, lineage(self._volume).newest
-        if begun is not None and begun.attempt >= self._first_attempt:
-            checkpoint = spec.checkpoint.model_copy(update={"resume": "auto"})
-            spec = spec.model_copy(update={"checkpoint": checkpoint})
         job = DriverJob(
-            name=self._run.name, uid=self._uid, base_dir=str(self._run.base_dir), spec=spec,
-            reward_models=self._servers.urls,
+            name=self._run.name, uid=self._uid, start_id=self._start_id, base_dir=str(self._run.base_dir),
+            spec=self._run.spec, reward_models=self._servers.urls,
         )  # fmt: skip
         with writable(self._volume):
             write_job(job, self._job_file)
