@@ -98,8 +98,11 @@ class Volume:
         return self.logs / f"a{attempt}.jsonl"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash."""
+def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
+    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash.
+
+    From then on it is the new one, unless it may be lost: a power cut may bring the old one of such a file back.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with part.open("w") as file:
@@ -107,6 +110,17 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    if not may_be_lost:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in it durable: without that a power cut may undo what was created, renamed or deleted there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> Any | None:

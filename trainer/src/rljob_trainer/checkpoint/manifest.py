@@ -19,11 +19,11 @@ from typing import Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel
-from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folder, sync_folders
+from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folders
 from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Lineage, lineage, root_of
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.progress.state import read_object
-from rljob_trainer.volume import Volume, write_json
+from rljob_trainer.volume import Volume, sync_folder, write_json
 
 MANIFEST = "manifest.json"
 ACTOR = "actor"
@@ -213,9 +213,9 @@ def commit(
     if not (target / MANIFEST).exists():  # the remains, if any, of a commit that did not get as far as its manifest
         shutil.rmtree(target, ignore_errors=True)
     staged.rename(target)
-    sync_folder(target.parent)
+    for folder in target.parents[:2]:  # its name, and that of the folder of all checkpoints
+        sync_folder(folder)
     write_json(target / MANIFEST, manifest.model_dump(mode="json", by_alias=True))
-    sync_folder(target)
     return CheckpointRef(target, manifest)
 
 

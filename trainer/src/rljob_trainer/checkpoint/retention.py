@@ -5,9 +5,8 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, survey
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, sync_folder
 
 _STAGED = re.compile(r"\.step-\d+-a(\d+)\.part")
 

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.lineage import root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.progress.state import newest_claim, read_object
-from rljob_trainer.volume import Volume, read_json, write_json
+from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
 
 log = structlog.get_logger()
 
@@ -31,7 +30,7 @@ def claim(volume: Volume, attempt: int) -> str:
         volume.attempts.mkdir(parents=True, exist_ok=True)
         volume.claim(attempt).touch(exist_ok=False)
         _write_claim(volume, attempt, nonce)
-        sync_folder(volume.attempts)  # else a power cut could hand out the number again
+        sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again
     except FileExistsError:
         raise FencedError(f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it") from None
     except OSError as error:
