@@ -16,7 +16,7 @@ from rljob_trainer.checkpoint.manifest import MANIFEST, durable_step, survey, ve
 from rljob_trainer.controller import checkpoints as checkpoints_module
 from rljob_trainer.controller.attempt import claim
 from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.checkpoint_support import Attempt, FileRanks, begin_attempt, checkpoints_of, names
 
 PAGE = 4096
@@ -110,6 +110,20 @@ def test_a_claim_on_a_full_volume_says_so(tmp_path):
                 break
         with pytest.raises(StorageFullError, match=r"no space left on .*/disk to claim attempt 1"):
             claim(volume, 1)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_file_that_cannot_be_written_leaves_nothing_and_the_old_one_stays(tmp_path, monkeypatch, call):
+    path = tmp_path / "progress.json"
+    write_json(path, 1)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, 2)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("progress.json", "1")]
 
 
 # ---------------------------------------------------------------------- damage
@@ -301,7 +315,7 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
     assert said == [(str(each.path), "it has no manifest") for each in (earlier, newest)]
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):  # as many as are listed
         checkpoints_of(volume, 2).find()
 
 

@@ -19,6 +19,7 @@ An attempt writes only under its own number.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,16 @@ def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first failure is the one to tell
+            part.unlink()
+        raise
     if not may_be_lost:
         sync_folder(path.parent)
 

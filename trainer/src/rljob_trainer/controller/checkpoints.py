@@ -251,16 +251,18 @@ class Checkpoints:
         resume = self._settings.resume
         if not self.goes_on():
             return None if resume == "never" else _named(Path(resume).resolve())
-        root = lineage(self._volume).root
-        origin = root.foreign if root else None
-        candidates = [each for each in self._survey() if each.lost or each.standing == "counts"]
+        run = lineage(self._volume)
+        origin = run.root.foreign if run.root else None
+        found = self._survey()
+        candidates = [each for each in found if each.lost or each.standing == "counts"]
         for each in reversed(candidates):
             if each.standing == "unreadable":
                 raise InfrastructureError(each.problem)
             if each.ref is not None and self._is_whole(each.ref):
                 return each.ref
         if candidates:
-            raise self._none_usable(f"all {len(candidates)} checkpoints are damaged or gone")
+            shown = sum(run.holds(each.step, each.attempt) for each in found)  # by rljob checkpoints, as this run's
+            raise self._none_usable(f"all {shown} checkpoints are damaged or gone")
         return _named(origin) if origin is not None else None
 
     def newest(self) -> Found | None:
