@@ -40,6 +40,16 @@ class Fault:
     phase: Phase
     continued_after: float | None = None
 
+    @property
+    def costs_ray(self) -> bool:
+        """Whether the run needs another Ray, and so another attempt. One that is continued in time may not cost it.
+
+        Ray's head is not missed before the run's end, for nobody needs it before; its end is.
+        """
+        if self.kind == "ray head":
+            return self.signal == "SIGKILL"
+        return self.kind in ("gcs", "raylet") and self.continued_after is None
+
     def __str__(self) -> str:
         again = f", SIGCONT after {self.continued_after:.1f} s" if self.continued_after is not None else ""
         return f"{self.signal} to {self.kind} in {self.phase}{again}"

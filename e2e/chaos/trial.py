@@ -50,7 +50,8 @@ class Struck:
     """A fault that was injected into a run that went on, or should have.
 
     in_phase: whether its phase came before it struck. step: the last one before it.
-    next_update: seconds from the signal to the end of the next optimizer step, a repeated one included.
+    next_update: seconds from the signal to the end of the next optimizer step, a repeated one included; of the next
+        attempt, where the fault costs Ray.
     next_step: to the end of the next new step. Both are inf where it does not come within RECOVERY_SECONDS.
     repeated: updates that were done again. journaled: groups from the journal.
     missed: whether a process that was frozen for good was ended within MISSED_SECONDS; if not, the times are inf too.
@@ -167,17 +168,22 @@ class _Watch:
         self._files: dict[Path, tuple[int, list[Line]]] = {}
 
     def lines(self) -> list[Line]:
-        """Every step that any attempt finished, in the order in which they were written."""
-        for path in self._volume.metrics(0).parent.glob("a*.jsonl"):
+        """Every step that any attempt finished, in the order in which they were written; `attempt` is whose it is."""
+        for attempt in range(1, last_attempt(self._volume) + 1):
+            path = self._volume.metrics(attempt)
             size, _ = self._files.get(path, (0, []))
-            if path.stat().st_size != size:
+            if path.exists() and path.stat().st_size != size:
                 text = path.read_text()
-                self._files[path] = len(text.encode()), [line for line in parse_lines(text) if "time/step" in line]
+                lines = [line | {"attempt": attempt} for line in parse_lines(text) if "time/step" in line]
+                self._files[path] = len(text.encode()), lines
         return sorted((line for _, lines in self._files.values() for line in lines), key=lambda line: line["time"])
 
     def has_begun(self) -> bool:
         """Whether an RL step is done."""
         return any("reward/mean" in line for line in self.lines())
+
+    def attempt(self) -> int:
+        return last_attempt(self._volume)
 
     def phase(self) -> str:
         """What the trainer does."""
@@ -203,6 +209,7 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
     """None where the run ended before. Of a run that lives and does not go on in time, the times are inf."""
     time.sleep(dice.uniform(0.0, 1.0))
     in_phase = fault.phase == "any" or watch.until(lambda: watch.is_in(fault.phase), PHASE_SECONDS)
+    lost = watch.attempt() if fault.costs_ray else None
     target, at = inject(fault, run, dice) if run.is_running() else None, time.time()
     if target is None:
         return None
@@ -212,17 +219,46 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
     elif not watch.until(lambda: _missed(target, fault), MISSED_SECONDS) and run.is_running():
         return Struck(fault, in_phase, watch.lines()[-1]["step"], inf, inf, 0, 0, missed=False)
     before, updating = watch.lines(), watch.phase() in UPDATED
-    known, last = len(before), max(line["step"] for line in before)
-    under_way = last + 1 if updating else last  # that step's update is not one that comes after the fault
-    if not watch.until(lambda: watch.lines()[-1]["step"] > under_way, RECOVERY_SECONDS):
+    last = max(line["step"] for line in before)
+
+    def recovery() -> Recovery | None:
+        return recovery_in(watch.lines(), len(before), updating=updating, lost=lost)
+
+    if not watch.until(recovery, RECOVERY_SECONDS) or (found := recovery()) is None:
         return Struck(fault, in_phase, last, inf, inf, 0, 0) if run.is_running() else None
-    after = watch.lines()[known:]
-    new = next(line for line in after if line["step"] > under_way)
+    return Struck(fault, in_phase, last, found.update - at, found.step - at, found.repeated, found.journaled)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What came after a fault. update, step: when the next update and the next new step ended. Others: as in Struck."""
+
+    update: float
+    step: float
+    repeated: int
+    journaled: int
+
+
+def recovery_in(lines: list[Line], known: int, *, updating: bool, lost: int | None) -> Recovery | None:
+    """None while there is no new step.
+
+    lines: of all steps. known: how many of them were there before the fault. updating: whether the next step's own
+    update had begun, so that it is not one that came after the fault. lost: the attempt that was struck, where the
+    fault ends it: what it still finishes, before that takes effect, is no recovery.
+    """
+    before, after = lines[:known], lines[known:]
+    if lost is not None:
+        before, after = [[line for line in lines if (line["attempt"] > lost) is later] for later in (False, True)]
+        updating = False
+    last = max(line["step"] for line in before)
+    under_way = last + updating
+    new = next((line for line in after if line["step"] > under_way), None)
+    if new is None:
+        return None
     upto = after[: after.index(new) + 1]
     update = next(line for line in upto if line["step"] != under_way or not updating)
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
-    repeated = sum(line["step"] <= last for line in upto)
-    return Struck(fault, in_phase, last, update["time"] - at, new["time"] - at, repeated, journaled)
+    return Recovery(update["time"], new["time"], sum(line["step"] <= last for line in upto), journaled)
 
 
 def _missed(target: psutil.Process, fault: Fault) -> bool:

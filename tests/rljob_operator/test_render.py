@@ -37,7 +37,7 @@ def test_the_driver_s_job_is_the_resolved_spec_of_its_generation():
     text = children()["ConfigMap"]["data"]["job.json"]
     read = DriverJob.model_validate(json.loads(text))
 
-    assert (read.uid, read.generation, read.name) == (UID, 3, "job")
+    assert (read.uid, read.start_id, read.generation, read.name) == (UID, UID, 3, "job")
     assert read.spec.ranks == 8
     assert read.base_dir == "/checkpoints"
 

@@ -59,21 +59,21 @@ class Attempt:
         return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
 
 
-def begin_attempt(volume: Volume, number: int, **checkpoint: Any) -> Attempt:
+def begin_attempt(volume: Volume, number: int, start_id: str = "", **checkpoint: Any) -> Attempt:
     """What a driver does before its first step."""
     nonce = claim(volume, number)
-    checkpoints = checkpoints_of(volume, number, **checkpoint)
+    checkpoints = checkpoints_of(volume, number, start_id, **checkpoint)
     found = checkpoints.find()
-    record_resume(volume, number, nonce, found)
+    record_resume(volume, number, nonce, found, anew_for=checkpoints.anew_for)
     checkpoints.prune()
     return Attempt(number, checkpoints, found)
 
 
-def checkpoints_of(volume: Volume, number: int, **checkpoint: Any) -> Checkpoints:
+def checkpoints_of(volume: Volume, number: int, start_id: str = "", **checkpoint: Any) -> Checkpoints:
     model = volume.root / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text("{}")
-    return Checkpoints(job_spec(**checkpoint), volume, number, model)
+    return Checkpoints(job_spec(**checkpoint), volume, number, model, start_id)
 
 
 def names(refs: Sequence[Any] | Volume) -> list[str]:

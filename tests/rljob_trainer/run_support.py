@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import psutil
 import yaml
 
 from e2e.chaos.faults import busy_seconds
+from e2e.chaos.traces import shared_memory, unused_memory
 from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.volume import Volume, read_json
 
@@ -113,7 +114,7 @@ class Machine:
 def machine() -> Iterator[Machine]:
     """Asserts at the end that nothing is left: no process, no temporary file, no shared memory."""
     temporary = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))  # short: Ray's sockets are in it
-    shared = set(os.listdir("/dev/shm"))
+    shared = shared_memory()
     place = Machine(temporary, {"TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"})
     try:
         yield place
@@ -125,28 +126,6 @@ def machine() -> Iterator[Machine]:
         for process in place.processes():
             process.kill()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def unused_memory() -> set[str]:
-    """Shared memory that nobody will remove: other tests use some at the same time.
-
-    A segment has a process that maps it. multiprocessing's semaphores need not; its trackers remove them at their end.
-    """
-    made = set(os.listdir("/dev/shm"))
-    used: set[str] = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
-    if any("multiprocessing.resource_tracker" in line for line in map(_command_line, psutil.process_iter())):
-        used |= {name for name in made if name.startswith("sem.mp-")}
-    return made - used
-
-
-def _command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def finish(process: "subprocess.Popen[str]", seconds: float = SECONDS) -> Ended:

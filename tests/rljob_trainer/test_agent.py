@@ -130,6 +130,23 @@ def test_only_checkpoints_with_a_manifest_are_listed(agent: Agent) -> None:
     assert listed[1]["time"].endswith("Z")
 
 
+def test_a_checkpoint_that_cannot_be_read_hides_older_ones_alone(agent: Agent) -> None:
+    """The last one listed is what the next attempt goes on from, so an older one must not stand there."""
+    volume = agent.volume
+    for step in (1, 2, 3):
+        staged = volume.checkpoints / "staged"
+        staged.mkdir(parents=True)
+        commit(staged, volume.checkpoint(step, 1), step=step, attempt=1, reward=None)
+    for step, expected in ((1, (200, [2, 3])), (3, (503, "checkpoint step-3-a1 cannot be read now: Is a directory"))):
+        manifest = volume.checkpoint(step, 1) / "manifest.json"
+        manifest.unlink()
+        manifest.mkdir()
+        status, body, _ = agent.ask("/v1/checkpoints")
+        said = [one["step"] for one in body["checkpoints"]] if status == 200 else body["error"].split(";")[0]
+        assert (status, said) == expected
+    assert agent.ask("/healthz", token=None)[0] == 200
+
+
 def test_the_exit_is_that_of_the_last_attempt(agent: Agent) -> None:
     volume = agent.volume
     write_json(volume.claim(9), {"attempt": 9, "resumedStep": None})

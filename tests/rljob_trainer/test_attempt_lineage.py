@@ -46,6 +46,7 @@ def test_a_claim_says_what_the_attempt_continues(volume):
             "parent": parent,
             "resumedFrom": source,
             "resumedStep": step,
+            "anewFor": None,
         }
         assert written == expected
     assert len(nonces) == 2

@@ -1,6 +1,7 @@
 """A short, seeded piece of chaos: processes of a run die, and nothing of it shows in the weights."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -9,20 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from e2e.chaos import traces as chaos_traces
 from e2e.chaos import trial as chaos_trial
 from e2e.chaos.__main__ import judge
 from e2e.chaos.faults import Fault, draw
 from e2e.chaos.jobs import JOBS, SUPERVISED_STEPS
 from e2e.chaos.report import percentiles
 from e2e.chaos.traces import Traces
-from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
+from e2e.chaos.trial import Recovery, Struck, Trial, _strike, _Watch, disturbed, recovery_in, undisturbed, write_job
 from e2e.chaos.weights import differing
 from rljob_trainer.controller.attempt import claim
-from rljob_trainer.volume import Volume
+from rljob_trainer.progress.history import Line
+from rljob_trainer.volume import Volume, write_json
 
 DETERMINISTIC = next(job for job in JOBS if job.name == "deterministic")
 STEPS = 16
@@ -95,11 +99,82 @@ def test_a_frozen_process_that_nobody_misses_while_the_run(
     assert trial.injected == 1
 
 
+def lines(*steps: tuple[int, int]) -> list[Line]:
+    """Of (attempt, step), a second each."""
+    return [{"attempt": attempt, "step": step, "time": float(at)} for at, (attempt, step) in enumerate(steps)]
+
+
+RECOVERIES: dict[str, tuple[list[tuple[int, int]], int, dict[str, Any], Recovery | None]] = {
+    "a step that had not begun": ([(1, 1), (1, 2)], 1, {}, Recovery(1.0, 1.0, 0, 0)),
+    "one whose update had": ([(1, 1), (1, 2), (1, 3)], 1, {"updating": True}, Recovery(2.0, 2.0, 0, 0)),
+    "one step again": ([(1, 1), (1, 2), (2, 2), (2, 3)], 2, {}, Recovery(2.0, 3.0, 1, 0)),
+    "no step yet": ([(1, 1), (1, 2)], 2, {}, None),
+    "steps of a driver whose Ray is gone": ([(1, 1), (1, 2), (1, 3)], 1, {"lost": 1}, None),
+    "the next one's": ([(1, 1), (1, 2), (1, 3), (2, 2), (2, 3), (2, 4)], 1, {"lost": 1}, Recovery(3.0, 5.0, 2, 0)),
+    "in an update": ([(1, 1), (1, 2), (2, 3)], 1, {"lost": 1, "updating": True}, Recovery(2.0, 2.0, 0, 0)),
+}
+"""Lines, how many were there before the fault, what is known of it, and the recovery."""
+
+
+@pytest.mark.parametrize("what", RECOVERIES)
+def test_a_recovery_is_counted_from(what: str):
+    steps, known, options, expected = RECOVERIES[what]
+    assert recovery_in(lines(*steps), known, **{"updating": False, "lost": None} | options) == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "costs"),
+    [
+        (Fault("ray head", "SIGKILL", "any"), True),
+        (Fault("ray head", "SIGSTOP", "any"), False),
+        (Fault("gcs", "SIGSTOP", "any"), True),
+        (Fault("raylet", "SIGSTOP", "any", 3.0), False),
+        (Fault("raylet", "SIGKILL", "any"), True),
+        (Fault("driver", "SIGKILL", "any"), False),
+    ],
+)
+def test_a_fault_costs_ray(fault: Fault, costs: bool):
+    assert fault.costs_ray == costs
+
+
+def test_a_driver_that_goes_on_for_a_moment_after_rays_end_has_not_recovered(
+    processes: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, head, volume = processes(), processes(), Volume(tmp_path)
+    write_lines(volume, 3)
+
+    def phase() -> str:
+        """It is asked for when the lines before the fault are known."""
+        write_lines(volume, 5)
+        return "rollout"
+
+    monkeypatch.setattr(chaos_trial, "inject", lambda *_: psutil.Process(head.pid))
+    monkeypatch.setattr(chaos_trial, "RECOVERY_SECONDS", 0.1)
+    fault = Fault("ray head", "SIGKILL", "any")
+    with Traces() as traces:
+        watch = _Watch(volume, run, traces)
+        monkeypatch.setattr(watch, "phase", phase)
+        struck = _strike(Trial(tmp_path), fault, watch, psutil.Process(run.pid), random.Random(0))
+    assert struck == Struck(fault, True, 3, inf, inf, 0, 0)
+
+
+def test_shared_memory_that_nobody_maps_is_left_behind(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(chaos_traces, "GONE_SECONDS", 0.1)
+    with Traces() as traces:
+        left = Path(f"/dev/shm/rljob-test-{os.getpid()}")
+        left.touch()
+        try:
+            assert str(left) in traces.left()
+        finally:
+            left.unlink()
+
+
 def write_lines(volume: Volume, steps: int) -> None:
+    write_json(volume.claim(1), {"attempt": 1})
     path = volume.metrics(1)
     path.parent.mkdir(exist_ok=True)
-    lines = ({"step": step, "time": float(step), "time/step": 0.1, "stage": "rl"} for step in range(1, steps + 1))
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    written = ({"step": step, "time": float(step), "time/step": 0.1, "stage": "rl"} for step in range(1, steps + 1))
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in written))
 
 
 def test_a_run_that_does_not_go_on_fails_the_verdict(tmp_path: Path):
@@ -113,8 +188,7 @@ def test_a_run_that_does_not_go_on_fails_the_verdict(tmp_path: Path):
 def test_a_driver_is_paid_for_by_a_fault_that_came_too_late_to_strike(tmp_path: Path, injected: int, wrong: list[str]):
     """A driver that is killed in the last save: the next one finishes the run without a new step."""
     write_lines(Volume(tmp_path), 4)
-    for attempt in (1, 2):
-        claim(Volume(tmp_path), attempt)
+    claim(Volume(tmp_path), 2)
     trial = Trial(tmp_path, code=0, injected=injected)
     calm = Trial(tmp_path, code=0)
     job = replace(DETERMINISTIC, problems=lambda *_: [])

@@ -14,6 +14,7 @@ from rljob_trainer.checkpoint.manifest import MANIFEST, read_trainer_state
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import PromptStream
 from rljob_trainer.data.tokenizer import build_tokenizer
+from rljob_trainer.progress.overview import look_at
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of
 
@@ -62,6 +63,20 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     assert listed(volume)[7, 2] == "- - - - does not count: its manifest is gone"
     shutil.rmtree(volume.checkpoint(7, 2))
     assert listed(volume)[7, 2] == "- - - - does not count: it is gone"
+
+
+def test_one_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(volume):
+    first = begin_attempt(volume, 1)
+    for step in (1, 2):
+        first.save(step)
+    (volume.checkpoint(1, 1) / MANIFEST).unlink()
+    (volume.checkpoint(1, 1) / MANIFEST).mkdir()
+    rows = listed(volume)
+    assert rows[1, 1] == "- - - - checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
+    assert rows[2, 1].endswith("last whole")
+    checkpoint = look_at(volume.root).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.manifest.step == 2
 
 
 def test_a_folder_without_checkpoints_says_so(tmp_path):

@@ -10,10 +10,11 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
-from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, commit
+from rljob_trainer.checkpoint.manifest import ACTOR, MANIFEST, MODEL, commit
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.actor_support import alone, make_spec, random_sequences, write_model
+from tests.rljob_trainer.checkpoint_support import begin_attempt
 from tests.rljob_trainer.rollout_support import forward_log_probs, write_model_dir
 
 SEQUENCES = random_sequences(4)
@@ -103,6 +104,16 @@ def test_the_newest_checkpoint_is_chosen(finished, tmp_path):
         choose_checkpoint(run, 2)
     with pytest.raises(DataError, match="has no finished checkpoint"):
         choose_checkpoint(tmp_path / "nothing", None)
+
+
+def test_an_older_checkpoint_does_not_stand_for_one_that_cannot_be_read(tmp_path):
+    first = begin_attempt(Volume(tmp_path), 1)
+    older, newest = first.save(1), first.save(2)
+    (newest.path / MANIFEST).unlink()
+    (newest.path / MANIFEST).mkdir()
+    with pytest.raises(InfrastructureError, match=r"step-2-a1 cannot be read now: .*, or take another with --step"):
+        choose_checkpoint(tmp_path, None)
+    assert choose_checkpoint(tmp_path, 1) == older
 
 
 # ---------------------------------------------------------------------- shards

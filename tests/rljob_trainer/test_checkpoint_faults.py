@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rljob_trainer.checkpoint.manifest import MANIFEST, survey, verify
+from rljob_trainer.checkpoint.manifest import MANIFEST, durable_step, survey, verify
 from rljob_trainer.controller import checkpoints as checkpoints_module
 from rljob_trainer.controller.attempt import claim
 from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.checkpoint_support import Attempt, FileRanks, begin_attempt, checkpoints_of, names
 
 PAGE = 4096
@@ -112,6 +112,20 @@ def test_a_claim_on_a_full_volume_says_so(tmp_path):
             claim(volume, 1)
 
 
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_file_that_cannot_be_written_leaves_nothing_and_the_old_one_stays(tmp_path, monkeypatch, call):
+    path = tmp_path / "progress.json"
+    write_json(path, 1)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, 2)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("progress.json", "1")]
+
+
 # ---------------------------------------------------------------------- damage
 
 
@@ -187,6 +201,74 @@ def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
     assert checkpoints_of(volume, 2).find() == newest
 
 
+def hide(path: Path) -> None:
+    """The volume answers with an error where a file was."""
+    path.unlink()
+    path.mkdir()
+
+
+def test_an_old_checkpoint_that_is_unreadable_hides_no_other(volume):
+    first = begin_attempt(volume, 1, keepLast=2)
+    old, newest = first.save(1), first.save(2)
+    hide(old.path / MANIFEST)
+    assert names(volume) == ["step-2-a1"]
+    assert checkpoints_of(volume, 2).find() == newest
+    (unreadable, _) = survey(volume)
+    assert (unreadable.standing, unreadable.lost) == ("unreadable", True)
+    assert unreadable.problem == "checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
+
+
+def test_what_is_unreadable_is_never_deleted(volume):
+    first = begin_attempt(volume, 1, keepLast=1)
+    hide(first.save(1).path / MANIFEST)
+    for step in (2, 3):
+        first.save(step)
+    begin_attempt(volume, 2, keepLast=1).save(4)
+    hide(volume.checkpoint(4, 2) / MANIFEST)
+    begin_attempt(volume, 3, resume="never", keepLast=1).save(1)
+    assert left_of_saves(volume) == ["step-1-a1", "step-1-a3", "step-4-a2"]
+
+
+def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(volume):
+    first = begin_attempt(volume, 1)
+    saved = [first.save(step) for step in (1, 2, 3)]
+    (saved[2].path / "trainer.json").unlink()
+    hide(saved[1].path / MANIFEST)
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Is a directory"):
+        checkpoints_of(volume, 2).find()
+    assert checkpoints_of(volume, 2, resume="never").find() is None, "it asks for none of them"
+
+
+def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
+    """As where it is lost: the claim names it, and the next one is due at once."""
+    first = begin_attempt(volume, 1)
+    first.save(1)
+    hide(first.save(2).path / MANIFEST)
+    newest = checkpoints_of(volume, 2).newest()
+    assert newest is not None
+    assert (newest.path.name, newest.lost) == ("step-2-a1", True)
+    assert durable_step(volume) == 2, "that it cannot be read now is no step back"
+
+
+def test_a_save_that_is_durable_is_no_failure_where_nothing_can_be_deleted(volume, monkeypatch):
+    first = begin_attempt(volume, 1, keepLast=1)
+    first.save(1)
+    unlink = Path.unlink
+
+    def stale(path, **options):
+        if path.name == MANIFEST:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", stale)
+    with capture_logs() as logs:
+        assert first.save(2).path.name == "step-2-a1"
+    assert "not_pruned" in [line["event"] for line in logs]
+    monkeypatch.undo()
+    first.save(3)
+    assert names(volume) == ["step-3-a1"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume, damage):
     inflict, _ = DAMAGES[damage]
@@ -233,7 +315,7 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
     assert said == [(str(each.path), "it has no manifest") for each in (earlier, newest)]
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):  # as many as are listed
         checkpoints_of(volume, 2).find()
 
 

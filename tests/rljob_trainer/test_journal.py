@@ -13,10 +13,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rljob_trainer.errors import InfrastructureError, StorageFullError
+from rljob_trainer.controller.loop import Loop
+from rljob_trainer.errors import FencedError, InfrastructureError, StorageFullError
 from rljob_trainer.journal import Journal, JournalWriter, truncate
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.volume import Volume
+from tests.rljob_trainer.checkpoint_support import begin_attempt
 from tests.rljob_trainer.journal_support import KEY, assert_same_group, group, key, prompt, score_of
 
 
@@ -103,7 +105,7 @@ def test_refresh_sees_what_was_appended_and_forgets_what_was_truncated(volume):
     assert len(journal) == 0
     journal.refresh()
     assert (numbers_in(journal), numbers_in(journal, key(step=8))) == ([1], [2])
-    truncate(volume, 7)
+    truncate(volume, 7, attempt=1)
     assert journal.find(KEY, prompt(1)) is None
     journal.refresh()
     assert (len(journal), journal.steps) == (1, [8])
@@ -112,7 +114,7 @@ def test_refresh_sees_what_was_appended_and_forgets_what_was_truncated(volume):
 def test_a_file_begun_anew_never_answers_for_the_old_one(volume):
     write(volume, 1)
     journal = read(volume)
-    truncate(volume, 7)
+    truncate(volume, 7, attempt=1)
     write(volume, 2)
     assert journal.find(KEY, prompt(1)) is None
 
@@ -124,17 +126,40 @@ def test_truncate_deletes_needless_steps_of_all_attempts_and_folders_it_empties(
     for attempt, step in [(1, 6), (2, 7), (2, 8), (3, 7)]:
         write(volume, 1, key=key(attempt=attempt, step=step))
     (volume.journals / "a2" / "note").touch()
-    assert truncate(volume, 7) == 3
+    assert truncate(volume, 7, attempt=3) == 3
     left = sorted(str(path.relative_to(volume.journals)) for path in volume.journals.rglob("*"))
     assert left == ["a2", "a2/note", "a2/step-8.journal", "a3"]
-    assert truncate(volume, 7) == 0
-    assert truncate(Volume(volume.root / "none"), 7) == 0
+    assert truncate(volume, 7, attempt=3) == 0
+    assert truncate(Volume(volume.root / "none"), 7, attempt=3) == 0
+
+
+def test_truncate_leaves_alone_what_later_attempts_write(volume):
+    for attempt, step in [(1, 6), (2, 6), (3, 1)]:
+        write(volume, 1, key=key(attempt=attempt, step=step))
+    (volume.journals / "a4").mkdir()
+    assert truncate(volume, 40, attempt=2) == 2
+    assert sorted(path.name for path in volume.journals.iterdir()) == ["a2", "a3", "a4"]
+    assert volume.journal(3, 1).exists()
+
+
+def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_took_over(volume):
+    first = begin_attempt(volume, 1)
+    write(volume, 1, key=key(attempt=1, step=40))
+    ref = first.save(40)
+    begin_attempt(volume, 2, resume="never")
+    for step in range(1, 6):
+        write(volume, 1, key=key(attempt=2, step=step))
+    loop = Loop.__new__(Loop)
+    loop.volume, loop.mender = volume, None
+    with pytest.raises(FencedError):
+        loop._forget_needless(ref)
+    assert len(list(volume.journals.rglob("*.journal"))) == 6
 
 
 def test_a_writer_goes_on_after_its_file_was_deleted(volume):
     with JournalWriter(volume) as writer:
         writer.append(KEY, group(1), score_of(group(1)))
-        truncate(volume, 7)
+        truncate(volume, 7, attempt=1)
         writer.append(key(step=8), group(2), score_of(group(2)))
     assert numbers_in(read(volume), key(step=8)) == [2]
 

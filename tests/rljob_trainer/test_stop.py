@@ -45,6 +45,13 @@ def test_it_asks_the_driver_and_waits_for_its_end(tmp_path):
     assert (asked["checkpoint"], asked["stop"]) == (True, True)
 
 
+@pytest.mark.parametrize("given", ["abc", "120", ""])
+def test_a_wait_that_is_no_duration_is_a_wrong_call(tmp_path, given):
+    done = rljob_stop(Volume(tmp_path), "--wait", given)
+    assert done.returncode == 2
+    assert f"Invalid value for '--wait': {given!r} is no duration; write 90s, 1h30m or 500ms" in done.stderr
+
+
 @contextmanager
 def supervised_run(volume: Volume, code: int, reason: str) -> Iterator[None]:
     """As `rljob run`, which hears a request and ends; code 0: without a record, as one that is killed."""

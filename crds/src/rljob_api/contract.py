@@ -21,6 +21,11 @@ class DriverJob(ApiModel):
     contract_version: str = CONTRACT_VERSION
     name: str = Field(description="metadata.name.")
     uid: str = Field(description="metadata.uid; a local run makes its own.")
+    start_id: str = Field(
+        "",
+        description="Who asks for this start: the RLJob's UID, or one of each `rljob run`. checkpoint.resume: never "
+        "begins anew once for each.",
+    )
     generation: int = Field(0, description="metadata.generation that the spec is of; 0 for a local run.")
     base_dir: str = Field(description="Folder that relative paths of the spec start at.")
     spec: ResolvedSpec = Field(description="The spec, every blank filled.")

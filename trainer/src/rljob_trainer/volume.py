@@ -19,6 +19,7 @@ An attempt writes only under its own number.
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,34 @@ class Volume:
         return self.logs / f"a{attempt}.jsonl"
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash."""
+def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
+    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash.
+
+    From then on it is the new one, unless it may be lost: a power cut may bring the old one of such a file back.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with part.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("w") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # the first failure is the one to tell
+            part.unlink()
+        raise
+    if not may_be_lost:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in it durable: without that a power cut may undo what was created, renamed or deleted there."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> Any | None:

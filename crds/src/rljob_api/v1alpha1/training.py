@@ -84,8 +84,9 @@ class Checkpoint(ApiModel):
     )
     resume: Path = Field(
         "auto",
-        description="auto: from the newest checkpoint, if any. never: from the start; checkpoints of before are kept "
-        "apart. Else the path of the checkpoint to begin from, of this run or another.",
+        description="auto: from the newest checkpoint, if any. never: from the start, once for each RLJob or "
+        "`rljob run`; checkpoints of before are kept apart. Else the path of the checkpoint to begin from, of this "
+        "run or another.",
     )
     volume: CheckpointVolume = Field(
         default_factory=CheckpointVolume, description="The run's volume in a cluster; `rljob run` uses a folder."

@@ -17,6 +17,7 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
     driver_job = DriverJob(
         name=job,
         uid=uid,
+        start_id=uid,
         generation=generation,
         base_dir=names.VOLUME_FOLDER,
         spec=resolve(spec),

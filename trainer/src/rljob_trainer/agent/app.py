@@ -80,14 +80,23 @@ def _progress(volume: Volume, _request: Request) -> Response:
 
 def _checkpoints(volume: Volume, _request: Request) -> Response:
     # Imported at the first request: it brings pydantic's models, and the agent has to start at once.
-    from rljob_trainer.checkpoint.manifest import list_checkpoints
+    from rljob_trainer.checkpoint.manifest import newest, survey
+    from rljob_trainer.errors import InfrastructureError
 
-    found = [
+    try:
+        found = survey(volume)
+    except InfrastructureError as error:
+        raise HTTPException(503, error.message) from error
+    last = newest(found)
+    if last is not None and last.problem:  # else an older one would pass for the one that an attempt goes on from
+        raise HTTPException(503, last.problem)
+    counting = [
         ref.manifest.model_dump(mode="json", by_alias=True, include=_LISTED)
         | {"path": str(ref.path), "bytes": ref.manifest.bytes}
-        for ref in list_checkpoints(volume)
+        for ref in (each.ref for each in found if each.standing == "counts")
+        if ref is not None
     ]
-    return JSONResponse({"checkpoints": found})
+    return JSONResponse({"checkpoints": counting})
 
 
 def _exit(volume: Volume, _request: Request) -> Response:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel
+from rljob_trainer.volume import sync_folder
 
 
 class FileEntry(ApiModel):
@@ -34,14 +35,6 @@ def sync_folders(folder: Path) -> None:
     """Make the names in `folder` and all below it durable."""
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         sync_folder(path)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def first_problem(folder: Path, expected: Mapping[str, FileEntry]) -> str | None:

@@ -34,12 +34,14 @@ class Claim:
         another run's checkpoint.
     resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None for none.
     resumed_step: the step it continues after (0: from the start); None while it has not decided.
+    anew_for: the DriverJob.start_id for which checkpoint.resume: never began the run; None under another setting.
     """
 
     attempt: int
     parent: int | None = None
     resumed_from: str | None = None
     resumed_step: int | None = None
+    anew_for: str | None = None
 
     @property
     def foreign(self) -> Path | None:
@@ -111,7 +113,10 @@ def read_claim(volume: Volume, attempt: int) -> Claim | None:
     found = read_object(volume.claim(attempt))
     if found is None:
         return None
-    return Claim(attempt, _number(found, "parent"), _text(found, "resumedFrom"), _number(found, "resumedStep"))
+    return Claim(
+        attempt, _number(found, "parent"), _text(found, "resumedFrom"), _number(found, "resumedStep"),
+        _text(found, "anewFor"),
+    )  # fmt: skip
 
 
 def _ancestors(volume: Volume, claim: Claim) -> Iterator[Claim]:

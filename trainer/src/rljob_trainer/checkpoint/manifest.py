@@ -10,7 +10,7 @@ manifest.json   written last: sizes and hashes of all of the above. Without it t
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +19,11 @@ from typing import Literal
 from pydantic import Field
 
 from rljob_api.v1alpha1.base import ApiModel
-from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folder, sync_folders
+from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folders
 from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Lineage, lineage, root_of
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.progress.state import read_object
-from rljob_trainer.volume import Volume, write_json
+from rljob_trainer.volume import Volume, sync_folder, write_json
 
 MANIFEST = "manifest.json"
 ACTOR = "actor"
@@ -72,17 +72,18 @@ class CheckpointRef:
     named: bool = False
 
 
-Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "gone"]
+Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "unreadable", "gone"]
 """superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
-with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that cannot be read. gone: no
-folder."""
+with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that makes no sense. unreadable:
+the volume does not give the manifest now; it may be whole. gone: no folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A folder of checkpoints/ that is named as a checkpoint, or should be there. ref: None for one without manifest.
 
-    lost: it was a checkpoint of this run: damaged, or the newest one, without manifest or gone.
+    lost: it was a checkpoint of this run: damaged, unreadable, or the newest one, without manifest or gone.
+    problem: why it is unreadable.
     """
 
     path: Path
@@ -91,18 +92,46 @@ class Found:
     standing: Standing
     ref: CheckpointRef | None = None
     lost: bool = False
+    problem: str = ""
 
 
 def survey(volume: Volume) -> list[Found]:
-    """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone."""
-    run, folder = lineage(volume), volume.checkpoints
-    named = [CHECKPOINT_NAME.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())]
+    """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone.
+
+    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them.
+    """
+    run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
     found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
     newest = _newest_commit(volume, run)
     counting = [each.step for each in found.values() if each.standing == "counts"]
     if newest is not None and newest.step > max(counting, default=-1):
         found[newest.path.name] = replace(found.get(newest.path.name, newest), lost=True)
     return sorted(found.values(), key=lambda each: (each.step, each.attempt))
+
+
+def newest(found: Sequence[Found]) -> Found | None:
+    """The run's newest checkpoint, which may be lost. found: a survey's."""
+    return next((each for each in reversed(found) if each.lost or each.standing == "counts"), None)
+
+
+def durable_step(volume: Volume) -> int:
+    """Of the run's newest checkpoint, 0 for none. One that cannot be read now is none the less durable.
+
+    Raises as survey().
+    """
+    durable = (each for each in survey(volume) if each.standing == "counts" or (each.lost and each.problem))
+    return max((each.step for each in durable), default=0)
+
+
+def _folders(volume: Volume) -> list[Path]:
+    try:
+        return list(volume.checkpoints.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InfrastructureError(
+            f"{volume.checkpoints} cannot be listed now: {error.strerror}; look after the volume"
+        ) from error
 
 
 def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
@@ -126,11 +155,16 @@ def read_checkpoint(folder: Path) -> CheckpointRef | None:
     Raises InfrastructureError where the volume does not answer.
     """
     try:
+        return _read(folder)
+    except OSError as error:
+        raise _unanswered(folder, error) from error
+
+
+def _read(folder: Path) -> CheckpointRef | None:
+    try:
         return CheckpointRef(folder, Manifest.model_validate_json((folder / MANIFEST).read_text()))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    except OSError as error:
-        raise _unanswered(folder, error) from error
 
 
 def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
@@ -138,12 +172,16 @@ def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
 
 
 def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
-    path = volume.checkpoint(step, attempt)
-    ref, ours = read_checkpoint(path), run.holds(step, attempt)
+    path, ours = volume.checkpoint(step, attempt), run.holds(step, attempt)
+    try:
+        ref = _read(path)
+        damaged = ref is None and (path / MANIFEST).exists()
+    except OSError as error:
+        problem = _unanswered(path, error).message
+        return Found(path, step, attempt, "unreadable", lost=ours, problem=problem)
     standing: Standing
     if ref is None:
-        standing = "damaged" if (path / MANIFEST).exists() else "unfinished"
-        return Found(path, step, attempt, standing, lost=ours and standing == "damaged")
+        return Found(path, step, attempt, "damaged" if damaged else "unfinished", lost=ours and damaged)
     if ours:
         standing = "counts"
     else:
@@ -175,9 +213,9 @@ def commit(
     if not (target / MANIFEST).exists():  # the remains, if any, of a commit that did not get as far as its manifest
         shutil.rmtree(target, ignore_errors=True)
     staged.rename(target)
-    sync_folder(target.parent)
+    for folder in target.parents[:2]:  # its name, and that of the folder of all checkpoints
+        sync_folder(folder)
     write_json(target / MANIFEST, manifest.model_dump(mode="json", by_alias=True))
-    sync_folder(target)
     return CheckpointRef(target, manifest)
 
 

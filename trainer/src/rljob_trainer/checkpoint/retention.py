@@ -5,11 +5,10 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, survey
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, sync_folder
 
-_UNFINISHED = re.compile(r"\.?step-\d+-a(\d+)(?:\.part)?")
+_STAGED = re.compile(r"\.step-\d+-a(\d+)\.part")
 
 
 def reasons_to_keep(refs: Sequence[CheckpointRef], retention: Retention) -> dict[Path, str]:
@@ -45,7 +44,11 @@ class Pruning:
         kept = reasons_to_keep(refs, retention)
         self.checkpoints = [ref.path for ref in refs if ref.path not in kept]
         self.checkpoints += [each.path for each in found if each.standing == "superseded" and each.path not in spared]
-        self._leftovers = [path for path in _leftovers(volume, attempt) if path not in spared]
+        self._leftovers = [
+            each.path
+            for each in found
+            if each.standing == "unfinished" and each.attempt < attempt and each.path not in spared
+        ] + _staged(volume, attempt)
 
     def carry_out(self) -> list[Path]:
         """Returns the checkpoints that were deleted."""
@@ -75,7 +78,7 @@ def _age(ref: CheckpointRef) -> tuple[int, int]:
     return ref.manifest.step, ref.manifest.attempt
 
 
-def _leftovers(volume: Volume, attempt: int) -> list[Path]:
-    """Folders of older attempts that never became checkpoints."""
-    named = ((path, _UNFINISHED.fullmatch(path.name)) for path in volume.checkpoints.glob("*step-*"))
-    return [path for path, name in named if name and int(name[1]) < attempt and not (path / MANIFEST).exists()]
+def _staged(volume: Volume, attempt: int) -> list[Path]:
+    """Folders of older attempts' saves that never got their names."""
+    named = ((path, _STAGED.fullmatch(path.name)) for path in volume.checkpoints.glob(".step-*"))
+    return [path for path, name in named if name and int(name[1]) < attempt]

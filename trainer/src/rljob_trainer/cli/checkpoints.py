@@ -66,6 +66,8 @@ def _state(found: "Found") -> str:
     from rljob_trainer.checkpoint.manifest import verify
     from rljob_trainer.errors import InfrastructureError
 
+    if found.problem:
+        return found.problem
     if found.lost and found.standing == "unfinished":
         return "does not count: its manifest is gone"
     if found.ref is None or found.standing != "counts":

@@ -10,9 +10,21 @@ import typer
 POLL_SECONDS = 0.2
 
 
+def _duration(text: str) -> str:
+    from rljob_api.durations import parse_duration
+
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
 def stop(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
-    wait: Annotated[str, typer.Option(help="How long to wait for the driver's end, such as 120s.")] = "0s",
+    wait: Annotated[
+        str, typer.Option(callback=_duration, help="How long to wait for the driver's end, such as 120s.")
+    ] = "0s",
 ) -> None:
     """Ask a run's driver to save a checkpoint after its step and to end; the same job goes on from there later."""
     from rljob_api.contract import ExitCode

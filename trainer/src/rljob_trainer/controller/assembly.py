@@ -117,7 +117,7 @@ class Assembly:
         placement = find_nodes(job.spec)  # before the cluster is asked what it has
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._fingerprints = Fingerprints(update_fingerprint(job.spec), rollout_fingerprint(job.spec, self._base_dir))
-        self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder)
+        self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder, job.start_id)
         self._pulse = Pulse(parse_duration(job.spec.recovery.hang_after))
         fence = partial(check_not_superseded, volume, attempt)
         leave_after = parse_duration(job.spec.recovery.takeover_within)
@@ -178,22 +178,25 @@ class Assembly:
     def _origin(self) -> Origin:
         """Living ranks, else the newest checkpoint, else nothing; the claim says it from now on."""
         self._progress.phase("looking for workers and checkpoints")
-        before = lineage(self._volume)
-        held = self._actors.take_over() if self._spec.checkpoint.resume == "auto" and before.newest else None
-        if held is not None and before.newest is not None:
+        # The attempt that this one goes on from, if any.
+        before = lineage(self._volume).newest if self._checkpoints.goes_on() else None
+        held = self._actors.take_over() if before is not None else None
+        if held is not None and before is not None:
             saved, newest = list_checkpoints(self._volume), self._checkpoints.newest()
             lost = newest.path.name if newest is not None and newest.lost else None
             origin = Origin(held, saved[-1] if saved else None, lost)
             record_resume(
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
-                parent=before.newest.attempt, step=held.mark.step, lost=lost,
+                parent=before.attempt, step=held.mark.step, lost=lost, anew_for=self._checkpoints.anew_for,
             )  # fmt: skip
         else:
             origin = Origin(None, self._checkpoints.find())
-            anew = self._spec.checkpoint.resume != "auto" or before.newest is None
             # An attempt that died before its first checkpoint is continued from the start: its groups still count.
-            parent = before.newest.attempt if before.newest and origin.checkpoint is None and not anew else None
-            record_resume(self._volume, self._attempt, self._nonce, origin.checkpoint, parent=parent)
+            parent = before.attempt if before is not None and origin.checkpoint is None else None
+            record_resume(
+                self._volume, self._attempt, self._nonce, origin.checkpoint,
+                parent=parent, anew_for=self._checkpoints.anew_for,
+            )  # fmt: skip
         self._checkpoints.prune()
         return origin
 

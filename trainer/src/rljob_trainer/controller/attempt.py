@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.files import sync_folder
 from rljob_trainer.checkpoint.lineage import root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.progress.state import newest_claim, read_object
-from rljob_trainer.volume import Volume, read_json, write_json
+from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
 
 log = structlog.get_logger()
 
@@ -31,7 +30,7 @@ def claim(volume: Volume, attempt: int) -> str:
         volume.attempts.mkdir(parents=True, exist_ok=True)
         volume.claim(attempt).touch(exist_ok=False)
         _write_claim(volume, attempt, nonce)
-        sync_folder(volume.attempts)  # else a power cut could hand out the number again
+        sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again
     except FileExistsError:
         raise FencedError(f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it") from None
     except OSError as error:
@@ -59,13 +58,13 @@ def check_not_superseded(volume: Volume, attempt: int) -> None:
 
 def record_resume(
     volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None, *, parent: int | None = None,
-    step: int | None = None, lost: str | None = None,
+    step: int | None = None, lost: str | None = None, anew_for: str | None = None,
 ) -> None:  # fmt: skip
     """Decide what the attempt continues: readers follow these decisions back through the attempts.
 
     ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
     those of the checkpoint (living workers were taken over). lost: name of a newer checkpoint that was there, so that
-    it stays known.
+    it stays known. anew_for: Checkpoints.anew_for.
     Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
     """
     check_not_superseded(volume, attempt)
@@ -79,7 +78,7 @@ def record_resume(
         elif parent is None:
             parent = ref.manifest.attempt
     begun = begun if step is None else step
-    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun)
+    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun, anewFor=anew_for)
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
@@ -97,6 +96,7 @@ def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str
         "parent": None,
         "resumedFrom": None,
         "resumedStep": None,
+        "anewFor": None,
     }
     write_json(volume.claim(attempt), claimed | decision)
 

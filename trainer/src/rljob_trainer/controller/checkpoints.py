@@ -32,6 +32,7 @@ from rljob_trainer.checkpoint.manifest import (
     Found,
     Retention,
     commit,
+    newest,
     read_checkpoint,
     survey,
     verify,
@@ -73,7 +74,9 @@ class Snapshot:
 class Checkpoints:
     """Saves and finds the checkpoints of one attempt. For one thread, the loop's."""
 
-    def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path) -> None:
+    def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path, start_id: str) -> None:
+        """start_id: DriverJob's; without one, `checkpoint.resume: never` begins anew with each attempt."""
+        self._start_id = start_id
         self._settings = spec.checkpoint
         self._retention = Retention(
             keep_last=spec.checkpoint.keep_last,
@@ -178,7 +181,7 @@ class Checkpoints:
                 )  # fmt: skip
                 self._note(ref)
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
-                self.prune()
+                self._prune_if_possible()
                 return ref
         finally:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
@@ -189,6 +192,13 @@ class Checkpoints:
             write_json(self._volume.newest_commit(self._attempt), {"name": ref.path.name})
         except OSError as error:
             log.warning("commit_not_noted", path=str(ref.path), reason=error.strerror)
+
+    def _prune_if_possible(self) -> None:
+        """What is durable stays a success where a volume does not let others be deleted; the next save tries again."""
+        try:
+            self.prune()
+        except (OSError, InfrastructureError) as error:
+            log.warning("not_pruned", reason=str(error))
 
     def _write_metrics(self, path: Path, step: int) -> None:
         """So that the checkpoint keeps the run's curve wherever it is taken."""
@@ -213,44 +223,68 @@ class Checkpoints:
 
     # ------------------------------------------------------------------ finding
 
+    def goes_on(self) -> bool:
+        """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
+
+        `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
+        `auto`. For the time before `record_resume`.
+        """
+        run, resume = lineage(self._volume), self._settings.resume
+        if resume == "auto" or run.newest is None or run.root is None:
+            return resume == "auto"
+        if resume == "never":
+            return run.newest.anew_for == self._start_id
+        return run.root.foreign == Path(resume).resolve()
+
+    @property
+    def anew_for(self) -> str | None:
+        """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
+        return self._start_id or None if self._settings.resume == "never" else None
+
     def find(self) -> CheckpointRef | None:
         """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
 
-        A path is where the run begins; the attempts after the first go on with the run's own checkpoints.
         Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
-        Raises InfrastructureError where the volume does not answer: the newest checkpoint may be whole.
+        Raises InfrastructureError where the volume does not answer for one that is newer than the newest whole one: it
+        may be whole too.
         """
         resume = self._settings.resume
-        if resume == "never":
-            return None
+        if not self.goes_on():
+            return None if resume == "never" else _named(Path(resume).resolve())
         run = lineage(self._volume)
         origin = run.root.foreign if run.root else None
-        if resume != "auto" and Path(resume).resolve() != origin:
-            return _named(Path(resume).resolve())
         found = self._survey()
-        lost = [each for each in found if each.lost]
-        candidates = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
-        for ref in reversed(candidates):
-            try:
-                verify(ref)
-                return ref
-            except DamagedCheckpointError as error:
-                log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
-                self._skipped.add(ref.path)
-        if candidates or lost:
-            raise self._none_usable(f"all {len(candidates) + len(lost)} checkpoints are damaged or gone")
+        candidates = [each for each in found if each.lost or each.standing == "counts"]
+        for each in reversed(candidates):
+            if each.standing == "unreadable":
+                raise InfrastructureError(each.problem)
+            if each.ref is not None and self._is_whole(each.ref):
+                return each.ref
+        if candidates:
+            shown = sum(run.holds(each.step, each.attempt) for each in found)  # by rljob checkpoints, as this run's
+            raise self._none_usable(f"all {shown} checkpoints are damaged or gone")
         return _named(origin) if origin is not None else None
 
     def newest(self) -> Found | None:
         """The run's newest checkpoint, where workers live that are ahead of it: it may also be lost."""
-        return next((each for each in reversed(self._survey()) if each.lost or each.standing == "counts"), None)
+        return newest(self._survey())
+
+    def _is_whole(self, ref: CheckpointRef) -> bool:
+        try:
+            verify(ref)
+        except DamagedCheckpointError as error:
+            log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
+            self._skipped.add(ref.path)
+            return False
+        return True
 
     def _survey(self) -> list[Found]:
-        """Logs what has no manifest. What was lost is spared, for whoever restores it."""
+        """Logs what has no manifest that can be read. What was lost is spared, for whoever restores it."""
         found = survey(self._volume)
         for each in found:
             if each.ref is None:
-                log.warning("checkpoint_skipped", path=str(each.path), reason=_WITHOUT_MANIFEST[each.standing])
+                reason = each.problem or _WITHOUT_MANIFEST[each.standing]
+                log.warning("checkpoint_skipped", path=str(each.path), reason=reason)
         self._skipped |= {each.path for each in found if each.lost}
         return found
 

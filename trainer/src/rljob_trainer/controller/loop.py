@@ -19,6 +19,7 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.actor.mark import Held
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.checkpoint.manifest import CheckpointRef
+from rljob_trainer.controller.attempt import check_not_superseded
 from rljob_trainer.controller.batches import batch_of_sequences
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.mender import Mender
@@ -159,10 +160,15 @@ class Loop:
         self._forget_needless(self.checkpoints.poll())
 
     def _forget_needless(self, durable: CheckpointRef | None) -> None:
-        """A new durable checkpoint makes older groups needless, and old failures with them."""
+        """A new durable checkpoint of this attempt makes older groups needless, and old failures with them.
+
+        Raises FencedError for one that was superseded: the later attempt may want those groups.
+        """
         if durable is None:
             return
-        truncate(self.volume, durable.manifest.step)
+        attempt = durable.manifest.attempt
+        check_not_superseded(self.volume, attempt)
+        truncate(self.volume, durable.manifest.step, attempt)
         if self.mender is not None:
             self.mender.durable()
 

@@ -2,7 +2,7 @@
 
     RewardHost ── JournalWriter.append(key, group, score) ──> journal/a<n>/step-<s>.journal
     driver     ── Journal.find(key, prompt) ──> the group, if one was finished for this step by this very policy
-    driver     ── truncate(volume, step of the newest durable checkpoint)
+    driver     ── truncate(volume, step of the newest durable checkpoint, attempt)
 
 A policy is named by how it was made (fingerprint.py), so a group can only be found for a policy that would make it.
 Light: neither torch nor Ray.

@@ -30,20 +30,21 @@ def list_files(volume: Volume) -> list[JournalFile]:
     )
 
 
-def truncate(volume: Volume, upto_step: int) -> int:
+def truncate(volume: Volume, upto_step: int, attempt: int) -> int:
     """Delete the files of all steps up to `upto_step`, which a durable checkpoint made needless. Returns how many.
 
-    Folders that this empties go too, but for the newest attempt's, which writes there.
+    attempt: the one that has the volume. What later ones write is not its business: they may have begun anew. Older
+    ones' folders that this empties go too.
 
     Raises:
         InfrastructureError: the volume refuses.
     """
     try:
-        needless = [file.path for file in list_files(volume) if file.step <= upto_step]
+        needless = [file.path for file in list_files(volume) if file.step <= upto_step and file.attempt <= attempt]
         for path in needless:
             path.unlink(missing_ok=True)
-        for _, folder in _folders(volume)[:-1]:
-            if not any(folder.iterdir()):
+        for number, folder in _folders(volume):
+            if number < attempt and not any(folder.iterdir()):
                 folder.rmdir()
     except OSError as error:
         raise InfrastructureError(f"cannot delete needless files in {volume.journals}: {error}") from error

@@ -20,7 +20,7 @@ from rljob_trainer.errors import InfrastructureError, RLJobError, StorageFullErr
 from rljob_trainer.journal.frames import MAGIC, frame, readable_end
 from rljob_trainer.journal.record import GroupKey, encode
 from rljob_trainer.types import Group, GroupScore
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, sync_folder
 
 log = structlog.get_logger()
 
@@ -188,13 +188,5 @@ def _sync_file(file: _File) -> None:
     os.fsync(file.descriptor)
     if not file.named:
         for folder in file.path.parents[:3]:  # a<n>, journal, and the volume that it lies on
-            _sync_folder(folder)
+            sync_folder(folder)
         file.named = True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -140,14 +140,19 @@ def _session_of(process: psutil.Process) -> int:
 
 
 def last_line(log: Path) -> str:
-    """The last line that a child wrote, "" where it wrote none."""
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    """The last line that a child wrote, "" where there is none that can be read."""
+    return next((line.strip() for line in reversed(_lines(log)) if line.strip()), "")
 
 
 def last_error(log: Path) -> str:
     """The last line of a child's output that names an error of its own, else its last line."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    named = (line for line in reversed(lines) if re.search(r"(?:Error|Exception)\b: \S", line))
+    named = (line for line in reversed(_lines(log)) if re.search(r"(?:Error|Exception)\b: \S", line))
     found = next((line for line in named if "Engine core initialization failed" not in line), "")
     return re.sub(r"^.*?(\w+(?:Error|Exception)\b: )", r"\1", found).strip() or last_line(log)
+
+
+def _lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -221,6 +221,21 @@ def no_room(volume: Volume) -> str:
 
 
 @contextmanager
+def answering(volume: Volume) -> Iterator[None]:
+    """Raises StorageFullError or InfrastructureError in place of OSError, where it is of the run's folder.
+
+    That has answered before, so it may again, and another folder is no remedy.
+    """
+    try:
+        with with_room(volume):
+            yield
+    except OSError as error:
+        if error.filename and not Path(error.filename).is_relative_to(volume.root):
+            raise
+        raise InfrastructureError(f"{volume.root} does not answer: {error}; look after the volume") from error
+
+
+@contextmanager
 def writable(volume: Volume) -> Iterator[None]:
     """Raises StorageFullError or DataError naming the folder, in place of OSError, where it cannot be written."""
     try:

@@ -14,20 +14,22 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rljob_api.contract import DriverJob, ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
-from rljob_trainer.checkpoint.lineage import lineage, read_claim
-from rljob_trainer.checkpoint.manifest import list_checkpoints
+from rljob_trainer.checkpoint.lineage import read_claim
+from rljob_trainer.checkpoint.manifest import durable_step
 from rljob_trainer.controller.attempt import exit_record, read_exit, reason_of
 from rljob_trainer.controller.job import write_job
 from rljob_trainer.errors import (
     DataError,
     FencedError,
+    InfrastructureError,
     JobError,
     NoUsableCheckpoint,
     RLJobError,
@@ -36,12 +38,12 @@ from rljob_trainer.errors import (
 from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
-from rljob_trainer.local.prepare import LocalRun, no_room, with_room, writable
+from rljob_trainer.local.prepare import LocalRun, answering, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
 from rljob_trainer.local.stop import Stop, interrupts
-from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.progress.state import last_attempt, newest_claim, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume, write_json
 
@@ -85,8 +87,9 @@ class Supervisor:
             run.servers, run.running, self._volume.logs, {**PATIENT_THREADS, **os.environ, **run.environment}
         )
         self._job_file = self._volume.control / "job.json"
-        self._history = History()
-        self._uid, self._first_attempt = uid, last_attempt(self._volume) + 1
+        self._history, self._durable_step = History(), 0
+        self._uid, self._start_id = uid, uuid.uuid4().hex
+        self._first_attempt = last_attempt(self._volume) + 1
         with writable(self._volume):
             self._volume.logs.mkdir(parents=True, exist_ok=True)
             self._volume.run_exit.unlink(missing_ok=True)
@@ -94,36 +97,59 @@ class Supervisor:
     def run(self) -> ExitRecord:
         with self._servers, running_agent(self._volume, self._agent_port, self._environment) as agent:
             while True:
-                engine = self._run.spec.rollout.engine
-                with local_ray(self._run.gpus, engine, self._volume.logs / "ray.log", self._environment) as ray:
-                    record = self._use(ray, agent)
+                record = self._with_ray(agent)
                 if record is not None:
                     return record
 
-    def _use(self, ray: LocalRay, agent: Agent) -> ExitRecord | None:
+    def _with_ray(self, agent: Agent) -> ExitRecord | None:
         """How the run ended; None where it needs another Ray."""
+        engine, log = self._run.spec.rollout.engine, self._volume.logs / "ray.log"
+        with ExitStack() as stack:
+            try:
+                with answering(self._volume):
+                    ray = stack.enter_context(local_ray(self._run.gpus, engine, log, self._environment))
+            except (InfrastructureError, StorageFullError) as error:
+                outcome = self._recover(exit_record(error), error.exit_code)
+                return outcome if isinstance(outcome, ExitRecord) else None
+            return self._use(ray, agent)
+
+    def _use(self, ray: LocalRay, agent: Agent) -> ExitRecord | None:
         while True:
             record, code = self._attempt(ray, agent)
-            if self._stop.asked:
-                return record
-            failure = self._failure(record, code, ray)
-            decision = decide_recovery(failure, self._history, self._run.spec.recovery, LOCAL_LEVELS)
-            self._history = self._history.after(failure, decision)
-            if decision.action is Action.GIVE_UP and self._run.spec.recovery.failure_rules:
-                self._view.note(decision.message)
-            if decision.action not in (Action.RESTART_DRIVER, Action.REBUILD_CLUSTER):
-                return record if decision.reason == failure.reason else _given_up(record, decision)
-            self._view.note(decision.message)
-            if self._wait(decision.delay):
-                message = "stopped before the next attempt; the same command goes on"
-                return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message=message)
-            if decision.action is Action.REBUILD_CLUSTER or ray.head.poll() is not None:
+            outcome = self._recover(record, code, ray)
+            if isinstance(outcome, ExitRecord):
+                return outcome
+            if outcome is Action.REBUILD_CLUSTER or ray.head.poll() is not None:
                 return None
+
+    def _recover(self, record: ExitRecord, code: int, ray: LocalRay | None = None) -> ExitRecord | Action:
+        """How the run ended, or what is to be done now: whatever has to be waited for first has passed."""
+        if self._stop.asked:
+            return record
+        failure = self._failure(record, code, ray)
+        decision = decide_recovery(failure, self._history, self._run.spec.recovery, LOCAL_LEVELS)
+        self._history = self._history.after(failure, decision)
+        if decision.action is Action.GIVE_UP and self._run.spec.recovery.failure_rules:
+            self._view.note(decision.message)
+        if decision.action not in (Action.RESTART_DRIVER, Action.REBUILD_CLUSTER):
+            return record if decision.reason == failure.reason else _given_up(record, decision)
+        self._view.note(decision.message)
+        if self._wait(decision.delay):
+            message = "stopped before the next attempt; the same command goes on"
+            return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message=message)
+        return decision.action
 
     def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
         """How one driver ended, in its words or ours, and its exit code."""
         self._servers.wait(self._view.note, self._asked)
-        attempt = last_attempt(self._volume) + 1
+        try:
+            with answering(self._volume):
+                return self._drive(ray, agent)
+        except (InfrastructureError, StorageFullError) as error:  # as if the driver had met it
+            return exit_record(error), error.exit_code
+
+    def _drive(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
+        attempt = newest_claim(self._volume) + 1
         self._write_job()
         with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
             self._stop.driver = driver
@@ -139,17 +165,11 @@ class Supervisor:
         return record, driver.returncode
 
     def _write_job(self) -> None:
-        """checkpoint.resume says where the run begins; once it has begun, its drivers go on with it."""
-        spec, begun = self._run.spec, lineage(self._volume).newest
-        if begun is not None and begun.attempt >= self._first_attempt:
-            checkpoint = spec.checkpoint.model_copy(update={"resume": "auto"})
-            spec = spec.model_copy(update={"checkpoint": checkpoint})
         job = DriverJob(
-            name=self._run.name, uid=self._uid, base_dir=str(self._run.base_dir), spec=spec,
-            reward_models=self._servers.urls,
+            name=self._run.name, uid=self._uid, start_id=self._start_id, base_dir=str(self._run.base_dir),
+            spec=self._run.spec, reward_models=self._servers.urls,
         )  # fmt: skip
-        with writable(self._volume):
-            write_job(job, self._job_file)
+        write_job(job, self._job_file)
 
     def _follow(self, attempt: int, driver: Child, ray: LocalRay, agent: Agent) -> ExitRecord | None:
         """Until the driver has ended. A record where it had to be ended because it was silent."""
@@ -194,10 +214,11 @@ class Supervisor:
                 return
             yield None
 
-    def _failure(self, record: ExitRecord, code: int, ray: LocalRay) -> Failure:
-        saved = list_checkpoints(self._volume)
-        durable = saved[-1].manifest.step if saved else 0
-        if ray.head.poll() is not None:
+    def _failure(self, record: ExitRecord, code: int, ray: LocalRay | None) -> Failure:
+        with suppress(InfrastructureError):  # a volume that does not answer tells no less than it did before
+            self._durable_step = durable_step(self._volume)
+        durable = self._durable_step
+        if ray is not None and ray.head.poll() is not None:
             message = f"{last_line(ray.log) or _how(ray.head.returncode)} (more in {ray.log})"
             return Failure(Component.RAY, "RayLost", message, durable_step=durable)
         return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)

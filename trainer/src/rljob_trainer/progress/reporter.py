@@ -122,7 +122,7 @@ class ProgressReporter:
 
     def _write(self) -> None:
         try:
-            write_json(self._path, self._state.model_dump(mode="json", by_alias=True))
+            write_json(self._path, self._state.model_dump(mode="json", by_alias=True), may_be_lost=True)
         except OSError as error:
             # The next checkpoint or metrics line meets the same trouble and stops the run with the right words.
             log.warning("progress_not_written", path=str(self._path), error=str(error))

@@ -104,19 +104,22 @@ class _Tail:
     def read(self) -> str:
         if _stamp(self._path)[1] <= self._offset:
             return ""
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:  # it may answer at the next look
+            return ""
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole.decode(errors="replace")
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Time of change and size; zeros where there is no such file."""
+    """Time of change and size; zeros where there is no file that answers."""
     try:
         stat = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return 0, 0
     return stat.st_mtime_ns, stat.st_size
 
