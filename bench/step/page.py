@@ -100,10 +100,10 @@ def _phases(each: Measured) -> str:
 
 def _notes(each: Measured) -> str:
     verdicts = [
-        f"{_label(name)}: {middle:.2f} of TRL's time in the median repetition"
-        + (f", so it takes {'no longer' if middle <= 1 else 'longer'}" if name == "hf" else "")
+        f"{_label(name)}: {median(each.ratios(name)):.2f} of TRL's time in the median repetition"
+        + (f", so it takes {_verdict(each.ratios(name))}" if name == "hf" else "")
         for name in OURS
-        if name in each.runs and (middle := median(each.ratios(name)))
+        if name in each.runs
     ]
     said = [
         f"{name}: Ray and the driver, while no worker works, {each.part(name, 'work/none') / each.step(name):.0%} of a"
@@ -122,6 +122,12 @@ def _notes(each: Measured) -> str:
         " run, at most."
     )
     return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}. {memory}"
+
+
+def _verdict(ratios: Sequence[float]) -> str:
+    if median(ratios) <= 1:
+        return "no longer"
+    return "longer" if min(ratios) > 1 else "as long, within the spread of the repetitions"
 
 
 def _label(name: str) -> str:
