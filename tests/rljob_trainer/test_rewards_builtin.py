@@ -104,6 +104,11 @@ def test_countdown(response, expected):
     assert score("countdown", response, {"target": 24, "numbers": [3, 5, 9]}, format_score=0.1) == expected
 
 
+def test_countdown_refuses_several_lines():
+    """An evaluator that takes them all has the value of one."""
+    assert score("countdown", "4\n8\n10", {"target": 4, "numbers": [4, 8, 10]}, format_score=0.1) == 0
+
+
 def test_countdown_divides_exactly_where_the_target_says_so():
     assert score("countdown", "8/(3-8/3)", {"target": 24, "numbers": [3, 3, 8, 8]}) == 1
 

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from rljob_trainer.rewards.builtin import ARGUMENTS
 from rljob_trainer.rewards.protocol import Call
 
-_EXPRESSION = re.compile(r"[\d\s()+*/-]+")
+_EXPRESSION = re.compile(r"[0-9 ()+*/-]+")  # of one line: of several, only the first would be evaluated
 _NUMBER = re.compile(r"\d+")
 _LONGEST = 200
 """Characters; a longer response is no answer, and costs nothing."""
