@@ -5,6 +5,7 @@ them, and takes down its mounts and interfaces.
 """
 
 import hashlib
+import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -68,10 +69,13 @@ class Machine:
 
     def power_off(self) -> None:
         """At once, and wait until nothing of it runs."""
-        while (init := self.init) is not None:
-            processes.stop(init, 0)
-        while any(name.split("/")[0] == self.name for name in processes.find(self.cluster)):
-            time.sleep(LOOK_SECONDS)
+        while running := self._processes():
+            init = self.init
+            for process in running:  # all of them: the first one goes when all others were reaped, and a program's
+                with suppress(ProcessLookupError):  # nsenter, outside, reaps nothing while it is frozen with it
+                    processes.send(process, signal.SIGKILL)
+            if init is not None:
+                processes.stop(init, 0)
 
     def start(self, name: str, command: list[str]) -> None:
         """Start one of its programs."""
@@ -88,6 +92,10 @@ class Machine:
     def run(self, *command: str) -> str:
         """Its output."""
         return output(*self.inside(*command))
+
+    def _processes(self) -> list[int]:
+        running = processes.find(self.cluster).items()
+        return [process for name, found in running if name.split("/")[0] == self.name for process in found]
 
 
 def machines(cluster: Path) -> list[Machine]:

@@ -13,6 +13,7 @@ from e2e.cluster import processes
 from e2e.cluster.errors import ClusterError
 from e2e.nodes import cgroups, machine, network, packages
 from e2e.nodes.machine import Machine, mark, output
+from tests.e2e.waiting import eventually
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroups of a node need root")
 
@@ -44,6 +45,7 @@ def test_nothing_of_a_node_outlives_its_first_process(cluster):
     node = Machine(cluster, 0)
     node.boot()
     node.start("frozen", ["bash", "-c", "mount -t tmpfs tmpfs /var/lib; kill -STOP $$"])
+    eventually(lambda: {"T"} == {_state(process) for process in processes.find(cluster).get("node-0/frozen", [])})
     node.power_off()
 
     assert (node.init, processes.find(cluster)) == (None, {})
@@ -100,3 +102,8 @@ def test_without_root_nothing_is_tried(monkeypatch):
 
     with pytest.raises(ClusterError, match="real nodes need root"):
         packages.ensure()
+
+
+def _state(process):
+    """T is stopped."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
