@@ -1,12 +1,12 @@
 """learning.jsonl: one line for each arm, seed and commit that was run; lines are only ever appended."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
+from bench.commits import CHANGED, last_change
 from bench.learning.arms import ROOT, Arm, Task
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
@@ -23,9 +23,6 @@ CODE = (
     "trainer/src",
 )
 """What decides a result, besides the task's example; a commit to anything else leaves results valid."""
-
-CHANGED = "+"
-"""Ends the commit of results whose files differed from it."""
 
 LAST = 10
 """RL steps that the closing numbers are means of."""
@@ -142,12 +139,5 @@ def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str
 
 
 def code_commit(task: Task) -> str:
-    """The last commit that changed what decides the results, with CHANGED after it where files differ from it."""
-    paths = (*CODE, str(task.example.relative_to(ROOT)))
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-
-    return git("log", "-1", "--format=%h", "--", *paths) + (
-        CHANGED if git("status", "--porcelain", "--", *paths) else ""
-    )
+    """The last commit that changed what decides the results."""
+    return last_change((*CODE, str(task.example.relative_to(ROOT))))

@@ -3,5 +3,6 @@
 shapes.py     the two models and the job
 runs.py       one run of either: seconds of each step, what the workers did meanwhile, peak memory
 trl_steps.py  TRL's side, in a process of its own
-page.py       cpu.md and cpu.png
+results.py    cpu.jsonl, a line for each run
+page.py       cpu.md and cpu.png, from cpu.jsonl alone
 """

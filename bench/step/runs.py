@@ -33,7 +33,8 @@ _WORK = {"update": ("prepare", "update"), "sync": ("send_weights", "load_bucket"
 class Steps:
     """One run without its warm-up.
 
-    seconds: from the end of one step to the end of the next. tokens: mean length of the responses.
+    seconds: from the end of one step to the end of the next; of vLLM alone, of the responses of a step. tokens: mean
+        length of the responses.
     parts: mean seconds of a step in its phases (time/...), and for ours in calls of workers (work/...).
     peak_bytes: of all processes of the run, pages that several share counted in each.
     busy_before: cores that were busy in the second before it, with other work.
@@ -88,13 +89,29 @@ def trl(shape: Shape, spec: Path, model: Path, folder: Path) -> Steps:
     )
 
 
-def vllm_alone(spec: Path, model: Path, folder: Path) -> float:
-    """Seconds in which vLLM alone makes the responses of a step: the median."""
+def vllm_alone(spec: Path, model: Path, folder: Path) -> Steps:
+    """spec: the resolved one, as JSON."""
     folder.mkdir(parents=True)
     output = folder / "times.jsonl"
-    _run([sys.executable, "-m", "bench.step.vllm_alone", str(spec), str(model), str(output)], folder / "log", {})
-    seconds: list[float] = [line["seconds"] for line in parse_objects(output.read_text())[1:]]
-    return median(seconds)
+    command = [sys.executable, "-m", "bench.step.vllm_alone", str(spec), str(model), str(output)]
+    busy = _busy_cores()
+    peak = _run(command, folder.with_suffix(".log"), {})
+    lines = parse_objects(output.read_text())[1:]
+    return Steps(
+        seconds=[line["seconds"] for line in lines],
+        tokens=mean(line["length"] for line in lines),
+        peak_bytes=peak,
+        busy_before=busy,
+    )
+
+
+def check_length(shape: Shape, name: str, run: Steps) -> None:
+    """Exits where the run has made shorter responses than the others: it had less to do."""
+    if run.tokens != shape.tokens:
+        sys.exit(
+            f"{shape.name}, {name}: responses have {run.tokens:g} tokens in the mean, not {shape.tokens}, so its steps"
+            " cannot be compared: does write_model's model end responses?"
+        )
 
 
 def trl_phases(lines: Sequence[dict[str, Any]], seconds: Sequence[float]) -> dict[str, float]:

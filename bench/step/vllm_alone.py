@@ -1,6 +1,6 @@
 """vLLM's own `LLM.chat`, alone:  python -m bench.step.vllm_alone SPEC.json MODEL LINES.jsonl
 
-It makes the responses of a step again and again, and writes {"seconds"} for each time.
+It makes the responses of a step again and again, and writes {"seconds", "length"} for each time.
 """
 
 import json
@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from statistics import mean
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
@@ -35,8 +36,10 @@ def main() -> None:
     with Path(sys.argv[3]).open("w") as output:
         for _ in range(1 + TIMES):
             start = time.perf_counter()
-            llm.chat(prompts, sampling, use_tqdm=False)
-            output.write(json.dumps({"seconds": time.perf_counter() - start}) + "\n")
+            made = llm.chat(prompts, sampling, use_tqdm=False)
+            seconds = time.perf_counter() - start
+            lengths = [len(response.token_ids) for prompt in made for response in prompt.outputs]
+            output.write(json.dumps({"seconds": seconds, "length": mean(lengths)}) + "\n")
 
 
 if __name__ == "__main__":

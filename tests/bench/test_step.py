@@ -1,11 +1,16 @@
 """The step benchmark's own arithmetic, and its model that never ends a response."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.step.page import Measured, write_page
-from bench.step.runs import Steps, covered, trl_phases, work
+from bench.step.__main__ import arguments
+from bench.step.page import by_shape, write_page
+from bench.step.results import ALONE, TRL, Row, append, read
+from bench.step.runs import Steps, check_length, covered, trl_phases, work
 from bench.step.shapes import SHAPES, write_model
 
 STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, {"time/rollout": 0.1, "work/update": 0.06, "work/none": 0.02})
@@ -25,22 +30,79 @@ def test_work_is_what_workers_do_and_none_is_when_nobody_does_anything():
     assert work(calls, [(0.0, 10.0)]) == {"work/update": 3.0, "work/sync": 1.0, "work/none": 2.0}
 
 
+def rows(**runs):
+    """name=[steps of each repetition]; TRL's are added."""
+    trl = [Steps([0.1], 16.0, 50 << 20)] * max(map(len, runs.values()))
+    return [
+        Row("10M", name, number, 7, "c1", "2026-11-23", 2, "torch 2", each)
+        for name, repetitions in (runs | {TRL: trl}).items()
+        for number, each in enumerate(repetitions)
+    ]
+
+
+def page(folder, made):
+    write_page(made, folder)
+    return (folder / "cpu.md").read_text()
+
+
 def test_overhead_is_all_but_generation_and_update(tmp_path):
-    measured = Measured(SHAPES[0], 7, {"hf": [STEPS], "TRL": [Steps([0.1], 16.0, 50 << 20)]})
+    made = rows(hf=[STEPS])
+    (measured,) = by_shape(made)
     assert abs(measured.overhead("hf") - 0.2) < 1e-9
     assert measured.ratios("hf") == [2.0]
-    write_page([measured], tmp_path)
-    assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in (tmp_path / "cpu.md").read_text()
-    assert (
-        "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer."
-        in (tmp_path / "cpu.md").read_text()
-    )
+    written = page(tmp_path, made)
+    assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
+    assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer." in written
+    assert "of commit c1 on 2 CPU cores, 2026-11-23; torch 2; repetitions: 1." in written
+    assert "Goal" not in written, "it is of vLLM"
 
 
 def test_the_page_has_vllm_alone_beside_our_rollout(tmp_path):
-    trl = Steps([0.1], 16.0, 50 << 20)
-    write_page([Measured(SHAPES[0], 7, {"vllm": [STEPS, STEPS], "TRL": [trl, trl]}, [0.04, 0.06])], tmp_path)
-    assert "takes 0.050 s, our rollout with it 2.00 times that" in (tmp_path / "cpu.md").read_text()
+    made = rows(vllm=[STEPS, STEPS], **{ALONE: [Steps([0.04], 16.0, 0), Steps([0.06, 0.06, 0.5], 16.0, 0)]})
+    assert "vLLM alone takes 0.050 s for the responses, our rollout with it 2.00 times that" in page(tmp_path, made)
+
+
+@pytest.mark.parametrize(
+    ("alone", "said"), [(0.122, "9.0% in the median repetition (9.0%): reached"), (0.1, "not reached")]
+)
+def test_the_page_judges_the_goal_by_what_vllm_alone_takes(tmp_path, alone, said):
+    """Of a step of 0.2 s, 0.06 are the update."""
+    assert said in page(tmp_path, rows(vllm=[STEPS], **{ALONE: [Steps([alone], 16.0, 0)]}))
+
+
+def test_the_page_is_drawn_from_the_file_of_rows_alone(tmp_path):
+    made = rows(hf=[STEPS, STEPS])
+    for row in made:
+        append(tmp_path / "cpu.jsonl", row)
+    assert read(tmp_path / "cpu.jsonl") == made
+    assert json.loads((tmp_path / "cpu.jsonl").read_text().splitlines()[0])["seconds"] == [0.2, 0.2]
+
+
+def test_a_run_with_other_lengths_than_the_shape_says_ends_the_benchmark():
+    check_length(SHAPES[0], "hf", STEPS)
+    with pytest.raises(SystemExit, match=r"tiny, hf: responses have 15\.5 tokens in the mean, not 16"):
+        check_length(SHAPES[0], "hf", replace(STEPS, tokens=15.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--repetitions", "0"], "--repetitions 0: give at least 1"),
+        (["--shapes", "tiny"], "give an --output of its own"),
+        (["--engines", "hf", "--repetitions", "1"], "give an --output of its own"),
+        (["--redraw", "--output", "missing"], "--redraw: there is no missing/cpu.jsonl"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_runs(capsys, given, said):
+    with pytest.raises(SystemExit) as ended:
+        arguments(given)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [[], ["--shapes", "10M", "tiny"], ["--shapes", "tiny", "--output", "x"]])
+def test_the_whole_benchmark_and_a_part_beside_the_page_are_right_calls(given):
+    assert arguments(given).repetitions == 5
 
 
 def test_the_phases_of_trl_add_up_to_its_step():

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from rljob_trainer.checkpoint.manifest import commit
 from rljob_trainer.cli.app import COMMANDS, _load
 from rljob_trainer.cli.failures import report
+from rljob_trainer.data.tasks import TASKS
 from rljob_trainer.errors import DataError
 from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.progress.overview import lines, look_at
@@ -103,6 +105,29 @@ def test_data_writes_a_task_and_names_the_files(tmp_path: Path) -> None:
     failed = rljob("data", "reverse-txt", "out", cwd=tmp_path)
     assert failed.returncode == 65
     assert failed.stderr.startswith("error: unknown task 'reverse-txt'")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("rows=5", "rows is an option of its own, --rows"),
+        ("validation_rows=5", "validation_rows is an option of its own, --validation-rows"),
+        ("seed=1", "seed is an option of its own, --seed"),
+        ("split=train", "split cannot be chosen: both are written"),
+        ("maxLength", "'maxLength' is not NAME=VALUE"),
+    ],
+)
+def test_what_is_no_argument_of_a_task_is_a_wrong_call_of_data(argument: str, message: str) -> None:
+    done = CliRunner().invoke(_load("data"), ["reverse-text", "out", "--set", argument])
+    assert done.exit_code == 2
+    assert f"--set: {message}" in done.output
+
+
+def test_the_help_of_data_lists_tasks_and_their_arguments() -> None:
+    printed = CliRunner().invoke(_load("data"), ["--help"]).output
+    for name in TASKS:
+        assert f"\n    {name}: " in printed
+    assert "count=3 maxNumber=9 maxTarget=99 operators=+-*\n" in printed
 
 
 def test_an_error_names_field_and_remedy_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:

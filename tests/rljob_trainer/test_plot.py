@@ -118,6 +118,33 @@ def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
         plot.load_runs([tmp_path])
 
 
+def test_what_hardly_differs_is_drawn_flat_with_labels_that_can_be_read(tmp_path: Path) -> None:
+    steps = range(1, STEPS + 1)
+    names_of = {"Response length": names.RESPONSE_LENGTH_MEAN, "Effective": names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE}
+    lines = [{"step": step, "stage": "rl"} | dict.fromkeys(names_of.values(), 1 - step * 1e-13) for step in steps]
+    figure = plot.draw([plot.Run("one", lines)])
+    figure.canvas.draw()
+    for title in names_of:
+        axes = panel(figure, title)
+        assert axes.yaxis.get_offset_text().get_text() == "", title
+        low, high = axes.get_ylim()
+        assert high - low > 0.005, title
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_run_that_has_only_validated_is_drawn(runs: int) -> None:
+    figure = plot.draw([plot.Run("one", [{"step": 0, "stage": "rl", names.VALIDATION_REWARD: 0.5}])] * runs)
+    assert lines(panel(figure, "Reward"), "validation")[0] == ([0], [0.5])
+
+
+def test_a_line_of_metrics_without_a_stage_is_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    with Volume(run).metrics(1).open("a") as file:
+        file.write('{"step": 13, "reward/mean": 7.0}\n')
+    figure = plot.draw(plot.load_runs([run]))
+    assert lines(panel(figure, "Reward"), "raw")[0][0][-1] == STEPS
+
+
 def test_smoothing_keeps_a_constant_and_the_centre_of_a_ramp_and_spreads_a_peak() -> None:
     constant, ramp, impulse = np.array([2.5] * 7), np.array([float(value) for value in range(21)]), np.zeros(21)
     impulse[10] = 1.0

@@ -125,6 +125,29 @@ def test_supervised_steps_are_printed_every_few_seconds_and_the_last_one_always(
     assert shown == ["1/?", "39/?", "40/?"]
 
 
+def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_full(run: RunInfo, tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    with begin_attempt(volume, 1) as writer:
+        write(writer, 1, RL)
+    truths = [{"target": 24, "numbers": [13, 15, 19]}, "24", 24]
+    rows = [
+        {"step": step, "prompt": f"p{number}", "response": f"r{step}", "groundTruth": truth}
+        for step in (1, 2)
+        for number, truth in enumerate(truths)
+    ]
+    volume.samples(1).parent.mkdir()
+    volume.samples(1).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    console, out = terminal(width=120)
+    PlainView(run, console).finish(ExitRecord(code=0, reason="Done", message=""))
+
+    assert [line.split() for line in out.getvalue().splitlines()[-4:]] == [
+        ["prompt", "step", "1", "step", "2", "ground", "truth"],
+        ["p0", "r1", "r2", '{"target":24,"numbers":[13,15,19]}'],
+        ["p1", "r1", "r2", "24"],
+        ["p2", "r1", "r2", "24"],
+    ]
+
+
 def test_a_failure_ends_with_the_field_and_the_remedy(run: RunInfo) -> None:
     console, out = terminal()
     message = "no such file: check the path"

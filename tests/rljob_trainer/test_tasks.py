@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rljob_trainer.data.tasks import TASKS, read_synthetic, write_task
+from rljob_trainer.data.tasks import TASKS, read_synthetic
+from rljob_trainer.data.tasks.files import write_task
 from rljob_trainer.errors import DataError
 from rljob_trainer.rewards.builtin.countdown import Reward
 from rljob_trainer.rewards.protocol import Call
@@ -95,7 +96,7 @@ def test_train_and_validation_share_no_word_whatever_their_seeds():
 
 
 def test_parquet_files_of_a_task_can_be_written(tmp_path):
-    paths = write_task("reverse-text", tmp_path / "d", rows=20, validation_rows=5, maxLength=4)
+    paths = write_task("reverse-text", tmp_path / "d", {"maxLength": "4"}, rows=20, validation_rows=5)
     assert [path.name for path in paths] == ["train.parquet", "validation.parquet"]
     assert [pq.read_table(path).num_rows for path in paths] == [20, 5]
     row = pq.read_table(paths[0]).to_pylist()[0]
@@ -130,7 +131,34 @@ def test_a_wrong_source_is_named_with_a_suggestion(url, message):
 
 def test_writing_an_unknown_task_is_refused(tmp_path):
     with pytest.raises(DataError, match="did you mean 'reverse-text'"):
-        write_task("reversetext", tmp_path)
+        write_task("reversetext", tmp_path, {})
+
+
+def test_an_unknown_argument_is_refused_with_those_that_the_task_has(tmp_path):
+    with pytest.raises(DataError, match=r"unknown argument 'name'; reverse-text has letters, maxLength, minLength$"):
+        write_task("reverse-text", tmp_path, {"name": "x"})
+
+
+def test_files_that_are_there_are_replaced_only_on_request(tmp_path):
+    first = write_task("addition", tmp_path, {}, rows=20)
+    with pytest.raises(DataError, match=r"there already: .*train.parquet, .*validation.parquet; .* --overwrite"):
+        write_task("addition", tmp_path, {}, rows=30)
+    assert pq.read_table(first[0]).num_rows == 20
+    write_task("addition", tmp_path, {}, rows=30, overwrite=True)
+    assert pq.read_table(first[0]).num_rows == 30
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path, overwrite):
+    (tmp_path / "train.parquet").mkdir()
+    with pytest.raises(DataError, match=r"train.parquet is a directory; choose another folder"):
+        write_task("addition", tmp_path, {}, overwrite=overwrite)
+
+
+def test_a_task_that_cannot_be_made_leaves_nothing(tmp_path):
+    with pytest.raises(DataError, match=r"too few examples .* for split validation"):
+        write_task("reverse-text", tmp_path / "d", {"minLength": "1", "maxLength": "1", "letters": "2"})
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -144,5 +172,5 @@ def test_a_countdown_that_hardly_has_an_exercise_ends_with_a_remedy():
 
 
 def test_a_folder_that_cannot_be_made_is_named():
-    with pytest.raises(DataError, match=r"/proc/no cannot be made: .*; choose another folder"):
-        write_task("addition", Path("/proc/no"))
+    with pytest.raises(DataError, match=r"/proc/no cannot be written to: .*; choose another folder"):
+        write_task("addition", Path("/proc/no"), {})

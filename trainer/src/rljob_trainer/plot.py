@@ -30,6 +30,9 @@ _PHASES: Final = tuple(name for name in names.PHASE_TIMES if name != names.TIME_
 PHASE_COLOURS: Final = dict(
     zip(_PHASES, ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#56B4E9", "#D55E00", "#E69F00"), strict=True)
 )
+LEAST_SPAN: Final = 0.01
+"""An axis shows at least this share of its largest value: what differs by less would be labelled in 1e-12."""
+
 SMOOTHING: Final = 40
 """The local mean's standard deviation is one SMOOTHING-th of the curve's length."""
 
@@ -160,10 +163,11 @@ def _draw_times(axes: Axes, run: Run) -> None:
     steps = np.array([line["step"] for line in lines], dtype=float)
     parts = {name: np.array([line.get(name, 0.0) for line in lines]) for name in _PHASES}
     parts = {name: values for name, values in parts.items() if values.any()}
-    axes.stackplot(
-        steps, *parts.values(), step="mid", linewidth=0,
-        labels=[names.short(name) for name in parts], colors=[PHASE_COLOURS[name] for name in parts],
-    )  # fmt: skip
+    if parts:
+        axes.stackplot(
+            steps, *parts.values(), step="mid", linewidth=0,
+            labels=[names.short(name) for name in parts], colors=[PHASE_COLOURS[name] for name in parts],
+        )  # fmt: skip
     _finish(axes, [run])
     _legend(axes)
 
@@ -212,6 +216,7 @@ def _finish(axes: Axes, runs: Sequence[Run]) -> None:
         axes.set(xticks=[], yticks=[])
         return
     axes.set_xlim(0, max(line["step"] for run in runs for line in run.lines) + 0.5)
+    _widen(axes)
     for run, colour in zip(runs, _colours(runs), strict=True):
         axes.axvspan(
             0, run.supervised_steps, color=colour if len(runs) > 1 else _PALE, alpha=0.1, linewidth=0, zorder=0
@@ -221,9 +226,17 @@ def _finish(axes: Axes, runs: Sequence[Run]) -> None:
                   fontsize=8.5, color=_PALE)  # fmt: skip
 
 
+def _widen(axes: Axes) -> None:
+    low, high = axes.get_ylim()
+    missing = LEAST_SPAN * max(abs(low), abs(high)) - (high - low)
+    if missing > 0:
+        axes.set_ylim(low - missing / 2, high + missing / 2)
+
+
 def _legend(axes: Axes) -> None:
-    axes.legend(fontsize=8.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=8, labelcolor=_INK,
-                handlelength=1.2, columnspacing=1.4)  # fmt: skip
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=8,
+                    labelcolor=_INK, handlelength=1.2, columnspacing=1.4)  # fmt: skip
 
 
 def _head(figure: Figure, runs: Sequence[Run]) -> None:

@@ -60,7 +60,8 @@ class _LazyCommand(TyperCommand):
 
 def _load(name: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    single.command(name)(getattr(import_module(f"rljob_trainer.cli.{name}"), name))
+    module = import_module(f"rljob_trainer.cli.{name}")
+    single.command(name, epilog=getattr(module, "EPILOG", None))(getattr(module, name))
     return typer.main.get_command(single)
 
 

@@ -1,9 +1,24 @@
 """`rljob data`"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+from rljob_trainer.data.tasks import describe_tasks
+
+_TASKS: Final = "\n".join(f"  {name}: {does}\n      {arguments}" for name, does, arguments in describe_tasks())
+
+EPILOG: Final = f"\b\nTasks, with what --set changes and its defaults:\n{_TASKS}"
+
+_INSTEAD: Final = {
+    "rows": "is an option of its own, --rows",
+    "validationRows": "is an option of its own, --validation-rows",
+    "validation_rows": "is an option of its own, --validation-rows",
+    "seed": "is an option of its own, --seed",
+    "split": "cannot be chosen: both are written",
+}
+"""What --set does not take, since it is no argument of the task's own."""
 
 
 def data(
@@ -16,12 +31,15 @@ def data(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the task, as in maxLength=6."),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
 ) -> None:
     """Write a generated task as parquet files with verl's columns; print their paths."""
-    from rljob_trainer.data.tasks import write_task
+    from rljob_trainer.data.tasks.files import write_task
 
     arguments = dict(_pair(option) for option in options or ())
-    for path in write_task(task, directory, rows=rows, validation_rows=validation_rows, seed=seed, **arguments):
+    for path in write_task(
+        task, directory, arguments, rows=rows, validation_rows=validation_rows, seed=seed, overwrite=overwrite
+    ):
         typer.echo(path)
 
 
@@ -29,4 +47,6 @@ def _pair(option: str) -> tuple[str, str]:
     name, equals, value = option.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"{option!r} is not NAME=VALUE", param_hint="--set")
+    if name in _INSTEAD:
+        raise typer.BadParameter(f"{name} {_INSTEAD[name]}", param_hint="--set")
     return name, value

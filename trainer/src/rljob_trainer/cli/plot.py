@@ -14,7 +14,11 @@ def plot(
         Path | None, typer.Option("-o", "--output", help="The picture (png, pdf, svg); else RUN/curves.png.")
     ] = None,
 ) -> None:
-    """Draw reward, length, entropy, KL, clip fraction, gradient norm and phase times; print the picture's path."""
+    """Draw a run's curves; print the picture's path.
+
+    They are reward, response length, entropy, KL, clip fraction, gradient norm, the difference of log-probabilities
+    between engine and trainer, effective sample size, and the time of each phase.
+    """
     from rljob_trainer import plot as plots
 
     path = output or (runs[0] / "curves.png" if len(runs) == 1 else Path("curves.png"))

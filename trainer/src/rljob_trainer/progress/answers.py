@@ -1,5 +1,6 @@
 """The same prompts answered before and after training, from the samples that each validation wrote down."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +12,15 @@ from rljob_trainer.volume import Volume
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One prompt. before, after: its responses at the first and at the last validation; expected: the ground truth."""
+    """One prompt. before, after: its responses at the first and at the last validation.
+
+    ground_truth: as JSON where it is no text, such as countdown's {"target":24,"numbers":[3,5,9]}.
+    """
 
     prompt: str
     before: str
     after: str
-    expected: str
+    ground_truth: str
 
 
 def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
@@ -27,11 +31,15 @@ def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
         return 0, 0, []
     first, last = ({row["prompt"]: row for row in rows if row["step"] == step} for step in (steps[0], steps[-1]))
     answers = [
-        Answer(prompt, before["response"], last[prompt]["response"], str(before["groundTruth"]))
+        Answer(prompt, before["response"], last[prompt]["response"], _text(before["groundTruth"]))
         for prompt, before in first.items()
         if prompt in last
     ]
     return steps[0], steps[-1], answers[:most]
+
+
+def _text(truth: Any) -> str:
+    return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False, separators=(",", ":"))
 
 
 def _rows(volume: Volume, attempt: int) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ def read_metrics(run_dir: Path) -> list[Line]:
 
         a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
 
-    A line that a crash cut short is left out.
+    A line that a crash cut short is left out, and one without a stage, which we never write.
     """
     volume = Volume(run_dir)
     run = lineage(volume)
@@ -31,14 +31,18 @@ def read_metrics(run_dir: Path) -> list[Line]:
     history: list[Line] = []
     done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
     for segment in run.segments:
-        lines = [line for line in _lines(volume, segment) if line["step"] not in done or TIME_STEP not in line]
+        lines = [line for line in _of_segment(volume, segment) if line["step"] not in done or TIME_STEP not in line]
         done |= {line["step"] for line in lines if TIME_STEP in line}
         history = lines + history
-    return [*parse_lines(_text(volume.metrics_before(run.root.attempt))), *history]
+    return [*_lines(volume.metrics_before(run.root.attempt)), *history]
 
 
-def _lines(volume: Volume, segment: Segment) -> list[Line]:
-    return [line for line in parse_lines(_text(volume.metrics(segment.attempt))) if line["step"] <= segment.steps]
+def _of_segment(volume: Volume, segment: Segment) -> list[Line]:
+    return [line for line in _lines(volume.metrics(segment.attempt)) if line["step"] <= segment.steps]
+
+
+def _lines(path: Path) -> list[Line]:
+    return [line for line in parse_lines(_text(path)) if "stage" in line]
 
 
 def last_line(volume: Volume, attempt: int) -> Line:

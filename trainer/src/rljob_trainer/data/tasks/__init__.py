@@ -10,10 +10,9 @@ To add a task, write its file and its line in TASKS.
 import difflib
 import random
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -101,50 +100,44 @@ def _parsed(url: str) -> tuple[str, Task, Request]:
     return parts.netloc, *parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
 
 
-def write_task(
-    name: str, folder: Path, *, rows: int = 2000, validation_rows: int = 200, seed: int = 0, **arguments: Any
-) -> list[Path]:
-    """Write train.parquet and validation.parquet of a task into `folder`; `arguments` are the task's, in camelCase.
-
-    Raises:
-        DataError: unknown task or argument, or a value out of bounds.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
-    written = []
-    for split, count in (("train", rows), ("validation", validation_rows)):
-        try:
-            task, request = parse(name, {**arguments, "rows": count, "seed": seed, "split": split})
-            table = pa.Table.from_pylist(generate(name, task, request))
-        except ValueError as error:
-            raise DataError(str(error)) from error
-        written.append(folder / f"{split}.parquet")
-        pq.write_table(table, written[-1])
-    return written
-
-
 def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
     """The task and the common arguments.
 
     Raises:
         ValueError: with a message for a person.
     """
+    common = _names(Request)
+    request = {key: value for key, value in arguments.items() if key in common}
+    task = make_task(name, {key: value for key, value in arguments.items() if key not in common}, common)
+    return task, make_request(**request)
+
+
+def make_task(name: str, arguments: Mapping[str, Any], common: Collection[str] = ()) -> Task:
+    """arguments: the task's own; `common` are known besides. Raises ValueError, with a message for a person."""
     if name not in TASKS:
         raise ValueError(f"unknown task {name!r}{_suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}")
-    common = _names(Request)
-    own = _names(TASKS[name])
-    known = common | own
+    known = sorted({*common, *_names(TASKS[name])})
     for key in arguments:
         if key not in known:
-            raise ValueError(f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(sorted(known))}")
-    request = _validate(Request, {key: value for key, value in arguments.items() if key in common})
-    task = _validate(TASKS[name], {key: value for key, value in arguments.items() if key in own})
-    return task, request
+            raise ValueError(f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(known)}")
+    task: Task = _validate(TASKS[name], arguments)
+    return task
+
+
+def make_request(**values: Any) -> Request:
+    """Raises ValueError, with a message for a person."""
+    request: Request = _validate(Request, values)
+    return request
+
+
+def describe_tasks() -> list[tuple[str, str, str]]:
+    """Of each task its name, what is asked for, and its arguments with their defaults."""
+    return [(name, (kind.__doc__ or "").partition("\n")[0], _defaults(kind)) for name, kind in TASKS.items()]
+
+
+def _defaults(kind: Any) -> str:
+    properties = TypeAdapter(kind).json_schema()["properties"]
+    return " ".join(f"{name}={schema['default']}" for name, schema in properties.items())
 
 
 def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -161,7 +154,7 @@ def _names(kind: Any) -> set[str]:
     return set(TypeAdapter(kind).json_schema()["properties"])
 
 
-def _suggest(word: str, known: Mapping[str, Any] | set[str]) -> str:
+def _suggest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
 

@@ -11,7 +11,10 @@ from rljob_trainer.data.tasks.base import PARAMETERS, Example
 
 @dataclass(frozen=True, config=PARAMETERS)
 class Addition:
-    """Two numbers of min_digits to max_digits digits each, each length equally likely; none begins with 0 but 0."""
+    """Add two numbers of minDigits to maxDigits digits.
+
+    Each length is equally likely; no number begins with 0 but 0.
+    """
 
     min_digits: Annotated[int, Field(ge=1, le=18)] = 1
     max_digits: Annotated[int, Field(ge=1, le=18)] = 2

@@ -22,7 +22,7 @@ _ATTEMPTS = 10_000
 
 @dataclass(frozen=True, config=PARAMETERS)
 class Countdown:
-    """`count` numbers from 1 to maxNumber and a target from 1 to maxTarget that the operators can make of them."""
+    """Make a target up to maxTarget of count numbers up to maxNumber, each used once."""
 
     count: Annotated[int, Field(ge=2, le=6)] = 3
     max_number: Annotated[int, Field(ge=2, le=1000)] = 9

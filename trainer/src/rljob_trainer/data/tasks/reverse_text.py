@@ -12,9 +12,10 @@ from rljob_trainer.data.tasks.base import PARAMETERS, Example
 
 @dataclass(frozen=True, config=PARAMETERS)
 class ReverseText:
-    """Words of min_length to max_length letters, each length equally likely, from the first `letters` of the alphabet.
+    """Write a word of minLength to maxLength letters backwards; letters is the size of the alphabet.
 
-    The prompt is the word alone, so that a model of a few hundred thousand parameters learns the task in seconds.
+    Each length is equally likely. The prompt is the word alone, so that a model of a few hundred thousand parameters
+    learns the task in seconds.
     """
 
     min_length: Annotated[int, Field(ge=1, le=256)] = 3

@@ -19,7 +19,8 @@ _CURVES = (
 )
 
 _ANSWERS = 5
-_CELL = 28
+_WIDTHS = (28, 28, 28, 56)
+"""The longest cell of each column of answers. The last one, the ground truth, widens no other."""
 
 _EDGE = 5
 """Steps that make up a curve's beginning and its end: single steps are noisy."""
@@ -57,19 +58,19 @@ def _answers(directory: Path) -> list[str]:
     first, last, answers = compare_answers(Volume(directory), _ANSWERS)
     if not answers:
         return []
-    head = ("prompt", f"step {first}", f"step {last}", "right answer")
-    rows = [head, *((each.prompt, each.before, each.after, each.expected) for each in answers)]
-    cells = [[_cell(text) for text in row] for row in rows]
+    head = ("prompt", f"step {first}", f"step {last}", "ground truth")
+    rows = [head, *((each.prompt, each.before, each.after, each.ground_truth) for each in answers)]
+    cells = [[_cell(text, longest) for text, longest in zip(row, _WIDTHS, strict=True)] for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return [
         "  " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
     ]
 
 
-def _cell(text: str) -> str:
-    """One line, short enough for four columns."""
+def _cell(text: str, longest: int) -> str:
+    """One line."""
     line = " ".join(text.split())
-    return line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _error(record: ExitRecord | None) -> list[str]:

@@ -1,0 +1,19 @@
+"""The commit that a benchmark's results are of."""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+CHANGED = "+"
+"""Ends the commit of results whose files differed from it."""
+
+
+def last_change(paths: Iterable[str]) -> str:
+    """The last commit that changed one of the paths, with CHANGED after it where files differ from it."""
+    changed = _git("status", "--porcelain", "--", *paths)
+    return _git("log", "-1", "--format=%h", "--", *paths) + (CHANGED if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).parents[1]
+    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
