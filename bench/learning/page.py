@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.learning.arms import CONTROL_BAND, TASKS, UNCHANGED, Arm, Role, Task, arms
+from bench.learning.arms import CONTROL_BAND, CONTROL_SHARE, TASKS, UNCHANGED, Arm, Role, Task, arms, control_band
 from bench.learning.data import digest, validation_prompts
 from bench.learning.results import CLOSING, LAST, Result, newest, of_these
 from bench.learning.training import reward_functions
@@ -100,8 +100,8 @@ def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
             goal = "its start, at every validation"
             reached = [all(value == run.start for _, value in run.validation) for run in runs]
         elif arm.role == "control":
-            goal = f"never more than {CONTROL_BAND:g} over its start"
-            reached = [max(value for _, value in run.validation) <= run.start + CONTROL_BAND for run in runs]
+            goal = f"never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
+            reached = [max(value for _, value in run.validation) <= run.start + control_band(run.start) for run in runs]
         else:
             continue
         ends = ", ".join(f"{run.end:.3f}" for run in runs)

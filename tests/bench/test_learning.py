@@ -65,9 +65,11 @@ def test_curves_count_rl_steps_from_the_end_of_the_supervised_ones():
     assert found.closing == {"actor/entropy": 2.0}
 
 
-def test_a_goal_may_be_above_the_start():
+def test_a_goal_is_a_level_above_the_start_or_so_far_above_it():
     assert REVERSE.reached(start=0.5, end=0.9)
     assert not REVERSE.reached(start=0.5, end=0.89)
+    assert REVERSE.reached(start=0.96, end=0.98)
+    assert not REVERSE.reached(start=0.96, end=0.96), "RL has added nothing"
     assert TASKS[2].reached(start=0.25, end=0.55)
     assert not TASKS[2].reached(start=0.25, end=0.5)
 
@@ -107,11 +109,11 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
     assert (
-        "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9 | 1 of 3, 1 not run yet | c1 |"
-        in page
+        "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9, and over its start |"
+        " 1 of 3, 1 not run yet | c1 |" in page
     )
     assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
-    assert "| addition | grpo |  |  | at least 0.9 | 0 of 3, 3 not run yet |  |" in page
+    assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
 
@@ -121,13 +123,18 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
         ("learning rate 0", [0.5, 0.5, 0.5], "yes"),
         ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3"),
         ("shuffled rewards", [0.5, 0.2, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.7, 0.1], "0 of 3"),
+        ("shuffled rewards", [0.5, 0.59, 0.1], "yes"),
+        ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3"),
+        ("shuffled rewards", [0.96, 0.965, 0.1], "yes"),
+        ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3"),  # a quarter of the way to 1 is 0.97
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
     runs = [replace(RESULT, arm=arm, seed=seed, validation=list(enumerate(validation))) for seed in (0, 1, 2)]
     assert write_page([RESULT, *runs], tmp_path)
-    (row,) = [line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | 0.500" in line]
+    (row,) = [
+        line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | {validation[0]:.3f}" in line
+    ]
     assert f"| {reached} |" in row
 
 
