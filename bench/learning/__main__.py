@@ -7,22 +7,15 @@ counts for the commit that last changed what decides it (trainer, API, examples,
 """
 
 import argparse
-import os
-import queue
-import shutil
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.learning.arms import ROOT, TASKS, Arm, arms
+from bench.learning.arms import ROOT, TASKS, arms
+from bench.learning.campaign import Campaign
 from bench.learning.page import write_page
-from bench.learning.results import Result, append, code_commit, missing, read
-from bench.learning.training import RunFailed, Slot, reward_functions, train
-from rljob_trainer.local.machine import visible_gpus
-from rljob_trainer.plot import draw, load_runs, save
+from bench.learning.results import code_commit, missing, read
+from bench.learning.stop import interrupts
+from bench.learning.training import reward_functions
 
 
 def main() -> None:
@@ -42,89 +35,15 @@ def main() -> None:
         if options.seeds is None or seed in options.seeds
     ]
     print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
-    failures = Campaign(options, commits, work).run()
+    with interrupts() as stop:
+        failures = Campaign(options, commits, stop).run(work)
+    if stop.signal:
+        print(f"stopped; what is finished is in {file}, and the same command goes on with the rest")
+        sys.exit(128 + stop.signal)
     written = write_page(read(file), options.output)
     print(f"wrote {options.output / 'learning.md'}" if written else "no run is finished yet, so there is no page")
     if failures:
         sys.exit("\n".join(failures))
-
-
-class Campaign:
-    """Runs `work`, as many at a time as there are slots."""
-
-    def __init__(
-        self, options: argparse.Namespace, commits: Mapping[str, str], work: Sequence[tuple[Arm, int]]
-    ) -> None:
-        self._options, self._commits, self._total = options, commits, len(work)
-        self._queue: queue.SimpleQueue[tuple[Arm, int]] = queue.SimpleQueue()
-        for pair in work:
-            self._queue.put(pair)
-        self._lock = threading.Lock()
-        self._start = time.monotonic()
-        self._done = 0
-        self._failures: list[str] = []
-
-    def run(self) -> list[str]:
-        """Returns what failed."""
-        folder = Path(tempfile.mkdtemp(prefix="rljob-learning-"))
-        threads = [threading.Thread(target=self._work, args=(slot, folder)) for slot in slots(self._options.parallel)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if not self._failures:
-            shutil.rmtree(folder)
-        return self._failures
-
-    def _work(self, slot: Slot, folder: Path) -> None:
-        while not self._late():
-            try:
-                arm, seed = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            run = folder / f"{arm.task.name}-{arm.name.replace(' ', '-')}-{seed}"
-            try:
-                result = train(arm, seed, slot, run, self._options.overrides, self._commits[arm.task.name])
-            except RunFailed as error:
-                self._say(f"{arm.task.name}, {arm.name}, seed {seed}: {error}", failed=True)
-                continue
-            self._finish(arm, result, run)
-
-    def _late(self) -> bool:
-        limit: float = self._options.limit_minutes
-        return time.monotonic() - self._start > limit * 60
-
-    def _finish(self, arm: Arm, result: Result, run: Path) -> None:
-        with self._lock:
-            append(self._options.output / "learning.jsonl", result)
-            if arm.role == "main" and result.seed == 0:
-                save(draw(load_runs([run])), self._options.output / f"{arm.task.name}.png")
-        self._say(
-            f"{result.task}, {result.arm}, seed {result.seed}: {result.start:.3f} -> {result.end:.3f}"
-            f" in {result.seconds:.0f} s"
-        )
-        shutil.rmtree(run)
-
-    def _say(self, text: str, *, failed: bool = False) -> None:
-        with self._lock:
-            self._done += 1
-            left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
-            print(f"[{self._done}/{self._total}, {left / 60:.0f} min left] {text}", flush=True)
-            if failed:
-                self._failures.append(text)
-
-
-def slots(parallel: int) -> list[Slot]:
-    """`parallel` places with equal shares of the cores, on the GPUs in turn where there are any."""
-    gpus, cores = visible_gpus(), sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // parallel)
-    return [
-        Slot(
-            gpu=gpus[number % len(gpus)] if gpus else None,
-            cores=tuple(cores[number * share % len(cores) :][:share]) if parallel > 1 else (),
-        )
-        for number in range(parallel)
-    ]
 
 
 def _arguments() -> argparse.Namespace:

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,10 @@ import psutil
 from bench.learning.arms import Arm
 from bench.learning.data import digest
 from bench.learning.results import Curves, Result, curves
+from bench.learning.stop import Stop
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.validation import load_rljob
-from rljob_trainer.local.machine import RLJOB
+from rljob_trainer.local.machine import RLJOB, start_child
 from rljob_trainer.progress.history import parse_lines, read_metrics
 
 TRAIN_NOTHING = ("training.steps=1", "training.validateEvery=0", "actor.learningRate=0")
@@ -34,16 +35,23 @@ ON_A_GPU = (
 )
 
 
+POLL_SECONDS = 0.2
+
+
 class RunFailed(Exception):
-    """A run ended with an error; the message names its log."""
+    """A run ended with an error, or was told to end; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where runs go, one after the other. gpu: CUDA's name for it; None is the CPU. cores: all if empty."""
+    """Where runs go, one after the other. gpu: CUDA's name for it; None is the CPU. cores: all if empty.
+
+    stop: ends what runs here.
+    """
 
     gpu: str | None
     cores: tuple[int, ...] = ()
+    stop: Stop = field(default_factory=Stop)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -52,14 +60,18 @@ class Slot:
 
     def run(self, command: Sequence[str], log: Path) -> None:
         """Raises RunFailed."""
+        if self.stop.asked:
+            raise RunFailed("told to end before it began")
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as output:
-            ended = subprocess.run(
-                [*pinned, *command], env=self.environment, stdout=output, stderr=subprocess.STDOUT, check=False
-            )
-        if ended.returncode:
-            raise RunFailed(f"ended with {ended.returncode}, see {log}")
+        child = start_child([*pinned, *command], log, self.environment, orphaned=signal.SIGTERM)
+        told = 0
+        while child.poll() is None:
+            if told < self.stop.asked:
+                child.terminate()
+                told += 1
+            time.sleep(POLL_SECONDS)
+        if child.returncode:
+            raise RunFailed(f"ended with {child.returncode}, see {log}")
 
 
 def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], commit: str) -> Result:
