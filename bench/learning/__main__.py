@@ -8,50 +8,53 @@ counts for the commit that last changed what decides it (trainer, API, examples,
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from bench.learning.arms import ROOT, TASKS, arms
-from bench.learning.campaign import Campaign
+from bench.learning.arms import ROOT, SEEDS, TASKS
+from bench.learning.campaign import Campaign, Run
 from bench.learning.page import write_page
-from bench.learning.results import code_commit, missing, read
+from bench.learning.results import alone_with, code_commit, missing, read
 from bench.learning.stop import interrupts
-from bench.learning.training import reward_functions
+from bench.learning.training import known_arms
 
 
 def main() -> None:
     options = _arguments()
     commits = {task.name: options.commit or code_commit(task) for task in TASKS}
-    chosen = [
-        arm
-        for arm in arms({task.name: reward_functions(task.example) for task in TASKS})
-        if (options.tasks is None or arm.task.name in options.tasks)
-        and (options.arms is None or arm.name in options.arms)
-    ]
     file = options.output / "learning.jsonl"
     options.output.mkdir(parents=True, exist_ok=True)
-    work = [
-        (arm, seed)
-        for arm, seed in missing(chosen, read(file), commits)
-        if options.seeds is None or seed in options.seeds
-    ]
-    print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
-    with interrupts() as stop:
-        failures = Campaign(options, commits, stop).run(work)
-    if stop.signal:
-        print(f"stopped; what is finished is in {file}, and the same command goes on with the rest")
-        sys.exit(128 + stop.signal)
-    written = write_page(read(file), options.output)
+    with alone_with(file):
+        work = _chosen(options, file, commits)
+        print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
+        with interrupts() as stop:
+            failures = Campaign(options, commits, stop).run(work)
+        if stop.signal:
+            print(f"stopped; what is finished is in {file}, and the same command goes on with the rest")
+            sys.exit(128 + stop.signal)
+        written = write_page(read(file), options.output)
     print(f"wrote {options.output / 'learning.md'}" if written else "no run is finished yet, so there is no page")
     if failures:
         sys.exit("\n".join(failures))
 
 
+def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str]) -> list[Run]:
+    return [
+        (arm, seed)
+        for arm, seed in missing(known_arms(), read(file), commits)
+        if (options.tasks is None or arm.task.name in options.tasks)
+        and (options.arms is None or arm.name in options.arms)
+        and (options.seeds is None or seed in options.seeds)
+    ]
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], help="only these")
-    parser.add_argument("--arms", nargs="+", metavar="NAME", help="only these: grpo, vllm, TRL, 'loss clip', ...")
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="only these")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at a time")
+    names = list(dict.fromkeys(arm.name for arm in known_arms()))
+    parser.add_argument("--arms", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
+    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, help="only these")
+    parser.add_argument("--parallel", type=_at_least_one, default=1, metavar="N", help="runs at a time")
     parser.add_argument(
         "--limit-minutes", type=float, default=1e6, metavar="M", help="begin no run after that; call it again to go on"
     )
@@ -65,6 +68,12 @@ def _arguments() -> argparse.Namespace:
     if options.overrides and options.output == ROOT / "docs" / "benchmarks":
         parser.error("--set changes what is measured: give an --output of its own")
     return options
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.learning.arms import CONTROL_BAND, CONTROL_SHARE, TASKS, UNCHANGED, Arm, Role, Task, arms, control_band
+from bench.learning.arms import CONTROL_BAND, CONTROL_SHARE, TASKS, UNCHANGED, Arm, Role, Task, control_band
 from bench.learning.data import digest, validation_prompts
 from bench.learning.results import CLOSING, LAST, Result, newest, of_these
-from bench.learning.training import reward_functions
+from bench.learning.training import known_arms
 from rljob_trainer.plot import COLOURS
 from rljob_trainer.progress import names
 
@@ -39,9 +39,9 @@ _NOT_RUN = "Not run yet."
 def write_page(results: Iterable[Result], folder: Path) -> bool:
     """Returns False, and writes nothing, where no run of the tasks as they are now is finished."""
     last = newest(of_these(results, {task.name: digest(task) for task in TASKS}))
-    known = arms({task.name: reward_functions(task.example) for task in TASKS})
     every = [
-        (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
+        (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last])
+        for arm in known_arms()
     ]
     found = [(arm, runs) for arm, runs in every if runs]
     if found:

@@ -2,12 +2,15 @@
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
 from bench.learning.arms import ROOT, Arm, Task
+from rljob_trainer.file_lock import lock
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 
@@ -99,17 +102,36 @@ def _points(lines: Iterable[Line], name: str, supervised_steps: int) -> list[Poi
     return [(line["step"] - supervised_steps, round(line[name], 4)) for line in lines if name in line]
 
 
+@contextmanager
+def alone_with(file: Path) -> Iterator[None]:
+    """Exits where another process is; two campaigns would run the same. The kernel gives the lock back at our end."""
+    with file.open("ab") as held:
+        try:
+            lock(held)
+        except BlockingIOError:
+            sys.exit(f"another campaign adds to {file}: wait for it, or give another --output")
+        yield
+
+
 def read(file: Path) -> list[Result]:
-    """All results, oldest first."""
-    if not file.exists():
-        return []
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Result(**row) for row in rows]
+    """All results, oldest first. Exits where a line is none."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [_parsed(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parsed(line: str, place: str) -> Result:
+    try:
+        return Result(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        sys.exit(f"{place} is no result, perhaps cut while it was written: delete the line ({error})")
 
 
 def append(file: Path, result: Result) -> None:
-    with file.open("a") as output:
-        output.write(json.dumps(asdict(result)) + "\n")
+    with file.open("a+b") as output:
+        output.seek(0)
+        whole = output.read().endswith(b"\n") or not output.tell()
+        output.write(b"" if whole else b"\n")
+        output.write(json.dumps(asdict(result)).encode() + b"\n")
 
 
 def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
@@ -144,10 +166,16 @@ def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str
 def code_commit(task: Task) -> str:
     """The last commit that changed what decides the results, with CHANGED after it where files differ from it."""
     paths = (*CODE, str(task.example.relative_to(ROOT)))
+    commit = _git("log", "-1", "--format=%h", "--", *paths)
+    if not commit:
+        sys.exit(f"git knows no commit of {ROOT}: give --commit, a name for what the results are of")
+    return commit + (CHANGED if _git("status", "--porcelain", "--", *paths) else "")
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    return git("log", "-1", "--format=%h", "--", *paths) + (
-        CHANGED if git("status", "--porcelain", "--", *paths) else ""
-    )
+def _git(*arguments: str) -> str:
+    """What it prints; "" where there is no git, or no repository."""
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ran.stdout.strip()

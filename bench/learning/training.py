@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from bench.learning.arms import Arm
+from bench.learning.arms import TASKS, Arm, arms
 from bench.learning.data import digest
 from bench.learning.results import Curves, Result, curves
 from bench.learning.stop import Stop
@@ -114,6 +114,11 @@ def _trl(arm: Arm, overrides: Sequence[str], spec: ResolvedSpec, slot: Slot, fol
 def _command(arm: Arm, overrides: Sequence[str], folder: Path) -> list[str]:
     sets = [part for each in overrides for part in ("--set", each)]
     return [*RLJOB, "run", str(arm.task.example), "--dir", str(folder), *sets]
+
+
+def known_arms() -> list[Arm]:
+    """All arms of the examples as they are."""
+    return arms({task.name: reward_functions(task.example) for task in TASKS})
 
 
 def reward_functions(example: Path) -> list[dict[str, Any]]:

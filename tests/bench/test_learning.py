@@ -6,16 +6,15 @@ from dataclasses import replace
 import pytest
 
 from bench.learning import shuffled
-from bench.learning.arms import TASKS, Arm, arms
+from bench.learning.arms import TASKS, Arm
 from bench.learning.data import digest
 from bench.learning.page import write_page
-from bench.learning.results import Result, append, curves, missing, newest, read
-from bench.learning.training import reward_functions
+from bench.learning.results import Result, append, code_commit, curves, missing, newest, read
+from bench.learning.training import known_arms
 from rljob_api import resolve
 from rljob_api.validation import load_rljob
 
 REVERSE = TASKS[0]
-REWARDS = {task.name: reward_functions(task.example) for task in TASKS}
 RESULT = Result(
     task="reverse-text", arm="grpo", seed=0, commit="c1", data=digest(REVERSE), device="2 CPU cores",
     packages="torch", date="2026-11-21", seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)],
@@ -23,7 +22,7 @@ RESULT = Result(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("arm", arms(REWARDS), ids=lambda arm: f"{arm.task.name}, {arm.name}")
+@pytest.mark.parametrize("arm", known_arms(), ids=lambda arm: f"{arm.task.name}, {arm.name}")
 def test_every_arm_is_a_valid_job(arm):
     assert resolve(load_rljob(arm.task.example, list(arm.overrides)).spec).total_steps > 0
 
@@ -149,6 +148,27 @@ def test_results_are_plain_lines(tmp_path):
     append(tmp_path / "r.jsonl", RESULT)
     assert json.loads((tmp_path / "r.jsonl").read_text())["arm"] == "grpo"
     assert read(tmp_path / "missing.jsonl") == []
+
+
+def test_a_line_that_is_no_result_is_named(tmp_path):
+    file = tmp_path / "learning.jsonl"
+    append(file, RESULT)
+    whole = file.read_text()
+    file.write_text(whole + "\n" + whole[:100])
+    with pytest.raises(SystemExit, match=r"learning\.jsonl:3 is no result, perhaps cut .* delete the line"):
+        read(file)
+    file.write_text(f"\n{whole}\n" + whole.strip())
+    append(file, RESULT)
+    assert len(read(file)) == 3, "blank lines are none, and a line that lacks its end gets it"
+
+
+@pytest.mark.parametrize("place", ["no repository", "no git"])
+def test_without_git_a_commit_is_asked_for(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    if place == "no git":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="give --commit"):
+        code_commit(REVERSE)
 
 
 def test_there_is_no_page_without_results(tmp_path):

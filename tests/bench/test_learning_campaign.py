@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bench.learning import __main__, campaign
-from bench.learning.results import read
+from bench.learning.results import alone_with, read
 from bench.learning.stop import Stop
 from bench.learning.training import RunFailed, Slot
 from tests.bench.test_learning import RESULT
@@ -97,6 +97,32 @@ def test_whatever_ends_a_run_costs_that_run_alone_and_the_exit_code(tmp_path, mo
         play(fail, monkeypatch)
     assert ended.value.code == f"reverse-text, grpo, seed 1: {type(error).__name__}: {error}"
     assert {result.seed for result in read(tmp_path / "learning.jsonl")} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--arms", "grpoo"], "invalid choice: 'grpoo' (choose from 'grpo', 'vllm', 'TRL', "),
+        (["--seeds", "7"], "invalid choice: 7 (choose from 0, 1, 2)"),
+        (["--parallel", "0"], "argument --parallel: must be 1 or more"),
+    ],
+)
+def test_a_wrong_call_is_told_what_would_be_right(monkeypatch, capsys, wrong, said):
+    monkeypatch.setattr("sys.argv", ["learning", *wrong])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_two_campaigns_do_not_share_an_output(tmp_path, monkeypatch):
+    file = tmp_path / "learning.jsonl"
+    monkeypatch.setattr("sys.argv", ["learning", *OPTIONS, str(tmp_path)])
+    with (
+        alone_with(file),
+        pytest.raises(SystemExit, match=r"another campaign adds to .*learning.jsonl: wait for it, or give another"),
+    ):
+        __main__.main()
 
 
 def wait_for(file):
