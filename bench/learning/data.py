@@ -1,4 +1,4 @@
-"""What a task trains on and is validated on."""
+"""What a task's example is: its spec, and the rows that it trains on and is validated on."""
 
 import hashlib
 import json
@@ -13,10 +13,17 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def digest(task: Task) -> str:
-    """Of all rows: results with another one are of another task, whatever its name."""
-    data = load_rljob(task.example, []).spec.data
-    rows = [_rows(data.train), _rows(data.validation)]
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
+    """Of its example's spec and all rows. Results with another one are of another job, whatever the task's name.
+
+    What only repeats a default does not count, nor does a comment; a default that changes shows in the commit alone.
+    """
+    spec = load_rljob(task.example, []).spec
+    rows = _hash([_rows(spec.data.train), _rows(spec.data.validation)])
+    return _hash([spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), rows])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def validation_prompts(task: Task) -> list[str]:

@@ -52,14 +52,14 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
-    data: digest of the task's rows.
+    example: digest of the task's, its spec and its rows.
     """
 
     task: str
     arm: str
     seed: int
     commit: str
-    data: str
+    example: str
     device: str
     packages: str
     date: str
@@ -123,7 +123,7 @@ def _parsed(line: str, place: str) -> Result:
     try:
         return Result(**json.loads(line))
     except (ValueError, TypeError) as error:
-        sys.exit(f"{place} is no result, perhaps cut while it was written: delete the line ({error})")
+        sys.exit(f"{place} is no result: {error}; a line that was cut while it was written can be deleted")
 
 
 def append(file: Path, result: Result) -> None:
@@ -135,8 +135,8 @@ def append(file: Path, result: Result) -> None:
 
 
 def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
-    """Those of the tasks as they are now. digests: of each task's rows."""
-    return [result for result in results if result.data == digests[result.task]]
+    """Those of the tasks as they are now. digests: of each task's example."""
+    return [result for result in results if result.example == digests[result.task]]
 
 
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:

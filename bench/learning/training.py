@@ -87,7 +87,7 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
     start = time.monotonic()
     seen = _trl(arm, overrides, spec, slot, folder) if arm.role == "trl" else _rljob(arm, overrides, spec, slot, folder)
     return Result(
-        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, data=digest(arm.task), device=_device(slot),
+        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, example=digest(arm.task), device=_device(slot),
         packages=", ".join(f"{name} {version(name)}" for name in _packages(arm, spec)),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seconds=round(time.monotonic() - start, 1),

@@ -16,7 +16,7 @@ from rljob_api.validation import load_rljob
 
 REVERSE = TASKS[0]
 RESULT = Result(
-    task="reverse-text", arm="grpo", seed=0, commit="c1", data=digest(REVERSE), device="2 CPU cores",
+    task="reverse-text", arm="grpo", seed=0, commit="c1", example=digest(REVERSE), device="2 CPU cores",
     packages="torch", date="2026-11-21", seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)],
     reward=[(1, 0.4)], closing={"actor/clip_fraction": 0.0},
 )  # fmt: skip
@@ -38,10 +38,32 @@ def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
     assert newest(read(file))["reverse-text", "grpo", 1].commit == "c1"
 
 
-def test_results_of_other_rows_are_not_on_the_page(tmp_path):
-    assert not write_page([replace(RESULT, data="otherone")], tmp_path)
-    assert write_page([RESULT, replace(RESULT, data="otherone", seed=1, validation=[(0, 0.5), (10, 0.123)])], tmp_path)
+def test_results_of_another_job_are_not_on_the_page(tmp_path):
+    assert not write_page([replace(RESULT, example="otherone")], tmp_path)
+    assert write_page(
+        [RESULT, replace(RESULT, example="otherone", seed=1, validation=[(0, 0.5), (10, 0.123)])], tmp_path
+    )
     assert "0.123" not in (tmp_path / "learning.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("steps: 500", "steps: 400", False),
+        ("minDigits=2&split", "minDigits=2&seed=1&split", False),
+        ("kind: RLJob", "kind: RLJob   # that adds", True),
+        ("preset: grpo", "preset: grpo, entropyCoefficient: null", True),
+        ("{gpusPerNode: 0}", "{gpusPerNode: 0, nodes: 1}", True),  # its default
+    ],
+)
+def test_a_digest_is_of_the_job_however_it_is_written(tmp_path, monkeypatch, old, new, same):
+    addition = TASKS[1]
+    text, before = addition.example.read_text(), digest(addition)
+    assert old in text
+    monkeypatch.setattr("bench.learning.arms.ROOT", tmp_path)
+    addition.example.parent.mkdir(parents=True)
+    addition.example.write_text(text.replace(old, new))
+    assert (digest(addition) == before) is same
 
 
 def test_a_result_of_changed_files_never_counts(tmp_path):
@@ -155,7 +177,7 @@ def test_a_line_that_is_no_result_is_named(tmp_path):
     append(file, RESULT)
     whole = file.read_text()
     file.write_text(whole + "\n" + whole[:100])
-    with pytest.raises(SystemExit, match=r"learning\.jsonl:3 is no result, perhaps cut .* delete the line"):
+    with pytest.raises(SystemExit, match=r"learning\.jsonl:3 is no result: .* can be deleted"):
         read(file)
     file.write_text(f"\n{whole}\n" + whole.strip())
     append(file, RESULT)
