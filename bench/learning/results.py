@@ -77,6 +77,11 @@ class Result:
     def end(self) -> float:
         return self.validation[-1][1]
 
+    @property
+    def height(self) -> float:
+        """Of its curve: the mean over all validations."""
+        return mean(value for _, value in self.validation)
+
 
 @dataclass(frozen=True, slots=True)
 class Curves:

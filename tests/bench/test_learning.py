@@ -7,6 +7,7 @@ import pytest
 
 from bench.learning import shuffled
 from bench.learning.arms import TASKS, Arm
+from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
 from bench.learning.results import Result, append, code_commit, curves, missing, newest, read
@@ -159,11 +160,37 @@ def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reac
     assert f"| {reached} |" in row
 
 
-@pytest.mark.parametrize(("theirs", "verdict"), [(0.9, "within the range"), (0.95, "below all")])
-def test_the_page_compares_with_trl(tmp_path, theirs, verdict):
-    made = [RESULT, replace(RESULT, arm="TRL", validation=[(0, 0.5), (10, theirs)])]
-    assert write_page(made, tmp_path)
-    assert f"Ours is {verdict}" in (tmp_path / "learning.md").read_text()
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([0.0, -0.02, -0.04], True),  # -0.02, standard error 0.02 / sqrt(3) = 0.0115
+        ([-0.01, -0.03, -0.05], False),  # -0.03, 0.0115 as well
+        ([0.03, -0.03, -0.06], True),  # -0.02, 0.0458 / sqrt(3) = 0.0265
+        ([-0.001, -0.001, -0.001], False),  # all alike, so not by chance
+        ([0.0, 0.0, 0.0], True),
+        ([0.1, 0.2, 0.3], True),
+    ],
+)
+def test_ours_is_level_unless_it_lies_two_standard_errors_below(differences, verdict):
+    assert level(differences) is verdict
+
+
+def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
+    def runs(arm, *ends):
+        return [replace(RESULT, arm=arm, seed=seed, validation=[(0, 0.5), (10, end)]) for seed, end in enumerate(ends)]
+
+    def page(*theirs):
+        assert write_page([*runs("grpo", 0.9, 0.8, 0.7), *runs("TRL", *theirs)], tmp_path)
+        return (tmp_path / "learning.md").read_text()
+
+    found = page(0.91, 0.83, 0.68)  # means 0.8 and 0.8067, but the seeds differ by -0.01, -0.03 and +0.02 only
+    assert (
+        "| ours less TRL | +0.000 (+0.000 to +0.000) | -0.007 (-0.030 to +0.020) | -0.003 (-0.015 to +0.010) |" in found
+    )
+    assert "| its standard error | 0.0000 | 0.0145 | 0.0073 |" in found
+    assert "Ours is within seed noise or better" in found
+    assert "Ours is below TRL: end, mean over all validations." in page(0.91, 0.83, 0.72)
+    assert "there is no verdict" in page(0.5)
 
 
 def test_results_are_plain_lines(tmp_path):
