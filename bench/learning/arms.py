@@ -53,7 +53,7 @@ class Arm:
 
 
 TASKS: Final = (Task("reverse-text", 0.9), Task("addition", 0.9), Task("countdown", 0.3, above_start=True))
-REVERSE_TEXT: Final = TASKS[0]
+REVERSE_TEXT, ADDITION, COUNTDOWN = TASKS
 
 CONTROL_BAND: Final = 0.1
 CONTROL_SHARE: Final = 0.25

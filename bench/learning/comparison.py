@@ -47,7 +47,9 @@ def comparison(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
     if len(pairs) > 1:
         rows.append(["its standard error", *(f"{standard_error(each):.4f}" for each in differences.values()), ""])
     about = _ABOUT.format(samples=pairs[0][0].samples, seeds=len(pairs))
-    return "\n\n".join([about, table(("reverse-text", *_MEASURES, "s a run"), rows), _RULE, _verdict(differences)])
+    return "\n\n".join(
+        [about, table(("reverse-text", *_MEASURES, "s a run"), rows).strip(), _RULE, _verdict(differences)]
+    )
 
 
 def level(differences: Sequence[float]) -> bool:

@@ -4,12 +4,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
-from bench.learning.arms import CONTROL_BAND, CONTROL_SHARE, REVERSE_TEXT, TASKS, UNCHANGED, Arm, control_band
+from bench.learning.arms import (
+    CONTROL_BAND,
+    CONTROL_SHARE,
+    COUNTDOWN,
+    REVERSE_TEXT,
+    TASKS,
+    UNCHANGED,
+    Arm,
+    control_band,
+)
 from bench.learning.comparison import comparison, spread
-from bench.learning.data import digest, validation_prompts
+from bench.learning.data import digest, reward_of_sums, seen_backwards, validation_prompts
 from bench.learning.picture import figure
 from bench.learning.results import CLOSING, LAST, Result, newest, of_these
-from bench.learning.training import known_arms
+from bench.learning.training import CPUS, ON_A_GPU, known_arms
 from rljob_api.markdown import table
 from rljob_trainer.progress import names
 
@@ -17,15 +26,25 @@ _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-tex
 [addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are of greedy
 responses to held-out prompts, after the supervised steps (start) and after the last RL step (end):
 {prompts}.
-Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers. The controls are
-the same jobs with a learning rate of 0, and with every response paid the reward of another one."""
-
+Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers; it sees
+{backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
+{sums:.3f}. The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another
+one."""
 
 _SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
-as large as ever, and lead away from what the supervised steps had taught."""
+as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks
+near 1, where a band of 0.1 could not be left."""
 
-_ONE_SEED = """On reverse-text, seed 0, with grpo's learning rate and aggregation of tokens for all of them. Losses are
-compared with four updates a step, because with one no ratio leaves 1."""
+_ONE_SEED = """On reverse-text, seed 0 alone. Every advantage has the example's settings, which were chosen for grpo:
+learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
+none, and no other advantage was given settings of its own: what lies below grpo does so at grpo's settings, with one
+seed, which says not how well it can do. Losses are compared with four updates a step, because with one no ratio leaves
+1."""
+
+_SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
+also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs share the GPU."""
+
+_NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
 
 _NOT_RUN = "Not run yet."
 
@@ -51,7 +70,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
     return [
         "# Learning",
         _about(runs),
-        _METHOD.format(prompts=_prompts()),
+        _METHOD.format(prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN)),
         "![Reward on held-out prompts](learning.png)",
         "## Goals",
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
@@ -65,6 +84,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
         "## Machines",
+        _SETTINGS if any(run.device.endswith(CPUS) for run in runs) else f"{_SETTINGS} {_NO_CPUS}",
         table(("machine", "versions", "commit", "runs", "s a run"), _machines(runs)),
     ]
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.learning.arms import TASKS, Arm, Role, Task
+from bench.learning.arms import REVERSE_TEXT, TASKS, Arm, Role, Task
 from bench.learning.results import Result
 from rljob_trainer.plot import COLOURS
 
@@ -29,7 +29,7 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
         ("reverse-text: losses, four updates a step", ("loss",)),
     ]
     for place, (title, roles) in zip(axes[1], below, strict=True):
-        runs = _of(found, TASKS[0], roles)
+        runs = _of(found, REVERSE_TEXT, roles)
         _panel(place, title, {name: each[:1] for name, each in runs.items()} if "advantage" in roles else runs)
     return drawn
 

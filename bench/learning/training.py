@@ -34,6 +34,8 @@ ON_A_GPU = (
     "actor.tokensPerMicroBatch=65536",
 )
 
+CPUS = "CPU cores"
+"""Ends the device of a run without a GPU."""
 
 POLL_SECONDS = 0.2
 
@@ -133,7 +135,7 @@ def _device(slot: Slot) -> str:
 
         return torch.cuda.get_device_name()
     cores = slot.cores or range(psutil.cpu_count())
-    return f"{len(cores)} CPU cores"
+    return f"{len(cores)} {CPUS}"
 
 
 def _packages(arm: Arm, spec: ResolvedSpec) -> list[str]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.learning import shuffled
-from bench.learning.arms import TASKS, Arm
+from bench.learning import data, shuffled
+from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm
 from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
@@ -15,9 +15,8 @@ from bench.learning.training import known_arms
 from rljob_api import resolve
 from rljob_api.validation import load_rljob
 
-REVERSE = TASKS[0]
 RESULT = Result(
-    task="reverse-text", arm="grpo", seed=0, commit="c1", example=digest(REVERSE), device="2 CPU cores",
+    task="reverse-text", arm="grpo", seed=0, commit="c1", example=digest(REVERSE_TEXT), device="2 CPU cores",
     packages="torch", date="2026-11-21", seconds=60.0, samples=64, validation=[(0, 0.5), (10, 0.9)],
     reward=[(1, 0.4)], closing={"actor/clip_fraction": 0.0},
 )  # fmt: skip
@@ -30,7 +29,7 @@ def test_every_arm_is_a_valid_job(arm):
 
 def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
     file = tmp_path / "learning.jsonl"
-    arm = Arm(REVERSE, "grpo", "main", seeds=(0, 1))
+    arm = Arm(REVERSE_TEXT, "grpo", "main", seeds=(0, 1))
     append(file, RESULT)
     append(file, replace(RESULT, seed=1, commit="c0"))
     assert missing([arm], read(file), {"reverse-text": "c1"}) == [(arm, 1)]
@@ -58,18 +57,17 @@ def test_results_of_another_job_are_not_on_the_page(tmp_path):
     ],
 )
 def test_a_digest_is_of_the_job_however_it_is_written(tmp_path, monkeypatch, old, new, same):
-    addition = TASKS[1]
-    text, before = addition.example.read_text(), digest(addition)
+    text, before = ADDITION.example.read_text(), digest(ADDITION)
     assert old in text
     monkeypatch.setattr("bench.learning.arms.ROOT", tmp_path)
-    addition.example.parent.mkdir(parents=True)
-    addition.example.write_text(text.replace(old, new))
-    assert (digest(addition) == before) is same
+    ADDITION.example.parent.mkdir(parents=True)
+    ADDITION.example.write_text(text.replace(old, new))
+    assert (digest(ADDITION) == before) is same
 
 
 def test_a_result_of_changed_files_never_counts(tmp_path):
     file = tmp_path / "learning.jsonl"
-    arm = Arm(REVERSE, "grpo", "main", seeds=(0,))
+    arm = Arm(REVERSE_TEXT, "grpo", "main", seeds=(0,))
     append(file, replace(RESULT, commit="c1+"))
     assert missing([arm], read(file), {"reverse-text": "c1+"}) == [(arm, 0)]
 
@@ -88,12 +86,12 @@ def test_curves_count_rl_steps_from_the_end_of_the_supervised_ones():
 
 
 def test_a_goal_is_a_level_above_the_start_or_so_far_above_it():
-    assert REVERSE.reached(start=0.5, end=0.9)
-    assert not REVERSE.reached(start=0.5, end=0.89)
-    assert REVERSE.reached(start=0.96, end=0.98)
-    assert not REVERSE.reached(start=0.96, end=0.96), "RL has added nothing"
-    assert TASKS[2].reached(start=0.25, end=0.55)
-    assert not TASKS[2].reached(start=0.25, end=0.5)
+    assert REVERSE_TEXT.reached(start=0.5, end=0.9)
+    assert not REVERSE_TEXT.reached(start=0.5, end=0.89)
+    assert REVERSE_TEXT.reached(start=0.96, end=0.98)
+    assert not REVERSE_TEXT.reached(start=0.96, end=0.96), "RL has added nothing"
+    assert COUNTDOWN.reached(start=0.25, end=0.55)
+    assert not COUNTDOWN.reached(start=0.25, end=0.5)
 
 
 def test_shuffled_rewards_are_those_of_others_and_validation_keeps_its_own(monkeypatch):
@@ -193,6 +191,27 @@ def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
     assert "there is no verdict" in page(0.5)
 
 
+@pytest.mark.parametrize(("device", "silent"), [("NVIDIA H200", True), ("2 CPU cores", False)])
+def test_the_page_says_what_a_gpu_run_gets_and_whether_there_are_figures_of_cpus(tmp_path, device, silent):
+    assert write_page([replace(RESULT, device=device)], tmp_path)
+    machines = " ".join((tmp_path / "learning.md").read_text().split("## Machines")[1].split())
+    assert "`cluster.gpusPerNode=1`, `model.dtype=float32`, `rollout.maxNumSeqs=2048`" in machines
+    assert ("No run here was on CPUs alone" in machines) is silent
+
+
+def test_words_are_counted_whose_reverse_is_trained_on(monkeypatch):
+    spec = load_rljob(REVERSE_TEXT.example, []).spec
+    rows = {spec.data.train[0]: ["abc", "aab", "xyz"], spec.data.validation[0]: ["cba", "aba", "zyx"]}
+    monkeypatch.setattr(data, "_prompts", lambda sources: rows[sources[0]])
+    assert data.seen_backwards(REVERSE_TEXT) == 2
+
+
+def test_adding_all_numbers_of_a_countdown_is_paid_as_the_job_pays(monkeypatch):
+    truths = [{"target": target, "numbers": [1, 2, 3]} for target in (6, 2, 4, 6)]
+    monkeypatch.setattr(data, "_rows", lambda _: [{"reward_model": {"ground_truth": truth}} for truth in truths])
+    assert data.reward_of_sums(COUNTDOWN) == pytest.approx((1 + 0.1 + 0.1 + 1) / 4)
+
+
 def test_results_are_plain_lines(tmp_path):
     append(tmp_path / "r.jsonl", RESULT)
     assert json.loads((tmp_path / "r.jsonl").read_text())["arm"] == "grpo"
@@ -217,7 +236,7 @@ def test_without_git_a_commit_is_asked_for(tmp_path, monkeypatch, place):
     if place == "no git":
         monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match="give --commit"):
-        code_commit(REVERSE)
+        code_commit(REVERSE_TEXT)
 
 
 def test_there_is_no_page_without_results(tmp_path):

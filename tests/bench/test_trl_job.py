@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.learning.arms import TASKS
+from bench.learning.arms import REVERSE_TEXT
 from bench.trl_job import _grpo_config
 from rljob_api import resolve
 from rljob_api.validation import load_rljob
@@ -29,7 +29,7 @@ THEIRS = {
 
 
 def config(folder, *overrides):
-    return _grpo_config(resolve(load_rljob(TASKS[0].example, list(overrides)).spec), folder)
+    return _grpo_config(resolve(load_rljob(REVERSE_TEXT.example, list(overrides)).spec), folder)
 
 
 def test_trl_gets_every_hyper_parameter_that_it_has(tmp_path):
