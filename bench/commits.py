@@ -9,11 +9,18 @@ CHANGED = "+"
 
 
 def last_change(paths: Iterable[str]) -> str:
-    """The last commit that changed one of the paths, with CHANGED after it where files differ from it."""
-    changed = _git("status", "--porcelain", "--", *paths)
-    return _git("log", "-1", "--format=%h", "--", *paths) + (CHANGED if changed else "")
+    """The last commit that changed one of the paths, with CHANGED after it where files differ from it.
+
+    "" where there is no git, no repository or no such commit.
+    """
+    commit = _git("log", "-1", "--format=%h", "--", *paths)
+    return commit and commit + (CHANGED if _git("status", "--porcelain", "--", *paths) else "")
 
 
 def _git(*arguments: str) -> str:
     root = Path(__file__).parents[1]
-    return subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        ran = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ran.stdout.strip()

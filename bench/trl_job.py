@@ -17,6 +17,9 @@ from rljob_trainer.rewards.protocol import Call
 Reward = Callable[[str, Any], float]
 """Of a response and its ground truth."""
 
+_KL = ("loss", "k3")
+"""Where TRL takes the penalty, and how it estimates it."""
+
 _LOSS_TYPES = {"sequence_mean": "grpo", "token_mean": "dapo", "dr_grpo": "dr_grpo"}
 
 
@@ -37,9 +40,9 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
 
     Raises ValueError for another algorithm than GRPO, or several updates a step.
     """
-    algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
-    if actor.mini_batch_size != spec.data.prompts_per_step or algorithm.advantage != "grpo":
+    if not _comparable(spec):
         raise ValueError("this comparison is of GRPO with one update a step")
+    algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
     gpu = spec.cluster.gpus_per_node > 0
     return GRPOConfig(
         output_dir=str(folder),
@@ -57,10 +60,13 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
         beta=algorithm.kl.coefficient if algorithm.kl.placement == "loss" else 0.0,
         epsilon=algorithm.clip_ratio,
         loss_type=_LOSS_TYPES[algorithm.aggregation],
+        entropy_coef=algorithm.entropy_coefficient,
         scale_rewards="group",
         reward_weights=[function.weight for function in spec.rewards.functions],
         temperature=rollout.temperature,
-        top_k=0,
+        top_p=rollout.top_p,
+        top_k=max(0, rollout.top_k),  # 0 is all of them, for us -1 is
+        shuffle_dataset=spec.data.shuffle,
         seed=spec.training.seed,
         data_seed=spec.data.seed,
         gradient_checkpointing=actor.gradient_checkpointing,
@@ -72,6 +78,13 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
         logging_steps=1,
         disable_tqdm=True,
     )
+
+
+def _comparable(spec: ResolvedSpec) -> bool:
+    algorithm, actor = spec.algorithm, spec.actor
+    once = actor.mini_batch_size == spec.data.prompts_per_step and actor.epochs == 1
+    grpo = algorithm.advantage == "grpo" and algorithm.loss == "clip" and not algorithm.dynamic_sampling.enabled
+    return once and grpo and (not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL)
 
 
 def rows(sources: Sequence[str]) -> Dataset:

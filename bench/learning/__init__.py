@@ -2,6 +2,7 @@
 
 arms.py       what is trained: tasks, engines, controls, every advantage and loss, TRL
 training.py   one arm with one seed: a run of `rljob`, or of TRL (trl_trainer.py), in a process of its own
+campaign.py   many runs at a time; stop.py: how Ctrl-C and SIGTERM end them
 results.py    one line of learning.jsonl each; what has one for this commit is not run again
-page.py       learning.md and the pictures, from learning.jsonl alone
+page.py       learning.md from learning.jsonl alone; comparison.py: beside TRL; picture.py: learning.png
 """

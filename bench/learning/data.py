@@ -1,27 +1,62 @@
-"""What a task trains on and is validated on."""
+"""What a task's example is: its spec, and the rows that it trains on and is validated on."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from statistics import mean
 from typing import Any
 
 from bench.learning.arms import Task
+from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.validation import load_rljob
 from rljob_trainer.data.tasks import read_synthetic
+from rljob_trainer.rewards.builtin.countdown import Reward
+from rljob_trainer.rewards.protocol import Call
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def digest(task: Task) -> str:
-    """Of all rows: results with another one are of another task, whatever its name."""
-    data = load_rljob(task.example, []).spec.data
-    rows = [_rows(data.train), _rows(data.validation)]
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
+    """Of its example's spec and all rows. Results with another one are of another job, whatever the task's name.
+
+    What only repeats a default does not count, nor does a comment; a default that changes shows in the commit alone.
+    """
+    spec = _spec(task)
+    rows = _hash([_rows(spec.data.train), _rows(spec.data.validation)])
+    return _hash([spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), rows])
 
 
 def validation_prompts(task: Task) -> list[str]:
-    return [row["prompt"][0]["content"] for row in _rows(load_rljob(task.example, []).spec.data.validation)]
+    return _prompts(_spec(task).data.validation)
+
+
+def seen_backwards(task: Task) -> int:
+    """How many of its validation prompts have their reverse among the training prompts."""
+    data = _spec(task).data
+    trained = set(_prompts(data.train))
+    return sum(prompt[::-1] in trained for prompt in _prompts(data.validation))
+
+
+def reward_of_sums(countdown: Task) -> float:
+    """What a model gets on the validation prompts that adds all numbers, whatever the target."""
+    spec = _spec(countdown)
+    (function,) = spec.rewards.functions
+    reward = Reward(**function.arguments)
+    truths = [row["reward_model"]["ground_truth"] for row in _rows(spec.data.validation)]
+    return mean(reward(Call("", "+".join(map(str, truth["numbers"])), truth, {})) for truth in truths)
+
+
+def _spec(task: Task) -> RLJobSpec:
+    return load_rljob(task.example, []).spec
+
+
+def _prompts(sources: Sequence[str]) -> list[str]:
+    return [row["prompt"][0]["content"] for row in _rows(sources)]
 
 
 def _rows(sources: Sequence[str]) -> Rows:
     return [row for source in sources for row in read_synthetic(source, "spec.data")]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

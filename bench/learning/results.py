@@ -1,13 +1,16 @@
 """learning.jsonl: one line for each arm, seed and commit that was run; lines are only ever appended."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
 
 from bench.commits import CHANGED, last_change
 from bench.learning.arms import ROOT, Arm, Task
+from rljob_trainer.file_lock import lock
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 
@@ -46,14 +49,14 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
-    data: digest of the task's rows.
+    example: digest of the task's, its spec and its rows.
     """
 
     task: str
     arm: str
     seed: int
     commit: str
-    data: str
+    example: str
     device: str
     packages: str
     date: str
@@ -70,6 +73,11 @@ class Result:
     @property
     def end(self) -> float:
         return self.validation[-1][1]
+
+    @property
+    def height(self) -> float:
+        """Of its curve: the mean over all validations."""
+        return mean(value for _, value in self.validation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +104,41 @@ def _points(lines: Iterable[Line], name: str, supervised_steps: int) -> list[Poi
     return [(line["step"] - supervised_steps, round(line[name], 4)) for line in lines if name in line]
 
 
+@contextmanager
+def alone_with(file: Path) -> Iterator[None]:
+    """Exits where another process is; two campaigns would run the same. The kernel gives the lock back at our end."""
+    with file.open("ab") as held:
+        try:
+            lock(held)
+        except BlockingIOError:
+            sys.exit(f"another campaign adds to {file}: wait for it, or give another --output")
+        yield
+
+
 def read(file: Path) -> list[Result]:
-    """All results, oldest first."""
-    if not file.exists():
-        return []
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Result(**row) for row in rows]
+    """All results, oldest first. Exits where a line is none."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [_parsed(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parsed(line: str, place: str) -> Result:
+    try:
+        return Result(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        sys.exit(f"{place} is no result: {error}; a line that was cut while it was written can be deleted")
 
 
 def append(file: Path, result: Result) -> None:
-    with file.open("a") as output:
-        output.write(json.dumps(asdict(result)) + "\n")
+    with file.open("a+b") as output:
+        output.seek(0)
+        whole = output.read().endswith(b"\n") or not output.tell()
+        output.write(b"" if whole else b"\n")
+        output.write(json.dumps(asdict(result)).encode() + b"\n")
 
 
 def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
-    """Those of the tasks as they are now. digests: of each task's rows."""
-    return [result for result in results if result.data == digests[result.task]]
+    """Those of the tasks as they are now. digests: of each task's example."""
+    return [result for result in results if result.example == digests[result.task]]
 
 
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
@@ -139,5 +166,6 @@ def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str
 
 
 def code_commit(task: Task) -> str:
-    """The last commit that changed what decides the results."""
-    return last_change((*CODE, str(task.example.relative_to(ROOT))))
+    """The last commit that changed what decides the results. Exits where git knows none."""
+    commit = last_change((*CODE, str(task.example.relative_to(ROOT))))
+    return commit or sys.exit(f"git knows no commit of {ROOT}: give --commit, a name for what the results are of")

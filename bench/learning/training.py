@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +14,13 @@ from typing import Any
 
 import psutil
 
-from bench.learning.arms import Arm
+from bench.learning.arms import TASKS, Arm, arms
 from bench.learning.data import digest
 from bench.learning.results import Curves, Result, curves
+from bench.learning.stop import Stop
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.validation import load_rljob
-from rljob_trainer.local.machine import RLJOB
+from rljob_trainer.local.machine import RLJOB, start_child
 from rljob_trainer.progress.history import parse_lines, read_metrics
 
 TRAIN_NOTHING = ("training.steps=1", "training.validateEvery=0", "actor.learningRate=0")
@@ -33,17 +34,26 @@ ON_A_GPU = (
     "actor.tokensPerMicroBatch=65536",
 )
 
+CPUS = "CPU cores"
+"""Ends the device of a run without a GPU."""
+
+POLL_SECONDS = 0.2
+
 
 class RunFailed(Exception):
-    """A run ended with an error; the message names its log."""
+    """A run ended with an error, or was told to end; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where runs go, one after the other. gpu: CUDA's name for it; None is the CPU. cores: all if empty."""
+    """Where runs go, one after the other. gpu: CUDA's name for it; None is the CPU. cores: all if empty.
+
+    stop: ends what runs here.
+    """
 
     gpu: str | None
     cores: tuple[int, ...] = ()
+    stop: Stop = field(default_factory=Stop)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -52,14 +62,18 @@ class Slot:
 
     def run(self, command: Sequence[str], log: Path) -> None:
         """Raises RunFailed."""
+        if self.stop.asked:
+            raise RunFailed("told to end before it began")
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w") as output:
-            ended = subprocess.run(
-                [*pinned, *command], env=self.environment, stdout=output, stderr=subprocess.STDOUT, check=False
-            )
-        if ended.returncode:
-            raise RunFailed(f"ended with {ended.returncode}, see {log}")
+        child = start_child([*pinned, *command], log, self.environment, orphaned=signal.SIGTERM)
+        told = 0
+        while child.poll() is None:
+            if told < self.stop.asked:
+                child.terminate()
+                told += 1
+            time.sleep(POLL_SECONDS)
+        if child.returncode:
+            raise RunFailed(f"ended with {child.returncode}, see {log}")
 
 
 def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], commit: str) -> Result:
@@ -75,7 +89,7 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
     start = time.monotonic()
     seen = _trl(arm, overrides, spec, slot, folder) if arm.role == "trl" else _rljob(arm, overrides, spec, slot, folder)
     return Result(
-        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, data=digest(arm.task), device=_device(slot),
+        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, example=digest(arm.task), device=_device(slot),
         packages=", ".join(f"{name} {version(name)}" for name in _packages(arm, spec)),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seconds=round(time.monotonic() - start, 1),
@@ -104,6 +118,11 @@ def _command(arm: Arm, overrides: Sequence[str], folder: Path) -> list[str]:
     return [*RLJOB, "run", str(arm.task.example), "--dir", str(folder), *sets]
 
 
+def known_arms() -> list[Arm]:
+    """All arms of the examples as they are."""
+    return arms({task.name: reward_functions(task.example) for task in TASKS})
+
+
 def reward_functions(example: Path) -> list[dict[str, Any]]:
     """rewards.functions of an example, as its file has them."""
     functions = load_rljob(example, []).spec.rewards.functions
@@ -116,7 +135,7 @@ def _device(slot: Slot) -> str:
 
         return torch.cuda.get_device_name()
     cores = slot.cores or range(psutil.cpu_count())
-    return f"{len(cores)} CPU cores"
+    return f"{len(cores)} {CPUS}"
 
 
 def _packages(arm: Arm, spec: ResolvedSpec) -> list[str]:

@@ -1,0 +1,61 @@
+"""learning.png, from the results that the page shows."""
+
+from collections.abc import Sequence
+from statistics import mean
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from bench.learning.arms import REVERSE_TEXT, TASKS, Arm, Role, Task
+from bench.learning.results import Result
+from rljob_trainer.plot import COLOURS
+
+Runs = dict[str, list[Result]]
+"""Results of a task by arm, one for each seed."""
+
+
+def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
+    """Above, each task with its controls; below, reverse-text by engine and TRL, by advantage, by loss."""
+    drawn = Figure(figsize=(13, 7.5), layout="constrained", facecolor="white")
+    FigureCanvasAgg(drawn)
+    axes = drawn.subplots(2, 3)
+    for place, task in zip(axes[0], TASKS, strict=True):
+        _panel(place, task.name, _of(found, task, ("main", "control")), goal=task)
+    below: list[tuple[str, tuple[Role, ...]]] = [
+        ("reverse-text: engines and TRL", ("main", "engine", "trl")),
+        ("reverse-text: advantages", ("main", "advantage")),
+        ("reverse-text: losses, four updates a step", ("loss",)),
+    ]
+    for place, (title, roles) in zip(axes[1], below, strict=True):
+        runs = _of(found, REVERSE_TEXT, roles)
+        _panel(place, title, {name: each[:1] for name, each in runs.items()} if "advantage" in roles else runs)
+    return drawn
+
+
+def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[Role]) -> Runs:
+    return {arm.name: runs for arm, runs in found if arm.task is task and arm.role in roles}
+
+
+def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
+    axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+    for (name, each), colour in zip(runs.items(), COLOURS[: len(runs)], strict=True):
+        steps = [step for step, _ in each[0].validation]
+        values = np.array([[value for _, value in run.validation] for run in each])
+        axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.8, label=name)
+        if len(each) > 1:
+            axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+    if goal is not None and runs:
+        main = next(iter(runs.values()))
+        level = goal.goal + (mean(run.start for run in main) if goal.above_start else 0.0)
+        axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("RL step", fontsize=8.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#E4E4E4", linewidth=0.7)
+    if not runs:
+        axes.text(0.5, 0.5, "not run yet", ha="center", va="center", color="#888888")
+        axes.set_xticks([])
+    else:
+        axes.legend(fontsize=8, frameon=False, loc="best")
