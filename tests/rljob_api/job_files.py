@@ -271,6 +271,11 @@ BROKEN = (
     ),
     broken(
         "    miniBatchSize: 32",
+        "    topP:",  # a null is dropped where the field is known
+        "15:5: spec.actor.topP: unknown field. Did you mean spec.rollout.topP or spec.rollout.validation.topP?",
+    ),
+    broken(
+        "    miniBatchSize: 32",
         "    topP: 0.9",
         "15:5: spec.actor.topP: unknown field. Did you mean spec.rollout.topP or spec.rollout.validation.topP?",
     ),

@@ -31,9 +31,12 @@ def structural_schema(model: type[ApiModel]) -> Schema:
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """A copy of `value` as the API server judges it: nulls dropped, absent fields filled where they have a default."""
+    """A copy of `value` as the API server judges it: nulls dropped, absent fields filled where they have a default.
+
+    A null at a field that it does not know stays: that is refused.
+    """
     if isinstance(value, dict) and "properties" in schema:
-        written = {key: item for key, item in value.items() if item is not None}
+        written = {key: item for key, item in value.items() if item is not None or key not in schema["properties"]}
         for key, field in schema["properties"].items():
             if key not in written and "default" in field:
                 written[key] = deepcopy(field["default"])
