@@ -9,8 +9,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from kubernetes.client import CustomObjectsApi
-
 from e2e.cluster.sharing import shared
 from e2e.fuzz.mutations import mutants
 from e2e.fuzz.seeds import seeds
@@ -25,9 +23,8 @@ def main() -> int:
     counts = Counter[str]()
     folder = Path(tempfile.gettempdir()) / f"rljob-fuzz-{options.seed}"
     with shared(folder) as plane, plane.access.client() as client:
-        api = CustomObjectsApi(client)
         for mutant in mutants(seeds(), options.count, options.seed):
-            verdict = judge(api, mutant.document)
+            verdict = judge(client, mutant.document)
             counts["admitted" if verdict.admitted else "refused"] += 1
             if verdict.findings:
                 counts["findings"] += 1

@@ -4,21 +4,31 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from kubernetes.client import ApiException, CustomObjectsApi
+from kubernetes.client import ApiClient, ApiException, CustomObjectsApi
+from kubernetes.dynamic import DynamicClient
 
+from rljob_api.conditions import Reason
 from rljob_api.validation import validate
+from rljob_operator.decide import decide
 from rljob_operator.job import read_job
-from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
 from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot
 
-RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs", "namespace": "default"}
+NAMESPACE = "default"
+RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs", "namespace": NAMESPACE}
 STRICT: dict[str, Any] = {"dry_run": "All", "field_validation": "Strict"}
 
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")
 
 FIELD = re.compile(r"spec|metadata|ObjectMeta|status|API ?version|kind|name|unknown field", re.IGNORECASE)
+_ONLY_THERE = re.compile(
+    r'^status|decoding error: (unknown field "status\.[^"]*"(, |$))+$|expected int, got float64 evaluating rule'
+)
+"""What only the API server may refuse: what the operator writes, and a JSON client's 1.0, which kubectl sends as 1."""
+
 MORE = "some validation rules were not checked"
 """The API server says so beside what it found, of no field."""
 
@@ -33,13 +43,14 @@ class Verdict:
     findings: tuple[str, ...]
 
 
-def judge(api: CustomObjectsApi, document: Any) -> Verdict:
+def judge(client: ApiClient, document: Any) -> Verdict:
     """Nothing is created."""
     try:
-        admitted = api.create_namespaced_custom_object(**RLJOBS, **STRICT, body=document)
+        admitted = CustomObjectsApi(client).create_namespaced_custom_object(**RLJOBS, **STRICT, body=document)
     except ApiException as error:
-        return Verdict(False, (*_of_refusal(error), *_of_agreement(document, admitted=False)))
-    return Verdict(True, (*_of_agreement(document, admitted=True), *_of_operator(admitted)))
+        told = (*_of_refusal(error), *(() if _only_there(error) else _of_agreement(document, admitted=False)))
+        return Verdict(False, told)
+    return Verdict(True, (*_of_agreement(document, admitted=True), *_of_operator(client, admitted)))
 
 
 def _of_refusal(error: ApiException) -> Iterator[str]:
@@ -47,8 +58,11 @@ def _of_refusal(error: ApiException) -> Iterator[str]:
         yield f"the API server fails: {error.status} {error.body}"
         return
     for line in _lines(error):
-        if not FIELD.search(line) and MORE not in line:
-            yield f"no field is named: {line}"
+        yield from _without_field("the API server refuses it", line)
+
+
+def _only_there(error: ApiException) -> bool:
+    return all(_ONLY_THERE.search(line) for line in _lines(error))
 
 
 def _lines(error: ApiException) -> list[str]:
@@ -74,19 +88,27 @@ def _of_agreement(document: Any, *, admitted: bool) -> Iterator[str]:
         yield "only the API server refuses it"
 
 
-def _of_operator(admitted: Any) -> Iterator[str]:
-    """The operator reads it and makes its objects, or says in the status what it cannot."""
-    admitted["metadata"] |= {"namespace": "default", "generation": 1, "resourceVersion": "1"}
+def _of_operator(client: ApiClient, admitted: Any) -> Iterator[str]:
+    """The operator decides on it and the API server takes what it makes, or the status says what is wrong with it."""
+    admitted["metadata"] |= {"namespace": NAMESPACE, "generation": 1, "resourceVersion": "1"}
     try:
-        job = read_job(admitted)
-        if (unread := job.problem or job.unread) is not None:
-            yield f"the operator cannot read it: {unread}"
-            return
-        made = [*lasting_children(job, SETTINGS), secret_of(job, SETTINGS.key)]
-        made.append(cluster_of(job, job.spec.cluster.image or "trainer:1", SETTINGS, Placement()))
-        json.dumps(made)
-    except CannotMerge as error:
-        if not FIELD.search(f"{error}"):
-            yield f"the operator refuses it without a field's name: {error}"
+        plan = decide(Snapshot(read_job(admitted), datetime.now(UTC)), SETTINGS)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
         yield f"the operator raises {type(error).__name__}: {error}"
+        return
+    for condition in plan.status.conditions if plan.status is not None else ():
+        if condition.reason == Reason.SPEC_NOT_READABLE or (condition.status == "True" and condition.type == "Failed"):
+            yield from _without_field("the operator refuses it", f"{condition.message}")
+    api = DynamicClient(client)
+    for manifest in (*plan.apply, *plan.create):
+        try:
+            kind = api.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
+            api.create(kind, body=manifest, namespace=NAMESPACE, dry_run="All")
+        except ApiException as error:
+            for line in _lines(error):
+                yield from _without_field(f"the API server refuses its {manifest['kind']}", line)
+
+
+def _without_field(what: str, message: str) -> Iterator[str]:
+    if not FIELD.search(message) and MORE not in message:
+        yield f"{what} without a field's name: {message}"
