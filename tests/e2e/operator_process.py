@@ -1,15 +1,18 @@
 """The operator as a process, before a real API server, with heads that are played."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.access import Access
 from tests.e2e.waiting import eventually
@@ -55,6 +58,14 @@ class OperatorProcess:
 
     def gone(self) -> bool:
         return self.process is None or self.process.poll() is not None
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of what it tells Prometheus under that name and these labels, among others."""
+        url = re.findall(r"http://127\.0\.0\.1:\d+", self.log.read_text())[-1]
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [sample for family in families for sample in family.samples if sample.name == name]
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def _signal(self, number: signal.Signals) -> int:
         assert self.process is not None

@@ -1,7 +1,8 @@
 """What a request asks of the API server, in the terms of RBAC."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
@@ -18,7 +19,7 @@ class Call:
 
     resource: with the subresource, as in rljobs/status; "" for a path that names none, such as /version.
     status: the API server's answer, whether or not the caller got it; None before it, or where it was not asked.
-    injected: a fault struck.
+    injected: a fault struck. at: when it came, in seconds of the monotonic clock.
     """
 
     verb: str
@@ -29,6 +30,7 @@ class Call:
     path: str
     status: int | None = None
     injected: bool = False
+    at: float = field(default_factory=time.monotonic)
 
     @property
     def writes(self) -> bool:

@@ -1,0 +1,86 @@
+"""Lives of a job on a real control plane, from its creation to the end of its deletion, whatever becomes of the operator.
+
+Their drivers are played. An operator that dies meanwhile is started again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.e2e.jobs import Jobs
+from tests.e2e.operator_process import OperatorProcess
+from tests.e2e.waiting import eventually
+from tests.rljob_operator.played_driver import Driver, Head, Script, train
+
+Comes = Callable[[Callable[[], object]], object]
+"""Waits until something is true, with an operator that lives."""
+
+
+async def fails_once(driver: Driver) -> None:
+    """The first attempt loses a rank; the second trains to the end."""
+    if driver.attempt == 1:
+        driver.start()
+        driver.step(1)
+        driver.end(75, "RankLost", "rank-1 died")
+    else:
+        await train(4, seconds=0.2, every=2)(driver)
+
+
+async def trains_until_told(driver: Driver) -> None:
+    """The first attempt never ends by itself; the second has four steps left."""
+    saved = driver.head.volume.checkpoints
+    await train(10_000 if driver.attempt == 1 else saved[-1]["step"] + 4, seconds=0.2, every=2)(driver)
+
+
+def is_left_alone(jobs: Jobs, head: Head, comes: Comes) -> None:
+    pass
+
+
+def is_suspended_and_resumed(jobs: Jobs, head: Head, comes: Comes) -> None:
+    comes(lambda: head.volume.checkpoints)
+    jobs.patch(suspend=True)
+    comes(lambda: jobs.status().get("phase") == "Suspended" and not jobs.clusters() and not jobs.pods())
+    jobs.patch(suspend=False)
+
+
+def loses_its_head(jobs: Jobs, head: Head, comes: Comes) -> None:
+    comes(lambda: head.volume.checkpoints and jobs.status().get("phase") == "Running")
+    jobs.kill_pods("head")
+    head.restart()
+
+
+@dataclass(frozen=True)
+class Life:
+    """happens: what its user and its cluster do. restarts: that are charged, on the way to the second attempt."""
+
+    script: Script
+    happens: Callable[[Jobs, Head, Comes], None]
+    restarts: int
+
+    def take_place(self, jobs: Jobs, head: Head, operator: OperatorProcess) -> None:
+        """Two attempts, one after the other, and nothing left over."""
+
+        def comes(condition: Callable[[], object]) -> object:
+            def holds() -> object:
+                if operator.gone():
+                    operator.start()
+                return condition()
+
+            return eventually(holds)
+
+        jobs.create()
+        self.happens(jobs, head, comes)
+        comes(lambda: jobs.status().get("phase") == "Succeeded")
+        done = jobs.status()
+        assert (done["attempt"], done["restarts"]) == (2, self.restarts)
+        assert [driver.attempt for driver in head.drivers] == [1, 2]
+        assert [driver.beside for driver in head.drivers] == [(), ()]
+        comes(lambda: not jobs.clusters() and not jobs.pods())
+        jobs.delete()
+        comes(lambda: not jobs.exists())
+
+
+LIVES = {
+    "restarted": Life(fails_once, is_left_alone, restarts=1),
+    "suspended": Life(trains_until_told, is_suspended_and_resumed, restarts=0),
+    "rebuilt": Life(trains_until_told, loses_its_head, restarts=1),
+}
