@@ -11,7 +11,7 @@ from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.tokenizer import build_tokenizer
 
 PROMPTS, SAMPLES = 16, 8
-_CONSTANT, _AGAINST_THE_END = 1.0, -2.0
+_CONSTANT, _AGAINST_THE_END = 1.0, -20.0
 
 
 @dataclass(frozen=True, slots=True)
