@@ -1,4 +1,4 @@
-"""Lives of a job on a real control plane, from its creation to the end of its deletion, whatever becomes of the operator.
+"""Lives of a job on a real control plane, from its creation to its deletion, whatever becomes of the operator.
 
 Their drivers are played. An operator that dies meanwhile is started again.
 """

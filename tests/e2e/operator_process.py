@@ -20,10 +20,10 @@ from tests.e2e.waiting import eventually
 
 @dataclass
 class OperatorProcess:
-    """One replica, which looks after one namespace. home: the namespace of its Lease and key. module: what is run."""
+    """One replica. namespace: that it looks after; None for all. home: of its Lease and key. module: what is run."""
 
     kubeconfig: Path
-    namespace: str
+    namespace: str | None
     home: str
     head_url: str
     log: Path
@@ -33,7 +33,8 @@ class OperatorProcess:
     def start(self) -> None:
         environment = os.environ | {"KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": os.pathsep.join(sys.path)}
         options = [
-            "--namespace", self.namespace, "--operator-namespace", self.home, "--head-url", self.head_url,
+            *(["--namespace", self.namespace] if self.namespace else []),
+            "--operator-namespace", self.home, "--head-url", self.head_url,
             "--trainer-image", "trainer:1", "--poll-seconds", "0.5", "--listen", "127.0.0.1:0",
         ]  # fmt: skip
         with self.log.open("ab") as log:
@@ -75,12 +76,15 @@ class OperatorProcess:
 
 @contextmanager
 def running_operator(
-    access: Access, namespace: str, head_url: str, folder: Path, home: str | None = None, module: str = "rljob_operator"
-) -> Iterator[OperatorProcess]:
+    access: Access, namespace: str | None, head_url: str, folder: Path, home: str | None = None,
+    module: str = "rljob_operator",
+) -> Iterator[OperatorProcess]:  # fmt: skip
     """folder: for its log, whose end is shown where a test fails. home: the namespace, if None."""
+    lives_in = home or namespace
+    assert lives_in is not None
     kubeconfig = folder / "operator.kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(access.settings()))
-    operator = OperatorProcess(kubeconfig, namespace, home or namespace, head_url, folder / "operator.log", module)
+    operator = OperatorProcess(kubeconfig, namespace, lives_in, head_url, folder / "operator.log", module)
     operator.start()
     try:
         eventually(lambda: "lease_acquired" in operator.log.read_text() or operator.gone())

@@ -1,6 +1,7 @@
 """The operator dies after a write, or its writes fail: on a real control plane, through a proxy that counts them.
 
-Every write of every life is a place to die at. `make chaos-operator` visits all of them; a test run, a few drawn by a seed.
+Every write of every life is a place to die at. `make chaos-operator` visits all of them; a test run, a few that a seed
+draws.
 """
 
 import os
@@ -55,7 +56,9 @@ def through_proxy(
 
 
 @pytest.mark.parametrize(
-    ("life", "nth", "landed"), DRAWN, ids=[f"{life}, {'after' if late else 'before'} {nth}" for life, nth, late in DRAWN]
+    ("life", "nth", "landed"),
+    DRAWN,
+    ids=[f"{life}, {'after' if late else 'before'} {nth}" for life, nth, late in DRAWN],
 )
 def test_a_death_at_any_write_leaves_no_duplicate_and_no_orphan(
     cluster: Access, client: ApiClient, namespace: str, tmp_path: Path, capsys: Capture,
