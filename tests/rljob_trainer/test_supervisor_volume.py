@@ -122,6 +122,13 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, name: str, times: range, path: P
     monkeypatch.setattr(supervisor_module, name, fails)
 
 
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    return fails
+
+
 def test_a_checkpoint_that_cannot_be_read_ends_no_run(place: Place):
     def play(number: int) -> None:
         attempt = begin_attempt(place.volume, number)
@@ -180,3 +187,14 @@ def test_what_is_no_fault_of_the_volume_is_not_blamed_on_it(place: Place, monkey
     failing_at(monkeypatch, "write_job", range(1, 2), Path("setpriv"))
     with pytest.raises(OSError, match="setpriv"):
         place.run()
+
+
+def test_a_claim_that_cannot_be_read_ends_no_driver_that_is_sound(place: Place, monkeypatch: pytest.MonkeyPatch):
+    begin_attempt(place.volume, 1).save(1)
+    supervisor = place.supervisor()
+    begin_attempt(place.volume, 2)
+    news = supervisor._news_of_takeover(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor_module, "read_claim", failing(stale(place.volume.claim(2))))
+        assert next(news) is None
+    assert next(news) == "attempt 2 goes on from step 1"

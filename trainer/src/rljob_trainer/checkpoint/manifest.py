@@ -10,7 +10,8 @@ manifest.json   written last: sizes and hashes of all of the above. Without it t
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,10 +99,12 @@ class Found:
 def survey(volume: Volume) -> list[Found]:
     """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone.
 
-    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them.
+    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them, or
+    does not give an attempt's claim.
     """
-    run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
-    found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
+    with claims_answering(volume):
+        run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
+        found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
     newest = _newest_commit(volume, run)
     counting = [each.step for each in found.values() if each.standing == "counts"]
     if newest is not None and newest.step > max(counting, default=-1):
@@ -121,6 +124,22 @@ def durable_step(volume: Volume) -> int:
     """
     durable = (each for each in survey(volume) if each.standing == "counts" or (each.lost and each.problem))
     return max((each.step for each in durable), default=0)
+
+
+def decided(volume: Volume) -> Lineage:
+    """As lineage(), for whoever decides by it: raises InfrastructureError where the volume does not answer."""
+    with claims_answering(volume):
+        return lineage(volume)
+
+
+@contextmanager
+def claims_answering(volume: Volume) -> Iterator[None]:
+    """Raises InfrastructureError in place of OSError, naming what of the attempts' claims cannot be read now."""
+    try:
+        yield
+    except OSError as error:
+        what, why = error.filename or volume.attempts, error.strerror or error
+        raise InfrastructureError(f"{what} cannot be read now: {why}; look after the volume") from error
 
 
 def _folders(volume: Volume) -> list[Path]:

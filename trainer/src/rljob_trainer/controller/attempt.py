@@ -8,7 +8,7 @@ import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
 from rljob_trainer.checkpoint.lineage import root_of
-from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
+from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.progress.state import newest_claim, read_object
 from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
@@ -82,8 +82,12 @@ def record_resume(
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run which `attempt` belongs to."""
-    claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
+    """The nonce of the attempt that began the run which `attempt` belongs to.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
+    with claims_answering(volume):
+        claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
     return str(claimed.get("nonce"))
 
 

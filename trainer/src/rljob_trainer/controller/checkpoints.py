@@ -21,7 +21,6 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import files_below
-from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import (
     ACTOR,
     METRICS,
@@ -32,6 +31,7 @@ from rljob_trainer.checkpoint.manifest import (
     Found,
     Retention,
     commit,
+    decided,
     newest,
     read_checkpoint,
     survey,
@@ -229,7 +229,7 @@ class Checkpoints:
         `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
         `auto`. For the time before `record_resume`.
         """
-        run, resume = lineage(self._volume), self._settings.resume
+        run, resume = decided(self._volume), self._settings.resume
         if resume == "auto" or run.newest is None or run.root is None:
             return resume == "auto"
         if resume == "never":
@@ -251,7 +251,7 @@ class Checkpoints:
         resume = self._settings.resume
         if not self.goes_on():
             return None if resume == "never" else _named(Path(resume).resolve())
-        run = lineage(self._volume)
+        run = decided(self._volume)
         origin = run.root.foreign if run.root else None
         found = self._survey()
         candidates = [each for each in found if each.lost or each.standing == "counts"]

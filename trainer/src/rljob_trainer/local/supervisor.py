@@ -204,7 +204,9 @@ class Supervisor:
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
         """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
         while True:
-            claim = read_claim(self._volume, attempt)
+            claim = None
+            with suppress(OSError):  # the next look may tell; a sound driver is not ended for it
+                claim = read_claim(self._volume, attempt)
             if claim is not None and claim.resumed_step == 0 and attempt == self._first_attempt:
                 return
             if claim is not None and claim.resumed_step is not None:
