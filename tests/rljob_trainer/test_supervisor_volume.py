@@ -14,6 +14,7 @@ from rljob_api.contract import ExitRecord
 from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.controller.attempt import record_exit
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.local import agent_process
 from rljob_trainer.local import supervisor as supervisor_module
 from rljob_trainer.local.prepare import LocalRun
 from rljob_trainer.local.ray_cluster import LocalRay
@@ -198,3 +199,25 @@ def test_a_claim_that_cannot_be_read_ends_no_driver_that_is_sound(place: Place, 
         patched.setattr(supervisor_module, "read_claim", failing(stale(place.volume.claim(2))))
         assert next(news) is None
     assert next(news) == "attempt 2 goes on from step 1"
+
+
+def test_a_token_that_cannot_be_deleted_replaces_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ended: list[bool] = []
+
+    class Played:
+        def __init__(self, volume: Volume, port: int, token_file: Path, environment: Any) -> None:
+            self.token_file = token_file
+
+        def end(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(agent_process, "Agent", Played)
+    volume = Volume(tmp_path)
+    volume.control.mkdir()
+    with agent_process.running_agent(volume, 0, {}) as agent:
+        token_file = agent.token_file  # type: ignore[attr-defined]
+        assert len(token_file.read_text()) > 32
+        token_file.unlink()
+        token_file.mkdir()  # unlink fails
+    assert ended == [True]
+    assert token_file.is_dir()
