@@ -196,7 +196,7 @@ class Assembly:
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
                 parent=parent, anew_for=self._checkpoints.anew_for,
             )  # fmt: skip
-        self._checkpoints.prune()
+        self._checkpoints.prune_if_possible()
         return origin
 
     def _state(self, tokenizer: "PreTrainedTokenizerBase", *, with_prompts: bool) -> LoopState:

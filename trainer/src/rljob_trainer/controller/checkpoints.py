@@ -181,7 +181,7 @@ class Checkpoints:
                 )  # fmt: skip
                 self._note(ref)
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
-                self._prune_if_possible()
+                self.prune_if_possible()
                 return ref
         finally:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
@@ -193,7 +193,7 @@ class Checkpoints:
         except OSError as error:
             log.warning("commit_not_noted", path=str(ref.path), reason=error.strerror)
 
-    def _prune_if_possible(self) -> None:
+    def prune_if_possible(self) -> None:
         """What is durable stays a success where a volume does not let others be deleted; the next save tries again."""
         try:
             self.prune()

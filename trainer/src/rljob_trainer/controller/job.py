@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from rljob_api.contract import CONTRACT_VERSION, DriverJob
-from rljob_trainer.errors import JobError
+from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.volume import write_json
 
 
@@ -13,7 +13,10 @@ def write_job(job: DriverJob, path: Path) -> None:
 
 
 def read_job(path: Path) -> DriverJob:
-    """Raises JobError for a file that is missing, malformed or of another contract."""
+    """Raises JobError for a file that is missing, malformed or of another contract.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
     try:
         document = json.loads(path.read_text())
         version = str(document.get("contractVersion"))
@@ -23,5 +26,8 @@ def read_job(path: Path) -> DriverJob:
                 "use a trainer image and an operator of the same major version"
             )
         return DriverJob.model_validate(document)
-    except (OSError, ValueError, AttributeError) as error:
+    except (FileNotFoundError, ValueError, AttributeError) as error:
         raise JobError(f"{path} is not a resolved job: {error}") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise InfrastructureError(f"{path} cannot be read now: {reason}; look after the volume") from error
