@@ -151,8 +151,11 @@ class Checkpoints:
         """
         pruning = Pruning(self._volume, self._retention, self._attempt, spared=self._skipped)
         check_not_superseded(self._volume, self._attempt)  # after looking: a later attempt has seen no more than we
-        for path in pruning.carry_out():
-            log.info("checkpoint_pruned", path=str(path))
+        try:
+            pruning.carry_out()
+        finally:
+            for path in pruning.deleted:
+                log.info("checkpoint_pruned", path=str(path))
 
     def _staged(self, step: int) -> Path:
         target = self._volume.checkpoint(step, self._attempt)
