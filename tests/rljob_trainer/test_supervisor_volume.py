@@ -18,6 +18,7 @@ from rljob_trainer.local import agent_process
 from rljob_trainer.local import supervisor as supervisor_module
 from rljob_trainer.local.prepare import LocalRun
 from rljob_trainer.local.ray_cluster import LocalRay
+from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.stop import Stop
 from rljob_trainer.local.supervisor import Supervisor
 from rljob_trainer.progress.state import last_attempt
@@ -221,3 +222,24 @@ def test_a_token_that_cannot_be_deleted_replaces_no_verdict(tmp_path: Path, monk
         token_file.mkdir()  # unlink fails
     assert ended == [True]
     assert token_file.is_dir()
+
+
+def test_a_volume_that_fails_a_reward_model_s_start_is_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Of one that was ready and hangs: it is started again, and its log is on the volume."""
+    log = stale(place.volume.logs / "reward-model-judge.log")
+    answers: Iterator[Exception | None] = iter([log, None, None])
+
+    def wait(*_: Any) -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    monkeypatch.setattr(RewardServers, "wait", wait)
+    assert place.run().code == 0
+    assert "does not answer: [Errno 116] Stale file handle" in place.view.notes[0]
+
+
+def test_reward_models_that_do_not_become_ready_end_the_run(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(RewardServers, "wait", failing(InfrastructureError("waited 3600 s for reward models: judge")))
+    with pytest.raises(InfrastructureError, match="waited 3600 s"):
+        place.run()
+    assert last_attempt(place.volume) == 0
