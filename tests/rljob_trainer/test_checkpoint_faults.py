@@ -239,6 +239,24 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     assert checkpoints_of(volume, 2, resume="never").find() is None, "it asks for none of them"
 
 
+@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
+def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volume, name, tmp_path, monkeypatch):
+    first = begin_attempt(volume, 1)
+    older, newest = first.save(1), first.save(2)
+    opened = Path.open
+
+    def stale(path, *arguments, **options):
+        if path == newest.path / name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", stale)
+    with pytest.raises(InfrastructureError, match="; look after the volume, or move that folder away to go back to"):
+        checkpoints_of(volume, 2).find()
+    newest.path.rename(tmp_path / "away")
+    assert checkpoints_of(volume, 2).find() == older
+
+
 def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
     """As where it is lost: the claim names it, and the next one is due at once."""
     first = begin_attempt(volume, 1)

@@ -54,6 +54,9 @@ DURABLE_SECONDS = 2 * SAVE_SECONDS
 _WEIGHTS = (".safetensors", ".bin")
 _FIELD = "spec.checkpoint.resume"
 
+_WAY_OUT = ", or move that folder away to go back to the one before"
+"""Where one is unreadable for good."""
+
 
 class Ranks(Protocol):
     """All trainer ranks, called together and from any thread; methods of `group` "background" run beside training."""
@@ -260,7 +263,7 @@ class Checkpoints:
         candidates = [each for each in found if each.lost or each.standing == "counts"]
         for each in reversed(candidates):
             if each.standing == "unreadable":
-                raise InfrastructureError(each.problem)
+                raise InfrastructureError(each.problem + _WAY_OUT)
             if each.ref is not None and self._is_whole(each.ref):
                 return each.ref
         if candidates:
@@ -279,6 +282,8 @@ class Checkpoints:
             log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
             self._skipped.add(ref.path)
             return False
+        except InfrastructureError as error:
+            raise InfrastructureError(error.message + _WAY_OUT) from error
         return True
 
     def _survey(self) -> list[Found]:
