@@ -18,12 +18,12 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
     """The newest checkpoint of a run, or the newest of `step`. Raises DataError naming the steps there are.
 
-    Raises InfrastructureError where the volume does not answer for the newest one: an older one was not meant.
+    Raises InfrastructureError where the volume does not answer for that one: an older one was not meant.
     """
     found = survey(Volume(run))
-    last = newest(found)
-    if step is None and last is not None and last.problem:
-        raise InfrastructureError(f"{last.problem}, or take another with --step (rljob checkpoints lists them)")
+    meant = newest([each for each in found if step in (None, each.step)])
+    if meant is not None and meant.problem:
+        raise InfrastructureError(f"{meant.problem}, or take another with --step (rljob checkpoints lists them)")
     refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
     if not refs:
         raise DataError(f"{run} has no finished checkpoint: give the folder that rljob run printed")
