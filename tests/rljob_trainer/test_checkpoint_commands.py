@@ -57,7 +57,7 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
     assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
     assert rows[6, 2] == "- - - - does not count: unfinished"
-    assert rows[7, 2] == "- - - - does not count: its manifest cannot be read"
+    assert rows[7, 2] == "- - - - does not count: its manifest makes no sense"
     assert rows[8, 2] == "- - - - does not count: unfinished"
     (volume.checkpoint(7, 2) / MANIFEST).unlink()
     assert listed(volume)[7, 2] == "- - - - does not count: its manifest is gone"

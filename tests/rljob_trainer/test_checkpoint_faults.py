@@ -150,8 +150,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a flipped bit": (lambda ref: flip(ref.path / "actor/__1_0.distcp"), "actor/__1_0.distcp is damaged"),
     "a missing rank": (lambda ref: (ref.path / "actor/__1_0.distcp").unlink(), "actor/__1_0.distcp is missing"),
     "no data": (lambda ref: empty(ref.path), "is missing"),
-    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest cannot be read"),
-    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest cannot be read"),
+    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest makes no sense"),
+    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest makes no sense"),
 }
 
 

@@ -3,10 +3,11 @@
     GET  /healthz                      without a token
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
     GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
-                                       those that count, oldest first
+                                       those that count, oldest first; 503 where the volume does not give the newest
     GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"}: of the last attempt; exit is null
                                        while it has none; heartbeat changes every few seconds while its driver lives
-    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
+    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it; 503 where the volume
+                                       does not take it
     GET  /metrics                      Prometheus; open, where whoever starts the agent says so
 
 Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz.

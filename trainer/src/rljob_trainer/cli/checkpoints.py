@@ -14,7 +14,7 @@ _WHY_NOT = {
     "superseded": "does not count: superseded by a later attempt before it was written",
     "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
     "unfinished": "does not count: unfinished",
-    "damaged": "does not count: its manifest cannot be read",
+    "damaged": "does not count: its manifest makes no sense",
     "gone": "does not count: it is gone",
 }
 

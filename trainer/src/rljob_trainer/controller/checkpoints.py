@@ -232,6 +232,7 @@ class Checkpoints:
     def goes_on(self) -> bool:
         """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
 
+        With `auto` it always does, also where the volume holds none yet.
         `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
         `auto`. For the time before `record_resume`.
         """
@@ -245,7 +246,7 @@ class Checkpoints:
     @property
     def anew_for(self) -> str | None:
         """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
-        return self._start_id or None if self._settings.resume == "never" else None
+        return (self._start_id or None) if self._settings.resume == "never" else None
 
     def find(self) -> CheckpointRef | None:
         """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
@@ -305,7 +306,7 @@ class Checkpoints:
 
 
 _WITHOUT_MANIFEST = {
-    "damaged": "its manifest cannot be read",
+    "damaged": "its manifest makes no sense",
     "unfinished": "it has no manifest",
     "gone": "it is gone",
 }
