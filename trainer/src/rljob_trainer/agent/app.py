@@ -81,7 +81,7 @@ def _progress(volume: Volume, _request: Request) -> Response:
 
 def _checkpoints(volume: Volume, _request: Request) -> Response:
     # Imported at the first request: it brings pydantic's models, and the agent has to start at once.
-    from rljob_trainer.checkpoint.manifest import newest, survey
+    from rljob_trainer.checkpoint.manifest import counting, newest, survey
     from rljob_trainer.errors import InfrastructureError
 
     try:
@@ -91,13 +91,12 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
     last = newest(found)
     if last is not None and last.problem:  # else an older one would pass for the one that an attempt goes on from
         raise HTTPException(503, last.problem)
-    counting = [
+    listed = [
         ref.manifest.model_dump(mode="json", by_alias=True, include=_LISTED)
         | {"path": str(ref.path), "bytes": ref.manifest.bytes}
-        for ref in (each.ref for each in found if each.standing == "counts")
-        if ref is not None
+        for ref in counting(found)
     ]
-    return JSONResponse({"checkpoints": counting})
+    return JSONResponse({"checkpoints": listed})
 
 
 def _exit(volume: Volume, _request: Request) -> Response:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from rljob_trainer.actor.loading import bare_model
-from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, newest, survey, verify
+from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, counting, newest, survey, verify
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.volume import Volume
@@ -24,7 +24,7 @@ def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
     meant = newest([each for each in found if step in (None, each.step)])
     if meant is not None and meant.problem:
         raise InfrastructureError(f"{meant.problem}, or take another with --step (rljob checkpoints lists them)")
-    refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+    refs = counting(found)
     if not refs:
         raise DataError(f"{run} has no finished checkpoint: give the folder that rljob run printed")
     chosen = [ref for ref in refs if step in (None, ref.manifest.step)]

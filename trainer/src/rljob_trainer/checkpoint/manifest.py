@@ -106,8 +106,8 @@ def survey(volume: Volume) -> list[Found]:
         run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
         found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
     newest = _newest_commit(volume, run)
-    counting = [each.step for each in found.values() if each.standing == "counts"]
-    if newest is not None and newest.step > max(counting, default=-1):
+    steps = [each.step for each in found.values() if each.standing == "counts"]
+    if newest is not None and newest.step > max(steps, default=-1):
         found[newest.path.name] = replace(found.get(newest.path.name, newest), lost=True)
     return sorted(found.values(), key=lambda each: (each.step, each.attempt))
 
@@ -115,6 +115,11 @@ def survey(volume: Volume) -> list[Found]:
 def newest(found: Sequence[Found]) -> Found | None:
     """The run's newest checkpoint, which may be lost. found: a survey's."""
     return next((each for each in reversed(found) if each.lost or each.standing == "counts"), None)
+
+
+def counting(found: Sequence[Found]) -> list[CheckpointRef]:
+    """The run's checkpoints that can be read, oldest first. found: a survey's."""
+    return [each.ref for each in found if each.ref is not None and each.standing == "counts"]
 
 
 def durable_step(volume: Volume) -> int:
@@ -165,7 +170,7 @@ def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
     """The run's checkpoints as its newest attempt sees them, oldest first."""
-    return [each.ref for each in survey(volume) if each.ref is not None and each.standing == "counts"]
+    return counting(survey(volume))
 
 
 def read_checkpoint(folder: Path) -> CheckpointRef | None:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, survey
+from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, counting, survey
 from rljob_trainer.volume import Volume, sync_folder
 
 _STAGED = re.compile(r"\.step-\d+-a(\d+)\.part")
@@ -40,7 +40,7 @@ class Pruning:
         spared: what is left alone though it does not count.
         """
         found = survey(volume)
-        refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+        refs = counting(found)
         kept = reasons_to_keep(refs, retention)
         self.checkpoints = [ref.path for ref in refs if ref.path not in kept]
         self.checkpoints += [each.path for each in found if each.standing == "superseded" and each.path not in spared]

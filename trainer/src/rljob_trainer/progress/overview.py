@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.v1alpha1 import Progress
-from rljob_trainer.checkpoint.manifest import CheckpointRef, newest, survey
+from rljob_trainer.checkpoint.manifest import CheckpointRef, counting, newest, survey
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
@@ -91,9 +91,8 @@ def _checkpoint(volume: Volume) -> tuple[CheckpointRef | None, str]:
         found = survey(volume)
     except InfrastructureError as error:
         return None, error.message
-    last = newest(found)
-    counting = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
-    return counting[-1] if counting else None, last.problem if last else ""
+    refs, last = counting(found), newest(found)
+    return refs[-1] if refs else None, last.problem if last else ""
 
 
 def lines(run: RunOverview) -> list[str]:
