@@ -96,13 +96,18 @@ def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatc
     assert root_nonce(volume, 2) == nonce
 
 
-def test_a_checkpoint_is_not_judged_by_a_claim_that_cannot_be_read(volume: Volume, hide: Hide) -> None:
-    """Of a run that was begun anew, it is kept; of this run, it is superseded and goes."""
+def test_what_an_old_claim_would_say_is_not_guessed_and_holds_up_no_run(volume: Volume, hide: Hide) -> None:
+    """Of a run that was begun anew, its checkpoint is kept; of this run, it is superseded and goes."""
     begin_attempt(volume, 1, keepLast=9).save(1)
-    begin_attempt(volume, 2, resume="never", keepLast=9).save(1)
+    begin_attempt(volume, 2, resume="never", keepLast=9).save(2)
     hide(volume.claim(1))
-    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
-        survey(volume)
+    other, newest = survey(volume)
+    assert (other.standing, other.lost, newest.standing) == ("unreadable", False, "counts")
+    assert other.problem == f"{volume.claim(1)} cannot be read now: Input/output error; look after the volume"
+    third = begin_attempt(volume, 3, keepLast=1)
+    assert third.found == newest.ref
+    third.save(3)
+    assert volume.checkpoint(1, 1).is_dir()
 
 
 def test_a_claim_that_makes_no_sense_was_cut_short(volume: Volume) -> None:

@@ -76,7 +76,8 @@ class CheckpointRef:
 Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "unreadable", "gone"]
 """superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
 with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that makes no sense. unreadable:
-the volume does not give the manifest now; it may be whole. gone: no folder."""
+the volume does not give the manifest now, or not the claim that says of which run it is; it may be whole. gone: no
+folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,10 @@ def survey(volume: Volume) -> list[Found]:
     """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone.
 
     One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them, or
-    does not give an attempt's claim.
+    does not say of which attempts the run consists.
     """
-    with claims_answering(volume):
-        run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
-        found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
+    run, named = decided(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
+    found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
     newest = _newest_commit(volume, run)
     steps = [each.step for each in found.values() if each.standing == "counts"]
     if newest is not None and newest.step > max(steps, default=-1):
@@ -203,15 +203,19 @@ def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
     except OSError as error:
         problem = _unanswered(path, error).message
         return Found(path, step, attempt, "unreadable", lost=ours, problem=problem)
-    standing: Standing
     if ref is None:
         return Found(path, step, attempt, "damaged" if damaged else "unfinished", lost=ours and damaged)
-    if ours:
-        standing = "counts"
-    else:
-        same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt
-        standing = "superseded" if same_run else "earlier run"
-    return Found(path, step, attempt, standing, ref)
+    return Found(path, step, attempt, "counts", ref) if ours else _judge_other(volume, run, step, attempt, ref)
+
+
+def _judge_other(volume: Volume, run: Lineage, step: int, attempt: int, ref: CheckpointRef) -> Found:
+    """Outside the lineage. What is superseded is deleted, so it is not guessed; nor does an old claim hold up a run."""
+    try:
+        with claims_answering(volume):
+            same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt
+    except InfrastructureError as error:
+        return Found(ref.path, step, attempt, "unreadable", problem=error.message)
+    return Found(ref.path, step, attempt, "superseded" if same_run else "earlier run", ref)
 
 
 def commit(
