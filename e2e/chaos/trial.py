@@ -70,7 +70,7 @@ class Struck:
 @dataclass(slots=True)
 class Trial:
     """seconds: from the first RL step to the end, inf of a run that did not go on after a fault and was killed.
-    code: of `rljob run`. left: processes and files left behind.
+    code: of `rljob run`. left: processes, files and shared memory left behind.
     injected: how many faults. One that the run's end came before has not struck, but may have cost a driver.
     """
 

@@ -37,9 +37,17 @@ def test_the_driver_s_job_is_the_resolved_spec_of_its_generation():
     text = children()["ConfigMap"]["data"]["job.json"]
     read = DriverJob.model_validate(json.loads(text))
 
-    assert (read.uid, read.start_id, read.generation, read.name) == (UID, UID, 3, "job")
+    assert (read.uid, read.generation, read.name) == (UID, 3, "job")
     assert read.spec.ranks == 8
     assert read.base_dir == "/checkpoints"
+
+
+@pytest.mark.parametrize(("resume", "start"), [("auto", None), ("never", UID), ("/checkpoints/step-4-a1", None)])
+def test_who_asks_for_the_start_is_said_where_it_is_needed_alone(resume: str, start: str | None):
+    """A trainer that is older than the field refuses a job that has it."""
+    written = json.loads(children(checkpoint={"resume": resume})["ConfigMap"]["data"]["job.json"])
+
+    assert written.get("startId") == start
 
 
 def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():

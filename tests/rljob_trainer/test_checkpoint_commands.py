@@ -14,7 +14,7 @@ from rljob_trainer.checkpoint.manifest import MANIFEST, read_trainer_state
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import PromptStream
 from rljob_trainer.data.tokenizer import build_tokenizer
-from rljob_trainer.progress.overview import look_at
+from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of
 
@@ -57,7 +57,7 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
     assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
     assert rows[6, 2] == "- - - - does not count: unfinished"
-    assert rows[7, 2] == "- - - - does not count: its manifest cannot be read"
+    assert rows[7, 2] == "- - - - does not count: its manifest makes no sense"
     assert rows[8, 2] == "- - - - does not count: unfinished"
     (volume.checkpoint(7, 2) / MANIFEST).unlink()
     assert listed(volume)[7, 2] == "- - - - does not count: its manifest is gone"
@@ -105,3 +105,26 @@ def test_no_prompt_is_skipped_or_repeated_by_a_resume_at_any_point_of_the_epochs
     after = [prompt.id for _ in range((3 * ROWS - taken) // 2) for prompt in second.next(2)]
     assert before + after == expected
     assert len(set(expected)) == 3 * ROWS
+
+
+def test_the_status_says_where_the_newest_checkpoint_cannot_be_read(volume):
+    first = begin_attempt(volume, 1)
+    older, newest = first.save(1), first.save(2)
+    (newest.path / MANIFEST).unlink()
+    (newest.path / MANIFEST).mkdir()
+    problem = "checkpoint step-2-a1 cannot be read now: Is a directory; look after the volume"
+    found = look_at(volume.root)
+    assert lines(found)[-2:] == [f"checkpoint  step 1 ({older.path})", f"unread      {problem}"]
+    assert found.as_json()["unread"] == problem
+    shutil.rmtree(newest.path)
+    assert look_at(volume.root).unread == ""
+
+
+def test_the_status_of_a_run_whose_checkpoints_cannot_be_listed_says_the_rest(volume):
+    begin_attempt(volume, 1).save(1)
+    volume.claim(1).unlink()
+    volume.claim(1).mkdir()
+    found = look_at(volume.root)
+    assert found.checkpoint is None
+    assert found.unread == f"{volume.claim(1)} cannot be read now: Is a directory; look after the volume"
+    assert [line.split()[0] for line in lines(found)] == ["job", "state", "unread"]

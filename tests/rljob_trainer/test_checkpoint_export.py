@@ -114,6 +114,10 @@ def test_an_older_checkpoint_does_not_stand_for_one_that_cannot_be_read(tmp_path
     with pytest.raises(InfrastructureError, match=r"step-2-a1 cannot be read now: .*, or take another with --step"):
         choose_checkpoint(tmp_path, None)
     assert choose_checkpoint(tmp_path, 1) == older
+    with pytest.raises(InfrastructureError, match=r"step-2-a1 cannot be read now: .*, or take another with --step"):
+        choose_checkpoint(tmp_path, 2)
+    with pytest.raises(DataError, match="has no checkpoint of step 3: choose one of 1"):
+        choose_checkpoint(tmp_path, 3)
 
 
 # ---------------------------------------------------------------------- shards

@@ -150,8 +150,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a flipped bit": (lambda ref: flip(ref.path / "actor/__1_0.distcp"), "actor/__1_0.distcp is damaged"),
     "a missing rank": (lambda ref: (ref.path / "actor/__1_0.distcp").unlink(), "actor/__1_0.distcp is missing"),
     "no data": (lambda ref: empty(ref.path), "is missing"),
-    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest cannot be read"),
-    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest cannot be read"),
+    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest makes no sense"),
+    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest makes no sense"),
 }
 
 
@@ -237,6 +237,24 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Is a directory"):
         checkpoints_of(volume, 2).find()
     assert checkpoints_of(volume, 2, resume="never").find() is None, "it asks for none of them"
+
+
+@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
+def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volume, name, tmp_path, monkeypatch):
+    first = begin_attempt(volume, 1)
+    older, newest = first.save(1), first.save(2)
+    opened = Path.open
+
+    def stale(path, *arguments, **options):
+        if path == newest.path / name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", stale)
+    with pytest.raises(InfrastructureError, match="; look after the volume, or move that folder away to go back to"):
+        checkpoints_of(volume, 2).find()
+    newest.path.rename(tmp_path / "away")
+    assert checkpoints_of(volume, 2).find() == older
 
 
 def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):

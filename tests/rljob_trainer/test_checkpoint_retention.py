@@ -1,9 +1,12 @@
 """Which checkpoints stay, and what a removal leaves behind."""
 
+import errno
 import json
+import os
 import shutil
 
 import pytest
+from structlog.testing import capture_logs
 
 from rljob_trainer.checkpoint.manifest import MANIFEST, Retention, list_checkpoints, survey
 from rljob_trainer.checkpoint.retention import reasons_to_keep
@@ -126,3 +129,23 @@ def test_clocks_change_nothing(volume):
     second = begin_attempt(volume, 2, keepLast=2)
     assert second.found.manifest.step == 3
     assert names(volume) == ["step-2-a1", "step-3-a1"]
+
+
+def test_one_that_cannot_be_deleted_keeps_no_other(volume, monkeypatch):
+    """Else the volume would fill up."""
+    first = begin_attempt(volume, 1, keepLast=9)
+    stuck, needless, _ = (first.save(step).path for step in (1, 2, 3))
+    unlink = type(stuck).unlink
+
+    def fails(path, **options):
+        if path == stuck / MANIFEST:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        unlink(path, **options)
+
+    monkeypatch.setattr(type(stuck), "unlink", fails)
+    monkeypatch.setattr(first.checkpoints, "_retention", Retention(keep_last=1))
+    with capture_logs() as logs, pytest.raises(OSError, match=f"Input/output error: '{stuck}"):
+        first.checkpoints.prune()
+    assert folders(volume) == ["step-1-a1", "step-3-a1"]
+    assert [line["path"] for line in logs] == [str(needless)]
+    assert (stuck / "trainer.json").exists(), "what counts stays whole"

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
+from rljob_trainer.controller import loop as loop_module
 from rljob_trainer.controller.loop import Loop
 from rljob_trainer.errors import FencedError, InfrastructureError, StorageFullError
 from rljob_trainer.journal import Journal, JournalWriter, truncate
@@ -154,6 +156,24 @@ def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_
     with pytest.raises(FencedError):
         loop._forget_needless(ref)
     assert len(list(volume.journals.rglob("*.journal"))) == 6
+
+
+def test_a_checkpoint_that_is_durable_is_no_failure_where_no_group_can_be_deleted(volume, monkeypatch):
+    """As with older checkpoints that cannot be: the next one tries again."""
+    first = begin_attempt(volume, 1)
+    write(volume, 1, key=key(attempt=1, step=40))
+    loop = Loop.__new__(Loop)
+    loop.volume, loop.mender = volume, None
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(loop_module, "truncate", refuse)
+        loop._forget_needless(first.save(40))
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["journal_not_truncated"]
+    loop._forget_needless(first.save(41))
+    assert not list(volume.journals.rglob("*.journal"))
+
+
+def refuse(*_):
+    raise InfrastructureError("cannot delete needless files")
 
 
 def test_a_writer_goes_on_after_its_file_was_deleted(volume):

@@ -176,6 +176,19 @@ def test_a_watch_reports_only_what_is_new_and_follows_the_next_attempt(tmp_path:
     assert watch.series("rl", names.REWARD_MEAN) == [0.512, 0.512, 0.9]
 
 
+def test_a_volume_that_does_not_answer_makes_no_old_step_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = Volume(tmp_path)
+    with begin_attempt(volume, 1) as writer:
+        write(writer, 1, RL)
+        watch = RunWatch(volume)
+        with monkeypatch.context() as patched:
+            patched.setattr("rljob_trainer.progress.views.watch.last_attempt", lambda _: 0)
+            assert not watch.poll()
+        write(writer, 2, RL)
+        assert [line["step"] for line in watch.poll().lines] == [2]
+    assert len(watch.history) == 2
+
+
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     begin_attempt(volume, 1).close()

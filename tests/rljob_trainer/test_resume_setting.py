@@ -1,14 +1,18 @@
 """What checkpoint.resume begins, and which attempts go on with that: a restart never costs the run."""
 
+import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljob_trainer.actor.mark import Held, Mark
+from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, record_resume
+from rljob_trainer.errors import FencedError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed
 
@@ -139,3 +143,20 @@ def test_a_checkpoint_of_the_run_itself_may_be_where_it_begins(volume: Volume):
     shutil.rmtree(back)
     record_resume(volume, 4, claim(volume, 4), third.found)
     assert checkpoints_of(volume, 5, "B", resume=back).goes_on()
+
+
+def test_an_attempt_begins_though_nothing_can_be_deleted(volume: Volume, monkeypatch: pytest.MonkeyPatch):
+    begin_attempt(volume, 1, "A").save(1)
+    ranks = LivingRanks()
+    monkeypatch.setattr(Pruning, "carry_out", failing(OSError(errno.EIO, "Input/output error")))
+    assert origin_of(volume, 2, ranks, "A", "auto").step == 7
+    monkeypatch.setattr(Pruning, "carry_out", failing(FencedError("attempt 4 has taken over")))
+    with pytest.raises(FencedError):
+        origin_of(volume, 3, ranks, "A", "auto")
+
+
+def failing(error: Exception) -> Callable[[Pruning], Any]:
+    def fails(_: Pruning) -> Any:
+        raise error
+
+    return fails

@@ -14,9 +14,11 @@ from rljob_api.contract import ExitRecord
 from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.controller.attempt import record_exit
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.local import agent_process
 from rljob_trainer.local import supervisor as supervisor_module
 from rljob_trainer.local.prepare import LocalRun
 from rljob_trainer.local.ray_cluster import LocalRay
+from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.stop import Stop
 from rljob_trainer.local.supervisor import Supervisor
 from rljob_trainer.progress.state import last_attempt
@@ -122,6 +124,13 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, name: str, times: range, path: P
     monkeypatch.setattr(supervisor_module, name, fails)
 
 
+def failing(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    return fails
+
+
 def test_a_checkpoint_that_cannot_be_read_ends_no_run(place: Place):
     def play(number: int) -> None:
         attempt = begin_attempt(place.volume, number)
@@ -180,3 +189,57 @@ def test_what_is_no_fault_of_the_volume_is_not_blamed_on_it(place: Place, monkey
     failing_at(monkeypatch, "write_job", range(1, 2), Path("setpriv"))
     with pytest.raises(OSError, match="setpriv"):
         place.run()
+
+
+def test_a_claim_that_cannot_be_read_ends_no_driver_that_is_sound(place: Place, monkeypatch: pytest.MonkeyPatch):
+    begin_attempt(place.volume, 1).save(1)
+    supervisor = place.supervisor()
+    begin_attempt(place.volume, 2)
+    news = supervisor._news_of_takeover(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(supervisor_module, "read_claim", failing(stale(place.volume.claim(2))))
+        assert next(news) is None
+    assert next(news) == "attempt 2 goes on from step 1"
+
+
+def test_a_token_that_cannot_be_deleted_replaces_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ended: list[bool] = []
+
+    class Played:
+        def __init__(self, volume: Volume, port: int, token_file: Path, environment: Any) -> None:
+            self.token_file = token_file
+
+        def end(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(agent_process, "Agent", Played)
+    volume = Volume(tmp_path)
+    volume.control.mkdir()
+    with agent_process.running_agent(volume, 0, {}) as agent:
+        token_file = agent.token_file  # type: ignore[attr-defined]
+        assert len(token_file.read_text()) > 32
+        token_file.unlink()
+        token_file.mkdir()  # unlink fails
+    assert ended == [True]
+    assert token_file.is_dir()
+
+
+def test_a_volume_that_fails_a_reward_model_s_start_is_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Of one that was ready and hangs: it is started again, and its log is on the volume."""
+    log = stale(place.volume.logs / "reward-model-judge.log")
+    answers: Iterator[Exception | None] = iter([log, None, None])
+
+    def wait(*_: Any) -> None:
+        if (error := next(answers)) is not None:
+            raise error
+
+    monkeypatch.setattr(RewardServers, "wait", wait)
+    assert place.run().code == 0
+    assert "does not answer: [Errno 116] Stale file handle" in place.view.notes[0]
+
+
+def test_reward_models_that_do_not_become_ready_end_the_run(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(RewardServers, "wait", failing(InfrastructureError("waited 3600 s for reward models: judge")))
+    with pytest.raises(InfrastructureError, match="waited 3600 s"):
+        place.run()
+    assert last_attempt(place.volume) == 0

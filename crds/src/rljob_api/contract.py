@@ -8,15 +8,19 @@ from pydantic import Field
 from rljob_api.resolve import ResolvedSpec
 from rljob_api.v1alpha1.base import ApiModel
 
-CONTRACT_VERSION = "1.1"
-"""Of the resolved job that the driver gets. A driver refuses a major version it does not know."""
+CONTRACT_VERSION = "1.2"
+"""Of the resolved job that the driver gets. A driver refuses another major version than its own, and leaves out what
+only a newer minor version knows.
+
+1.2: startId, for checkpoint.resume: never alone.
+"""
 
 LAYOUT_VERSION = 1
 """Of the run's volume."""
 
 
 class DriverJob(ApiModel):
-    """One resolved RLJob: what a driver gets. It refuses a contract whose major version it does not know."""
+    """One resolved RLJob: what a driver gets."""
 
     contract_version: str = CONTRACT_VERSION
     name: str = Field(description="metadata.name.")

@@ -11,10 +11,11 @@ RLJobError
 ├── NoUsableCheckpoint  78  checkpoints exist, none can be used          stop
 └── StorageFullError    79  the volume is full                           stop, or grow the volume
 
-Any other exception is a bug: 70.
+Any other exception is a bug: 70, unless the system itself failed (`is_outage`: 75, `is_full`: 79).
 """
 
 import errno
+from collections.abc import Container
 from typing import ClassVar
 
 from rljob_api.contract import ExitCode
@@ -102,9 +103,23 @@ class StorageFullError(RLJobError):
     exit_code = ExitCode.STORAGE_FULL
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_OUTAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EROFS)
+"""What a disk or a network file system says when it fails; no mistake of ours makes it say so."""
+
+
 def is_full(error: BaseException | None) -> bool:
     """Whether a volume without space left is behind the error."""
+    return _is_behind(error, _FULL)
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether a disk or a file system that does not answer, or became read-only, is behind the error."""
+    return _is_behind(error, _OUTAGE)
+
+
+def _is_behind(error: BaseException | None, numbers: Container[int | None]) -> bool:
     if error is None:
         return False
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full or is_full(error.__cause__)
+    found = isinstance(error, OSError) and error.errno in numbers
+    return found or _is_behind(error.__cause__, numbers)

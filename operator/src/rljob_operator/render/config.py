@@ -13,7 +13,10 @@ DEFAULT_SIZE = "100Gi"
 
 
 def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str, Any]:
-    """The driver's job. Relative paths of the spec start at the volume."""
+    """The driver's job. Relative paths of the spec start at the volume.
+
+    startId only where it is needed: a trainer of contract 1.0 or 1.1 refuses a job that has it.
+    """
     driver_job = DriverJob(
         name=job,
         uid=uid,
@@ -23,7 +26,8 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
         spec=resolve(spec),
         reward_models={model.name: url(job, model.name) for model in spec.rewards.models},
     )
-    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True), sort_keys=True)
+    needless = set() if spec.checkpoint.resume == "never" else {"start_id"}
+    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=needless), sort_keys=True)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -3,10 +3,11 @@
     GET  /healthz                      without a token
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
     GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
-                                       those that count, oldest first
+                                       those that count, oldest first; 503 where the volume does not give the newest
     GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"}: of the last attempt; exit is null
                                        while it has none; heartbeat changes every few seconds while its driver lives
-    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it
+    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it; 503 where the volume
+                                       does not take it
     GET  /metrics                      Prometheus; open, where whoever starts the agent says so
 
 Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz.
@@ -80,7 +81,7 @@ def _progress(volume: Volume, _request: Request) -> Response:
 
 def _checkpoints(volume: Volume, _request: Request) -> Response:
     # Imported at the first request: it brings pydantic's models, and the agent has to start at once.
-    from rljob_trainer.checkpoint.manifest import newest, survey
+    from rljob_trainer.checkpoint.manifest import counting, newest, survey
     from rljob_trainer.errors import InfrastructureError
 
     try:
@@ -90,13 +91,12 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
     last = newest(found)
     if last is not None and last.problem:  # else an older one would pass for the one that an attempt goes on from
         raise HTTPException(503, last.problem)
-    counting = [
+    listed = [
         ref.manifest.model_dump(mode="json", by_alias=True, include=_LISTED)
         | {"path": str(ref.path), "bytes": ref.manifest.bytes}
-        for ref in (each.ref for each in found if each.standing == "counts")
-        if ref is not None
+        for ref in counting(found)
     ]
-    return JSONResponse({"checkpoints": counting})
+    return JSONResponse({"checkpoints": listed})
 
 
 def _exit(volume: Volume, _request: Request) -> Response:

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from rljob_trainer.actor.loading import bare_model
-from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, newest, survey, verify
+from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, counting, newest, survey, verify
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.volume import Volume
@@ -18,13 +18,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
     """The newest checkpoint of a run, or the newest of `step`. Raises DataError naming the steps there are.
 
-    Raises InfrastructureError where the volume does not answer for the newest one: an older one was not meant.
+    Raises InfrastructureError where the volume does not answer for that one: an older one was not meant.
     """
     found = survey(Volume(run))
-    last = newest(found)
-    if step is None and last is not None and last.problem:
-        raise InfrastructureError(f"{last.problem}, or take another with --step (rljob checkpoints lists them)")
-    refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+    meant = newest([each for each in found if step in (None, each.step)])
+    if meant is not None and meant.problem:
+        raise InfrastructureError(f"{meant.problem}, or take another with --step (rljob checkpoints lists them)")
+    refs = counting(found)
     if not refs:
         raise DataError(f"{run} has no finished checkpoint: give the folder that rljob run printed")
     chosen = [ref for ref in refs if step in (None, ref.manifest.step)]

@@ -10,7 +10,8 @@ back from the newest one; what an older attempt wrote after it was superseded is
 
     lineage: a2, all of it; a1 up to step 40
 
-Clocks play no part in this.
+Clocks play no part in this. Whoever reads gets OSError where the volume does not answer: a claim that cannot be read
+now is not one that is missing, and no run is begun anew for it.
 """
 
 import math
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.progress.state import last_attempt, read_object
-from rljob_trainer.volume import Volume
+from rljob_trainer.progress.state import newest_claim
+from rljob_trainer.volume import Volume, read_json
 
 CHECKPOINT_NAME = re.compile(r"step-(\d+)-a(\d+)")
 
@@ -94,7 +95,7 @@ class Lineage:
 
 
 def lineage(volume: Volume) -> Lineage:
-    claims = (read_claim(volume, attempt) for attempt in range(last_attempt(volume), 0, -1))
+    claims = (read_claim(volume, attempt) for attempt in range(newest_claim(volume), 0, -1))
     newest = next((claim for claim in claims if claim is not None and claim.resumed_step is not None), None)
     if newest is None:
         return Lineage((), ())
@@ -109,9 +110,12 @@ def root_of(volume: Volume, attempt: int) -> int:
 
 
 def read_claim(volume: Volume, attempt: int) -> Claim | None:
-    """None where there is no claim that can be read: a crash cut it short, or it is being written."""
-    found = read_object(volume.claim(attempt))
-    if found is None:
+    """None where there is no claim, or one that makes no sense: a crash cut it short, or it is being written."""
+    try:
+        found = read_json(volume.claim(attempt))
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
         return None
     return Claim(
         attempt, _number(found, "parent"), _text(found, "resumedFrom"), _number(found, "resumedStep"),
@@ -120,7 +124,7 @@ def read_claim(volume: Volume, attempt: int) -> Claim | None:
 
 
 def _ancestors(volume: Volume, claim: Claim) -> Iterator[Claim]:
-    """The claim, its parent's, and so on. A parent is older; one that cannot be read is taken for the first."""
+    """The claim, its parent's, and so on. A parent is older; one that left no claim is taken for the first."""
     yield claim
     while claim.parent is not None and claim.parent < claim.attempt:
         claim = read_claim(volume, claim.parent) or Claim(claim.parent)

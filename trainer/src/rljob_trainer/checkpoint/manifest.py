@@ -10,7 +10,8 @@ manifest.json   written last: sizes and hashes of all of the above. Without it t
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,7 +76,8 @@ class CheckpointRef:
 Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "unreadable", "gone"]
 """superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
 with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that makes no sense. unreadable:
-the volume does not give the manifest now; it may be whole. gone: no folder."""
+the volume does not give the manifest now, or not the claim that says of which run it is; it may be whole. gone: no
+folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,14 @@ class Found:
 def survey(volume: Volume) -> list[Found]:
     """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone.
 
-    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them.
+    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them, or
+    does not say of which attempts the run consists.
     """
-    run, named = lineage(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
+    run, named = decided(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
     found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
     newest = _newest_commit(volume, run)
-    counting = [each.step for each in found.values() if each.standing == "counts"]
-    if newest is not None and newest.step > max(counting, default=-1):
+    steps = [each.step for each in found.values() if each.standing == "counts"]
+    if newest is not None and newest.step > max(steps, default=-1):
         found[newest.path.name] = replace(found.get(newest.path.name, newest), lost=True)
     return sorted(found.values(), key=lambda each: (each.step, each.attempt))
 
@@ -114,6 +117,11 @@ def newest(found: Sequence[Found]) -> Found | None:
     return next((each for each in reversed(found) if each.lost or each.standing == "counts"), None)
 
 
+def counting(found: Sequence[Found]) -> list[CheckpointRef]:
+    """The run's checkpoints that can be read, oldest first. found: a survey's."""
+    return [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+
+
 def durable_step(volume: Volume) -> int:
     """Of the run's newest checkpoint, 0 for none. One that cannot be read now is none the less durable.
 
@@ -121,6 +129,22 @@ def durable_step(volume: Volume) -> int:
     """
     durable = (each for each in survey(volume) if each.standing == "counts" or (each.lost and each.problem))
     return max((each.step for each in durable), default=0)
+
+
+def decided(volume: Volume) -> Lineage:
+    """As lineage(), for whoever decides by it: raises InfrastructureError where the volume does not answer."""
+    with claims_answering(volume):
+        return lineage(volume)
+
+
+@contextmanager
+def claims_answering(volume: Volume) -> Iterator[None]:
+    """Raises InfrastructureError in place of OSError, naming what of the attempts' claims cannot be read now."""
+    try:
+        yield
+    except OSError as error:
+        what, why = error.filename or volume.attempts, error.strerror or error
+        raise InfrastructureError(f"{what} cannot be read now: {why}; look after the volume") from error
 
 
 def _folders(volume: Volume) -> list[Path]:
@@ -146,7 +170,7 @@ def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
 
 def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
     """The run's checkpoints as its newest attempt sees them, oldest first."""
-    return [each.ref for each in survey(volume) if each.ref is not None and each.standing == "counts"]
+    return counting(survey(volume))
 
 
 def read_checkpoint(folder: Path) -> CheckpointRef | None:
@@ -179,15 +203,19 @@ def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
     except OSError as error:
         problem = _unanswered(path, error).message
         return Found(path, step, attempt, "unreadable", lost=ours, problem=problem)
-    standing: Standing
     if ref is None:
         return Found(path, step, attempt, "damaged" if damaged else "unfinished", lost=ours and damaged)
-    if ours:
-        standing = "counts"
-    else:
-        same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt
-        standing = "superseded" if same_run else "earlier run"
-    return Found(path, step, attempt, standing, ref)
+    return Found(path, step, attempt, "counts", ref) if ours else _judge_other(volume, run, step, attempt, ref)
+
+
+def _judge_other(volume: Volume, run: Lineage, step: int, attempt: int, ref: CheckpointRef) -> Found:
+    """Outside the lineage. What is superseded is deleted, so it is not guessed; nor does an old claim hold up a run."""
+    try:
+        with claims_answering(volume):
+            same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt
+    except InfrastructureError as error:
+        return Found(ref.path, step, attempt, "unreadable", problem=error.message)
+    return Found(ref.path, step, attempt, "superseded" if same_run else "earlier run", ref)
 
 
 def commit(

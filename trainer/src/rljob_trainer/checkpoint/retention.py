@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, survey
+from rljob_trainer.checkpoint.manifest import MANIFEST, CheckpointRef, Manifest, Retention, counting, survey
 from rljob_trainer.volume import Volume, sync_folder
 
 _STAGED = re.compile(r"\.step-\d+-a(\d+)\.part")
@@ -40,24 +40,34 @@ class Pruning:
         spared: what is left alone though it does not count.
         """
         found = survey(volume)
-        refs = [each.ref for each in found if each.ref is not None and each.standing == "counts"]
+        refs = counting(found)
         kept = reasons_to_keep(refs, retention)
         self.checkpoints = [ref.path for ref in refs if ref.path not in kept]
         self.checkpoints += [each.path for each in found if each.standing == "superseded" and each.path not in spared]
+        self.deleted: list[Path] = []
         self._leftovers = [
             each.path
             for each in found
             if each.standing == "unfinished" and each.attempt < attempt and each.path not in spared
         ] + _staged(volume, attempt)
 
-    def carry_out(self) -> list[Path]:
-        """Returns the checkpoints that were deleted."""
-        for path in self.checkpoints:
-            (path / MANIFEST).unlink(missing_ok=True)  # first: a folder half deleted must not count
-            sync_folder(path)
-        for path in [*self.checkpoints, *self._leftovers]:
+    def carry_out(self) -> None:
+        """Fills `deleted`. Raises the first OSError after all were tried: one that cannot be deleted keeps no other."""
+        failures = [failure for path in self.checkpoints if (failure := self._delete(path))]
+        for path in [*self.deleted, *self._leftovers]:
             shutil.rmtree(path, ignore_errors=True)  # the next one tries again, if a superseded driver still writes
-        return self.checkpoints
+        if failures:
+            raise failures[0]
+
+    def _delete(self, path: Path) -> OSError | None:
+        """Its manifest comes first: a folder half deleted must not count."""
+        try:
+            (path / MANIFEST).unlink(missing_ok=True)
+            sync_folder(path)
+        except OSError as error:
+            return error
+        self.deleted.append(path)
+        return None
 
 
 def _best(refs: Sequence[CheckpointRef], count: int) -> list[CheckpointRef]:

@@ -14,7 +14,7 @@ _WHY_NOT = {
     "superseded": "does not count: superseded by a later attempt before it was written",
     "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
     "unfinished": "does not count: unfinished",
-    "damaged": "does not count: its manifest cannot be read",
+    "damaged": "does not count: its manifest makes no sense",
     "gone": "does not count: it is gone",
 }
 
@@ -26,14 +26,14 @@ def checkpoints(
     from rich.console import Console
     from rich.table import Table
 
-    from rljob_trainer.checkpoint.manifest import survey
+    from rljob_trainer.checkpoint.manifest import counting, survey
     from rljob_trainer.errors import DataError
     from rljob_trainer.volume import Volume
 
     found = survey(Volume(run))
     if not found:
         raise DataError(f"{run} has no checkpoint")
-    kept = _reasons([each.ref for each in found if each.ref is not None and each.standing == "counts"])
+    kept = _reasons(counting(found))
     table = Table("step", "attempt", "age", "size", "reward", "kept", "state", box=None, pad_edge=False)
     for each in found:
         facts = _facts(each.ref) if each.ref is not None else ("-", "-", "-")

@@ -11,7 +11,7 @@ def report(error: Exception) -> int:
     # Imported here: they need the API's models, which `rljob --help` does without.
     from rljob_api.contract import ExitCode
     from rljob_api.validation import InvalidRLJob
-    from rljob_trainer.errors import RLJobError, is_full
+    from rljob_trainer.errors import RLJobError, is_full, is_outage
 
     if isinstance(error, RLJobError):
         print(f"error: {error}", file=sys.stderr)
@@ -22,6 +22,9 @@ def report(error: Exception) -> int:
     if is_full(error):
         print(f"error: {error}: free space", file=sys.stderr)
         return ExitCode.STORAGE_FULL
+    if is_outage(error):
+        print(f"error: {error}: does this disk or file system answer?", file=sys.stderr)
+        return ExitCode.INFRASTRUCTURE
     path = _save_traceback(error)
     print(f"this is a bug: {type(error).__name__}: {error}\n  its traceback: {path}", file=sys.stderr)
     return ExitCode.BUG

@@ -23,8 +23,7 @@ from rljob_api.contract import DriverJob
 from rljob_api.durations import parse_duration
 from rljob_trainer.actor.dtypes import compute_dtype
 from rljob_trainer.actor.mark import Held
-from rljob_trainer.checkpoint.lineage import lineage
-from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, list_checkpoints, read_trainer_state
+from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, decided, list_checkpoints, read_trainer_state
 from rljob_trainer.controller.attempt import check_not_superseded, record_resume, root_nonce
 from rljob_trainer.controller.checkpoints import Checkpoints
 from rljob_trainer.controller.engine_group import EngineGroup
@@ -179,7 +178,7 @@ class Assembly:
         """Living ranks, else the newest checkpoint, else nothing; the claim says it from now on."""
         self._progress.phase("looking for workers and checkpoints")
         # The attempt that this one goes on from, if any.
-        before = lineage(self._volume).newest if self._checkpoints.goes_on() else None
+        before = decided(self._volume).newest if self._checkpoints.goes_on() else None
         held = self._actors.take_over() if before is not None else None
         if held is not None and before is not None:
             saved, newest = list_checkpoints(self._volume), self._checkpoints.newest()
@@ -197,7 +196,7 @@ class Assembly:
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
                 parent=parent, anew_for=self._checkpoints.anew_for,
             )  # fmt: skip
-        self._checkpoints.prune()
+        self._checkpoints.prune_if_possible()
         return origin
 
     def _state(self, tokenizer: "PreTrainedTokenizerBase", *, with_prompts: bool) -> LoopState:

@@ -8,8 +8,8 @@ import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
 from rljob_trainer.checkpoint.lineage import root_of
-from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef
-from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full
+from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
+from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full, is_outage
 from rljob_trainer.progress.state import newest_claim, read_object
 from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
 
@@ -82,8 +82,12 @@ def record_resume(
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run which `attempt` belongs to."""
-    claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
+    """The nonce of the attempt that began the run which `attempt` belongs to.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
+    with claims_answering(volume):
+        claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
     return str(claimed.get("nonce"))
 
 
@@ -133,6 +137,9 @@ def exit_record(error: BaseException | None) -> ExitRecord:
     if is_full(error):
         message = f"no space left: {error}"
         return ExitRecord(code=ExitCode.STORAGE_FULL, reason="StorageFull", message=message[:_MESSAGE])
+    if is_outage(error):
+        message = f"a disk or a file system failed: {error}; look after the volume"
+        return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="Infrastructure", message=message[:_MESSAGE])
     message = f"this is a bug: {type(error).__name__}: {error}"
     return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:_MESSAGE])
 

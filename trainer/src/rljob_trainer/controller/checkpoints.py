@@ -21,7 +21,6 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import files_below
-from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import (
     ACTOR,
     METRICS,
@@ -32,6 +31,7 @@ from rljob_trainer.checkpoint.manifest import (
     Found,
     Retention,
     commit,
+    decided,
     newest,
     read_checkpoint,
     survey,
@@ -53,6 +53,9 @@ DURABLE_SECONDS = 2 * SAVE_SECONDS
 
 _WEIGHTS = (".safetensors", ".bin")
 _FIELD = "spec.checkpoint.resume"
+
+_WAY_OUT = ", or move that folder away to go back to the one before"
+"""Where one is unreadable for good."""
 
 
 class Ranks(Protocol):
@@ -151,8 +154,11 @@ class Checkpoints:
         """
         pruning = Pruning(self._volume, self._retention, self._attempt, spared=self._skipped)
         check_not_superseded(self._volume, self._attempt)  # after looking: a later attempt has seen no more than we
-        for path in pruning.carry_out():
-            log.info("checkpoint_pruned", path=str(path))
+        try:
+            pruning.carry_out()
+        finally:
+            for path in pruning.deleted:
+                log.info("checkpoint_pruned", path=str(path))
 
     def _staged(self, step: int) -> Path:
         target = self._volume.checkpoint(step, self._attempt)
@@ -181,7 +187,7 @@ class Checkpoints:
                 )  # fmt: skip
                 self._note(ref)
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)
-                self._prune_if_possible()
+                self.prune_if_possible()
                 return ref
         finally:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
@@ -193,7 +199,7 @@ class Checkpoints:
         except OSError as error:
             log.warning("commit_not_noted", path=str(ref.path), reason=error.strerror)
 
-    def _prune_if_possible(self) -> None:
+    def prune_if_possible(self) -> None:
         """What is durable stays a success where a volume does not let others be deleted; the next save tries again."""
         try:
             self.prune()
@@ -226,10 +232,11 @@ class Checkpoints:
     def goes_on(self) -> bool:
         """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
 
+        With `auto` it always does, also where the volume holds none yet.
         `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
         `auto`. For the time before `record_resume`.
         """
-        run, resume = lineage(self._volume), self._settings.resume
+        run, resume = decided(self._volume), self._settings.resume
         if resume == "auto" or run.newest is None or run.root is None:
             return resume == "auto"
         if resume == "never":
@@ -239,7 +246,7 @@ class Checkpoints:
     @property
     def anew_for(self) -> str | None:
         """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
-        return self._start_id or None if self._settings.resume == "never" else None
+        return (self._start_id or None) if self._settings.resume == "never" else None
 
     def find(self) -> CheckpointRef | None:
         """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
@@ -251,13 +258,13 @@ class Checkpoints:
         resume = self._settings.resume
         if not self.goes_on():
             return None if resume == "never" else _named(Path(resume).resolve())
-        run = lineage(self._volume)
+        run = decided(self._volume)
         origin = run.root.foreign if run.root else None
         found = self._survey()
         candidates = [each for each in found if each.lost or each.standing == "counts"]
         for each in reversed(candidates):
             if each.standing == "unreadable":
-                raise InfrastructureError(each.problem)
+                raise InfrastructureError(each.problem + _WAY_OUT)
             if each.ref is not None and self._is_whole(each.ref):
                 return each.ref
         if candidates:
@@ -276,6 +283,8 @@ class Checkpoints:
             log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
             self._skipped.add(ref.path)
             return False
+        except InfrastructureError as error:
+            raise InfrastructureError(error.message + _WAY_OUT) from error
         return True
 
     def _survey(self) -> list[Found]:
@@ -297,7 +306,7 @@ class Checkpoints:
 
 
 _WITHOUT_MANIFEST = {
-    "damaged": "its manifest cannot be read",
+    "damaged": "its manifest makes no sense",
     "unfinished": "it has no manifest",
     "gone": "it is gone",
 }

@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import structlog
+
 from rljob_api.contract import CONTRACT_VERSION, DriverJob
-from rljob_trainer.errors import JobError
+from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.volume import write_json
+
+log = structlog.get_logger()
 
 
 def write_job(job: DriverJob, path: Path) -> None:
@@ -13,15 +17,31 @@ def write_job(job: DriverJob, path: Path) -> None:
 
 
 def read_job(path: Path) -> DriverJob:
-    """Raises JobError for a file that is missing, malformed or of another contract."""
+    """Raises JobError for a file that is missing, malformed or of another contract.
+
+    Raises InfrastructureError where the volume does not answer.
+    """
     try:
         document = json.loads(path.read_text())
-        version = str(document.get("contractVersion"))
-        if version.split(".", maxsplit=1)[0] != CONTRACT_VERSION.split(".")[0]:
-            raise JobError(
-                f"{path} has contract version {version} and this trainer knows {CONTRACT_VERSION}: "
-                "use a trainer image and an operator of the same major version"
-            )
-        return DriverJob.model_validate(document)
-    except (OSError, ValueError, AttributeError) as error:
+        newer = _is_newer(str(document.get("contractVersion")), path)
+        return DriverJob.model_validate(document, extra="ignore" if newer else None)
+    except (FileNotFoundError, ValueError, AttributeError) as error:
         raise JobError(f"{path} is not a resolved job: {error}") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise InfrastructureError(f"{path} cannot be read now: {reason}; look after the volume") from error
+
+
+def _is_newer(version: str, path: Path) -> bool:
+    """Whether the job may have fields that only a newer minor version knows. Raises JobError for another major one."""
+    major, _, minor = version.partition(".")
+    our_major, _, our_minor = CONTRACT_VERSION.partition(".")
+    if major != our_major:
+        raise JobError(
+            f"{path} has contract version {version} and this trainer knows {CONTRACT_VERSION}: "
+            "use a trainer image and an operator of the same major version"
+        )
+    newer = int(minor) > int(our_minor)
+    if newer:
+        log.warning("contract_is_newer", job=version, trainer=CONTRACT_VERSION)
+    return newer

@@ -30,7 +30,7 @@ from rljob_trainer.controller.requests import Request, Requests
 from rljob_trainer.controller.stages import learning_rate_of, stage_of, supervised_batch, supervised_steps
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.workers import START_SECONDS, UPDATE_SECONDS, ActorGroup
-from rljob_trainer.errors import StoppedOnRequest
+from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.journal import truncate
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import Stage
@@ -162,13 +162,17 @@ class Loop:
     def _forget_needless(self, durable: CheckpointRef | None) -> None:
         """A new durable checkpoint of this attempt makes older groups needless, and old failures with them.
 
-        Raises FencedError for one that was superseded: the later attempt may want those groups.
+        Raises FencedError for one that was superseded: the later attempt may want those groups. A volume that does not
+        let them be deleted fails nothing that is durable; the next checkpoint tries again.
         """
         if durable is None:
             return
         attempt = durable.manifest.attempt
-        check_not_superseded(self.volume, attempt)
-        truncate(self.volume, durable.manifest.step, attempt)
+        try:
+            check_not_superseded(self.volume, attempt)
+            truncate(self.volume, durable.manifest.step, attempt)
+        except InfrastructureError as error:
+            log.warning("journal_not_truncated", reason=str(error))
         if self.mender is not None:
             self.mender.durable()
 

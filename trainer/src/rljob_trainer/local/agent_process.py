@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rljob_trainer.local.machine import RLJOB, end_child, last_line, start_child
@@ -55,4 +55,5 @@ def running_agent(volume: Volume, port: int, environment: Mapping[str, str]) -> 
         yield agent
     finally:
         agent.end()
-        token_file.unlink(missing_ok=True)
+        with suppress(OSError):  # how the run ended is not to be lost for it; the token serves nobody any more
+            token_file.unlink()

@@ -140,12 +140,14 @@ class Supervisor:
         return decision.action
 
     def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
-        """How one driver ended, in its words or ours, and its exit code."""
-        self._servers.wait(self._view.note, self._asked)
+        """How one driver ended, in its words or ours, and its exit code; a volume's errors count as the driver's."""
         try:
             with answering(self._volume):
+                self._servers.wait(self._view.note, self._asked)
                 return self._drive(ray, agent)
-        except (InfrastructureError, StorageFullError) as error:  # as if the driver had met it
+        except (InfrastructureError, StorageFullError) as error:
+            if not isinstance(error.__cause__, OSError):  # reward models do not become ready: no other driver helps
+                raise
             return exit_record(error), error.exit_code
 
     def _drive(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
@@ -204,7 +206,9 @@ class Supervisor:
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
         """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
         while True:
-            claim = read_claim(self._volume, attempt)
+            claim = None
+            with suppress(OSError):  # the next look may tell; a sound driver is not ended for it
+                claim = read_claim(self._volume, attempt)
             if claim is not None and claim.resumed_step == 0 and attempt == self._first_attempt:
                 return
             if claim is not None and claim.resumed_step is not None:

@@ -22,10 +22,14 @@ def read_metrics(run_dir: Path) -> list[Line]:
 
         a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
 
-    A line that a crash cut short is left out, and one without a stage, which we never write.
+    A line that a crash cut short is left out, and one without a stage, which we never write. None are there where the
+    volume does not answer: who shows a run does not end for it.
     """
     volume = Volume(run_dir)
-    run = lineage(volume)
+    try:
+        run = lineage(volume)
+    except OSError:
+        return []
     if run.root is None:
         return []
     history: list[Line] = []
@@ -58,8 +62,11 @@ def last_line(volume: Volume, attempt: int) -> Line:
 
 
 def resumed_step(volume: Volume, attempt: int) -> int:
-    """The step after which the attempt began; -1 if it began with nothing."""
-    claim = read_claim(volume, attempt)
+    """The step after which the attempt began; -1 if it began with nothing, or its claim cannot be read now."""
+    try:
+        claim = read_claim(volume, attempt)
+    except OSError:
+        return -1
     return claim.resumed_step or -1 if claim else -1
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from rljob_api.contract import ExitCode, ExitRecord
 from rljob_api.v1alpha1 import Progress
-from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
-from rljob_trainer.errors import DataError
+from rljob_trainer.checkpoint.manifest import CheckpointRef, counting, newest, survey
+from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
 from rljob_trainer.progress.views.format import duration
@@ -33,6 +33,7 @@ _LAST = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.FENCED)
 class RunOverview:
     """exit: of the run, or else of its last attempt.
 
+    checkpoint: the newest that can be read. unread: why a newer one cannot, or all of them; "" where none is.
     silence: seconds since the driver's last sign of life, None if it never gave one.
     """
 
@@ -42,6 +43,7 @@ class RunOverview:
     attempt: int
     progress: Progress | None
     checkpoint: CheckpointRef | None
+    unread: str
     exit: ExitRecord | None
     silence: float | None
 
@@ -55,6 +57,7 @@ class RunOverview:
             "silence": None if self.silence is None else round(self.silence, 1),
             "progress": self.progress.model_dump(mode="json", by_alias=True) if self.progress else None,
             "checkpoint": {"step": checkpoint.manifest.step, "path": str(checkpoint.path)} if checkpoint else None,
+            "unread": self.unread or None,
             "exit": self.exit.model_dump(mode="json", by_alias=True) if self.exit else None,
         }
 
@@ -68,17 +71,28 @@ def look_at(directory: Path) -> RunOverview:
     run_ended = _model(ExitRecord, volume.run_exit)
     ended = run_ended or _model(ExitRecord, volume.exit_record(attempt))
     quiet, held = silence(volume), supervised(volume)
-    saved = list_checkpoints(volume)
+    checkpoint, unread = _checkpoint(volume)
     return RunOverview(
         name=(read_object(volume.job) or {}).get("name") or directory.resolve().name,
         directory=directory,
         state="running" if held and run_ended is None else _state(attempt, ended, None if held is False else quiet),
         attempt=attempt,
         progress=_model(Progress, volume.progress),
-        checkpoint=saved[-1] if saved else None,
+        checkpoint=checkpoint,
+        unread=unread,
         exit=ended,
         silence=quiet,
     )
+
+
+def _checkpoint(volume: Volume) -> tuple[CheckpointRef | None, str]:
+    """The newest that can be read; and why a newer one cannot, if one is there, or why none can be listed."""
+    try:
+        found = survey(volume)
+    except InfrastructureError as error:
+        return None, error.message
+    refs, last = counting(found), newest(found)
+    return refs[-1] if refs else None, last.problem if last else ""
 
 
 def lines(run: RunOverview) -> list[str]:
@@ -93,6 +107,8 @@ def lines(run: RunOverview) -> list[str]:
             rows.append(("speed", f"{progress.tokens_per_second:,.0f} tokens/s"))
     if run.checkpoint:
         rows.append(("checkpoint", f"step {run.checkpoint.manifest.step} ({run.checkpoint.path})"))
+    if run.unread:
+        rows.append(("unread", run.unread))
     if run.exit:
         rows.append(("exit", f"{run.exit.code} {run.exit.reason}: {run.exit.message}"))
         if run.exit.field:

@@ -46,7 +46,7 @@ class RunWatch:
 
     def poll(self) -> News:
         attempt = last_attempt(self._volume)
-        if attempt != self._attempt:
+        if attempt > self._attempt:  # a volume that does not answer names none
             self._follow(attempt)
         lines = list(parse_lines(self._metrics.read()))
         if lines and self._replaces:

@@ -1,0 +1,72 @@
+"""The file that a driver gets its job by."""
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rljob_api.contract import CONTRACT_VERSION, DriverJob
+from rljob_trainer.controller.job import read_job, write_job
+from rljob_trainer.errors import InfrastructureError, JobError
+from tests.rljob_trainer.checkpoint_support import job_spec
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "control" / "job.json"
+    write_job(DriverJob(name="job", uid="u1", base_dir="/", spec=job_spec()), path)
+    return path
+
+
+def test_a_job_is_read_as_it_was_written(file: Path) -> None:
+    assert read_job(file) == DriverJob(name="job", uid="u1", base_dir="/", spec=job_spec())
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"contractVersion": "1.0"}'])
+def test_a_file_that_is_no_job_is_wrong_for_good(file: Path, text: str | None) -> None:
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(JobError, match=r"job\.json"):
+        read_job(file)
+
+
+def test_a_volume_that_does_not_answer_says_nothing_of_the_job(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(path: Path, *_: Any) -> str:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "read_text", stale)
+    with pytest.raises(InfrastructureError, match=r"job\.json cannot be read now: Stale file handle; look after"):
+        read_job(file)
+
+
+def rewrite(file: Path, **changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps(document))
+    return document
+
+
+def test_what_only_a_newer_minor_version_knows_is_left_out_and_said(file: Path) -> None:
+    document = rewrite(file, contractVersion="1.99", fieldOfTomorrow=1)
+    document["spec"]["fieldOfTomorrow"] = document["spec"]["checkpoint"]["fieldOfTomorrow"] = {"a": 1}
+    file.write_text(json.dumps(document))
+    with capture_logs() as logs:
+        assert read_job(file).spec == job_spec()
+    assert [(line["event"], line["job"]) for line in logs] == [("contract_is_newer", "1.99")]
+
+
+def test_a_field_that_our_own_version_does_not_have_is_wrong(file: Path) -> None:
+    rewrite(file, fieldOfTomorrow=1)
+    with pytest.raises(JobError, match="fieldOfTomorrow"):
+        read_job(file)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "2", None])
+def test_another_major_version_is_named(file: Path, version: str | None) -> None:
+    rewrite(file, contractVersion=version)
+    known = re.escape(CONTRACT_VERSION)
+    with pytest.raises(JobError, match=f"has contract version {version} and this trainer knows {known}: use a trainer"):
+        read_job(file)

@@ -1,0 +1,127 @@
+"""An attempt's claim that the volume does not give: it may be whole, so nothing is decided without it."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_trainer.checkpoint.manifest import survey
+from rljob_trainer.controller.attempt import claim, record_resume, root_nonce
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.progress.history import read_metrics, resumed_step
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.checkpoint_support import (
+    Attempt,
+    begin_attempt,
+    checkpoints_of,
+    names,
+    read_claimed,
+    write_steps,
+)
+
+Hide = Callable[[Path], None]
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Volume:
+    return Volume(tmp_path / "run")
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Hide:
+    """The volume gives neither the file nor the folder of that path, until monkeypatch.undo()."""
+    read, listed = Path.read_text, Path.iterdir
+
+    def hidden(path: Path) -> None:
+        def failing_at(works: Callable[..., Any]) -> Callable[..., Any]:
+            def call(at: Path, *arguments: Any, **options: Any) -> Any:
+                if at == path:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
+                return works(at, *arguments, **options)
+
+            return call
+
+        monkeypatch.setattr(Path, "read_text", failing_at(read))
+        monkeypatch.setattr(Path, "iterdir", failing_at(listed))
+
+    return hidden
+
+
+def second_of_a_run(volume: Volume) -> Attempt:
+    """Attempt 1 died before its first checkpoint, and 2 goes on with its run."""
+    begin_attempt(volume, 1, keepLast=9)
+    second = begin_attempt(volume, 2, keepLast=9)
+    record_resume(volume, 2, read_claimed(volume, 2)["nonce"], None, parent=1)
+    return second
+
+
+@pytest.mark.parametrize("path", ["attempts/2.json", "attempts"])
+def test_an_attempt_does_not_begin_anew_because_a_claim_cannot_be_read(
+    volume: Volume, path: str, hide: Hide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would record that it goes on with attempt 1, and delete what 2 saved as superseded."""
+    second = second_of_a_run(volume)
+    for step in (80, 90, 100):
+        second.save(step)
+    claim(volume, 3)
+    hide(volume.root / path)
+    third = checkpoints_of(volume, 3, keepLast=9)
+    for ask in (third.goes_on, third.find, third.newest):
+        with pytest.raises(InfrastructureError, match=rf"{path} cannot be read now: Input/output error; look after"):
+            ask()
+    monkeypatch.undo()
+    found = begin_attempt(volume, 4, keepLast=9).found
+    assert found.manifest.step == 100
+    assert names(volume) == ["step-80-a2", "step-90-a2", "step-100-a2"]
+
+
+def test_never_does_not_begin_anew_because_the_newest_claim_cannot_be_read(volume: Volume, hide: Hide) -> None:
+    begin_attempt(volume, 1, "A", resume="never").save(1)
+    hide(volume.claim(1))
+    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
+        checkpoints_of(volume, 2, "A", resume="never").goes_on()
+
+
+def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else groups of the journal would be of another policy."""
+    second_of_a_run(volume)
+    nonce = read_claimed(volume, 1)["nonce"]
+    hide(volume.claim(1))
+    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
+        root_nonce(volume, 2)
+    monkeypatch.undo()
+    assert root_nonce(volume, 2) == nonce
+
+
+def test_what_an_old_claim_would_say_is_not_guessed_and_holds_up_no_run(volume: Volume, hide: Hide) -> None:
+    """Of a run that was begun anew, its checkpoint is kept; of this run, it is superseded and goes."""
+    begin_attempt(volume, 1, keepLast=9).save(1)
+    begin_attempt(volume, 2, resume="never", keepLast=9).save(2)
+    hide(volume.claim(1))
+    other, newest = survey(volume)
+    assert (other.standing, other.lost, newest.standing) == ("unreadable", False, "counts")
+    assert other.problem == f"{volume.claim(1)} cannot be read now: Input/output error; look after the volume"
+    third = begin_attempt(volume, 3, keepLast=1)
+    assert third.found == newest.ref
+    third.save(3)
+    assert volume.checkpoint(1, 1).is_dir()
+
+
+def test_a_claim_that_makes_no_sense_was_cut_short(volume: Volume) -> None:
+    begin_attempt(volume, 1).save(1)
+    for attempt, text in ((2, ""), (3, "[]"), (4, "{")):
+        volume.claim(attempt).write_text(text)
+    found = checkpoints_of(volume, 5).find()
+    assert found is not None
+    assert found.manifest.step == 1
+
+
+def test_who_shows_a_run_does_not_end_for_it(volume: Volume, hide: Hide) -> None:
+    begin_attempt(volume, 1)
+    write_steps(volume, 1, [1, 2])
+    hide(volume.claim(1))
+    assert read_metrics(volume.root) == []
+    assert resumed_step(volume, 1) == -1
