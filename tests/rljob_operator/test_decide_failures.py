@@ -249,7 +249,7 @@ def test_replaced_pods_are_those_of_before_the_failure():
     assert sorted(ref.name for ref in plan.delete) == ["worker-0", "worker-1"]
     assert all(ref.uid for ref in plan.delete)
 
-    fresh = [PODS[0], pod("new-0", names.WORKER, age=-5), pod("new-1", names.WORKER, age=-5)]
+    fresh = [PODS[0], pod("new-0", names.WORKER, age=0), pod("new-1", names.WORKER, age=-5)]  # age in whole seconds
     done = plan_for(cluster=ray_cluster(), pods=fresh, **recovering("replace_pods"))
     assert done.delete == ()
     assert done.status is not None

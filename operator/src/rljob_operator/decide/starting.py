@@ -179,9 +179,13 @@ def _phase(snapshot: Snapshot) -> Phase:
 
 
 def _old_workers(snapshot: Snapshot) -> list[Manifest]:
-    """Worker pods of before the failure: those that were made before the decision."""
+    """Worker pods of before the failure: those that were made before the decision.
+
+    Pods tell their age in whole seconds. One of the decision's own second is a replacement: what a driver could run on
+    is older. To delete it, before KubeRay has seen what it made itself, keeps KubeRay waiting for it for five minutes.
+    """
     decided = snapshot.job.status.recovery.decided
-    return [pod for pod in snapshot.pods_of(names.WORKER) if decided and _since(pod) <= decided]
+    return [pod for pod in snapshot.pods_of(names.WORKER) if decided and _since(pod) < decided.replace(microsecond=0)]
 
 
 def _since(pod: Manifest) -> datetime:
