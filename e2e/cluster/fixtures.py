@@ -32,12 +32,12 @@ from e2e.cluster.plane import Plane
 from e2e.cluster.sharing import shared
 
 if TYPE_CHECKING:  # every test process loads this file, and few need a client
-    from kubernetes.client import ApiClient
+    from kubernetes.client import ApiClient, CoreV1Api
 
 CONTEXT = "E2E_KUBECONTEXT"
 
 GONE_SECONDS = 120.0
-"""Deadline for the end of a namespace."""
+"""Deadline for the end of a namespace, and for its beginning."""
 
 JOBS: tuple[dict[str, Any], ...] = (
     {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs"},
@@ -111,10 +111,20 @@ def new_namespace(client: "ApiClient") -> Iterator[str]:
     core = CoreV1Api(client)
     core.create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name)))
     try:
+        _wait_for_service_account(core, name)
         yield name
     finally:
         core.delete_namespace(name)
         _remove_jobs(client, name)
+
+
+def _wait_for_service_account(core: "CoreV1Api", namespace: str) -> None:
+    """Its controller makes it a moment later, and no pod is admitted without."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while not core.list_namespaced_service_account(namespace, field_selector="metadata.name=default").items:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"namespace {namespace} has no ServiceAccount: does its controller run?")
+        time.sleep(0.05)
 
 
 def wait_until_gone(client: "ApiClient", namespace: str) -> None:
