@@ -48,6 +48,8 @@ def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
             record = read_exit(volume, attempt)
             assert record is not None, ended.out
             assert (record.code, record.reason, ended.code) == (76, "StoppedOnRequest", 76)
+            assert "attempt_stopped" in ended.out
+            assert "attempt_failed" not in ended.out, "to stop is no error"
 
 
 AFTER_THE_START = """

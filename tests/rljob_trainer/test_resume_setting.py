@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rljob_trainer.actor.mark import Held, Mark
 from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, record_resume
-from rljob_trainer.errors import FencedError
+from rljob_trainer.errors import DataError, FencedError
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed
 
@@ -69,6 +70,23 @@ def test_an_attempt_that_died_before_it_decided_changes_nothing(volume: Volume):
     claim(volume, 4)
     assert checkpoints_of(volume, 5, "B", resume="never").goes_on()
     assert checkpoints_of(volume, 5, "A", resume="auto").find() is None, "the run that was begun anew has none yet"
+
+
+def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
+    first = begin_attempt(volume, 1, "A")
+    first.save(1)
+    first.save(2)
+    with capture_logs() as logs:
+        begin_attempt(volume, 2, "B", resume="never")
+        begin_attempt(volume, 3, "B", resume="never")
+    said = [line["checkpoints_set_aside"] for line in logs if line["event"] == "run_begins_anew"]
+    assert said == [2], "once: the second goes on"
+
+
+def test_no_retry_mends_a_damaged_checkpoint_that_was_named(volume: Volume, elsewhere: str):
+    (Path(elsewhere) / "actor/__1_0.distcp").unlink()
+    with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it, or name another"):
+        begin_attempt(volume, 1, "A", resume=elsewhere)
 
 
 def test_the_claim_says_for_whom_the_run_began_anew(volume: Volume):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rljob_trainer.checkpoint.manifest import CheckpointRef, Found
 
 _WHY_NOT = {
-    "superseded": "does not count: superseded by a later attempt before it was written",
+    "superseded": "does not count: superseded by a later attempt, which did not go on from it",
     "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
     "unfinished": "does not count: unfinished",
     "damaged": "does not count: its manifest makes no sense",

@@ -40,8 +40,8 @@ def run(
 ) -> None:
     """Train on this machine, from the newest checkpoint of the run's folder if there is one.
 
-    Ctrl-C saves a checkpoint after the current step and stops; the same command then goes on. A second Ctrl-C stops
-    at once.
+    Ctrl-C saves a checkpoint after the current step and stops; the same command then goes on (with
+    checkpoint.resume: auto, the default). A second Ctrl-C stops at once.
     """
     from rljob_trainer.local.lock import only_run_in
     from rljob_trainer.local.prepare import adopt, nothing_left, prepare, writable

@@ -32,6 +32,7 @@ from rljob_trainer.checkpoint.manifest import (
     Retention,
     commit,
     decided,
+    list_checkpoints,
     newest,
     read_checkpoint,
     survey,
@@ -257,6 +258,8 @@ class Checkpoints:
         """
         resume = self._settings.resume
         if not self.goes_on():
+            if aside := len(list_checkpoints(self._volume)):
+                log.warning("run_begins_anew", checkpoint_resume=resume, checkpoints_set_aside=aside)
             return None if resume == "never" else _named(Path(resume).resolve())
         run = decided(self._volume)
         origin = run.root.foreign if run.root else None
@@ -322,9 +325,12 @@ def _copy_without_weights(source: Path, target: Path) -> None:
 
 
 def _named(path: Path) -> CheckpointRef:
-    """Raises DataError or InfrastructureError where it is not a whole checkpoint."""
+    """Raises DataError where it is not a whole checkpoint, InfrastructureError where the volume does not answer."""
     ref = read_checkpoint(path)
     if ref is None:
         raise DataError(f"{path} is no finished checkpoint: see rljob checkpoints", field=_FIELD)
-    verify(ref)
+    try:
+        verify(ref)
+    except DamagedCheckpointError as error:
+        raise DataError(f"{path}: {error}; restore it, or name another", field=_FIELD) from error
     return replace(ref, named=True)

@@ -48,7 +48,10 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     except BaseException as raised:
         # Before the loop a signal raises wherever the driver is; inside Ray's own code it comes out as another error.
         error = StoppedOnRequest(STOPPED_EARLY) if interrupt.end_start() else raised
-        log.exception("attempt_failed")
+        if isinstance(error, StoppedOnRequest):
+            log.info("attempt_stopped", reason=str(error))
+        else:
+            log.exception("attempt_failed")
     finally:
         ray.shutdown()
     record = record_exit(volume, attempt, error)
