@@ -260,7 +260,7 @@ def test_a_path_that_is_no_whole_checkpoint_is_refused(volume):
         checkpoints_of(volume, 1, resume="/nowhere/step-1-a1").find()
     ref = begin_attempt(volume, 1).save(1)
     (ref.path / "trainer.json").write_text("{}")
-    with pytest.raises(InfrastructureError, match=r"step-1-a1: trainer\.json is damaged"):
+    with pytest.raises(DataError, match=r"step-1-a1: trainer\.json is damaged; restore it, or name another"):
         checkpoints_of(volume, 2, resume=str(ref.path)).find()
 
 

@@ -168,6 +168,21 @@ def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Puls
         pulse.check()  # being refused is no loss: the old driver's next call says what happened
 
 
+def test_a_spare_that_freezes_as_it_is_put_to_work_is_missed(mine: tuple[Roster, Pulse]):
+    roster, pulse = mine
+    spare = start(roster, "engine-1")
+    pulse.watch(spare, vital=False)
+    spare.call("rest", 60.0)
+    until(lambda: "engine-1: rest" in pulse.doing())
+    process = process_of(spare)
+    process.suspend()
+    try:
+        pulse.watch(spare)  # it is not asked to answer for a first time, as one that imports is
+        assert loss_of(pulse).worker == "engine-1"
+    finally:
+        process.kill()
+
+
 def test_a_worker_answers_while_it_works_and_says_what_it_does(mine: tuple[Roster, Pulse]):
     roster, pulse = mine
     worker = start(roster, "rank-0")

@@ -62,9 +62,15 @@ class Pulse:
         self._thread.start()
 
     def watch(self, worker: "Worker", *, vital: bool = True) -> None:
-        """vital: whether its loss is one that `check` and `diagnose` raise."""
+        """vital: whether its loss is one that `check` and `diagnose` raise. Of one that is watched, that alone changes:
+        a spare that has answered is missed from its first silent second at work, and not as one that imports.
+        """
         with self._lock:
-            self._patients[worker.name] = _Patient(worker, vital)
+            known = self._patients.get(worker.name)
+            if known is not None and known.worker is worker:
+                known.vital = vital
+            else:
+                self._patients[worker.name] = _Patient(worker, vital)
 
     def died(self, name: str) -> bool:
         with self._lock:
