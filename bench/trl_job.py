@@ -1,9 +1,9 @@
 """A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from datasets import Dataset
@@ -22,6 +22,9 @@ _KL = ("loss", "k3")
 
 _LOSS_TYPES = {"sequence_mean": "grpo", "token_mean": "dapo", "dr_grpo": "dr_grpo"}
 
+_SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "none"}
+"""By what TRL divides rewards less their group's mean, for each advantage that it has too."""
+
 
 def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> GRPOTrainer:
     """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
@@ -38,10 +41,10 @@ def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> 
 def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
     """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
 
-    Raises ValueError for another algorithm than GRPO, or several updates a step.
+    Raises ValueError for an advantage or a loss that TRL has not, or several updates a step.
     """
     if not _comparable(spec):
-        raise ValueError("this comparison is of GRPO with one update a step")
+        raise ValueError("this comparison is of GRPO's loss and its advantages, with one update a step")
     algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
     gpu = spec.cluster.gpus_per_node > 0
     return GRPOConfig(
@@ -61,7 +64,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
         epsilon=algorithm.clip_ratio,
         loss_type=_LOSS_TYPES[algorithm.aggregation],
         entropy_coef=algorithm.entropy_coefficient,
-        scale_rewards="group",
+        scale_rewards=_SCALES[algorithm.advantage],
         reward_weights=[function.weight for function in spec.rewards.functions],
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -83,7 +86,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
 def _comparable(spec: ResolvedSpec) -> bool:
     algorithm, actor = spec.algorithm, spec.actor
     once = actor.mini_batch_size == spec.data.prompts_per_step and actor.epochs == 1
-    grpo = algorithm.advantage == "grpo" and algorithm.loss == "clip" and not algorithm.dynamic_sampling.enabled
+    grpo = algorithm.advantage in _SCALES and algorithm.loss == "clip" and not algorithm.dynamic_sampling.enabled
     return once and grpo and (not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL)
 
 

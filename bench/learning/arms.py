@@ -13,6 +13,8 @@ SEEDS: Final = (0, 1, 2)
 
 Role = Literal["main", "engine", "control", "advantage", "loss", "trl"]
 
+Trainer = Literal["rljob", "trl"]
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -50,6 +52,7 @@ class Arm:
     role: Role
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = SEEDS
+    trainer: Trainer = "rljob"
 
 
 TASKS: Final = (Task("reverse-text", 0.9), Task("addition", 0.9), Task("countdown", 0.3, above_start=True))
@@ -89,7 +92,7 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     """All arms, the tasks' own first. rewards: rewards.functions of each task."""
     made = [Arm(task, "grpo", "main") for task in TASKS]
     made.append(Arm(REVERSE_TEXT, "vllm", "engine", ("rollout.engine=vllm",)))
-    made.append(Arm(REVERSE_TEXT, "TRL", "trl"))
+    made.append(Arm(REVERSE_TEXT, "TRL", "trl", trainer="trl"))
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
         made.append(Arm(task, "shuffled rewards", "control", (shuffled(rewards[task.name]),)))
@@ -98,6 +101,9 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         for name in ADVANTAGES
         if name != "grpo"
     ]
+    made.append(
+        Arm(REVERSE_TEXT, "TRL, dr_grpo", "advantage", ("algorithm.advantage=dr_grpo",), seeds=(0,), trainer="trl")
+    )
     made += [
         Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
         for name in LOSSES

@@ -131,17 +131,23 @@ def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:
     rows = [
-        [arm.name, f"{runs[0].start:.3f}", f"{runs[0].end:.3f}", f"{runs[0].closing[names.ACTOR_CLIP_FRACTION]:.4f}"]
+        [arm.name, f"{runs[0].start:.3f}", f"{runs[0].end:.3f}", _clipped(runs[0])]
         for arm, runs in found
         if arm.role in ("advantage", "loss") or (arm.task is REVERSE_TEXT and arm.role == "main")
     ]
     return table(("arm", "start", "end", "clipped tokens (share)"), rows) if rows else _NOT_RUN
 
 
+def _clipped(run: Result) -> str:
+    """Empty where its trainer does not say."""
+    share = run.closing.get(names.ACTOR_CLIP_FRACTION)
+    return "" if share is None else f"{share:.4f}"
+
+
 def _closing(found: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in found:
-        if arm.role != "trl":
+        if arm.trainer == "rljob":
             values = [[run.closing[name] for run in runs if name in run.closing] for name in CLOSING]
             rows.append([arm.task.name, arm.name, *(f"{mean(each):.3g}" if each else "" for each in values)])
     return rows

