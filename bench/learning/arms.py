@@ -65,6 +65,9 @@ CONTROL_SHARE: Final = 0.25
 SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 """With one update a step no probability ratio ever leaves 1, and all losses are the same."""
 
+ADVANTAGES_SEEDS: Final = {name: SEEDS if name == "dr_grpo" else (0,) for name in ADVANTAGES if name != "grpo"}
+"""TRL has dr_grpo too, so that is compared with it: with one seed, no difference says anything."""
+
 _SHUFFLED: Final = str(Path(__file__).parent / "shuffled.py")
 
 
@@ -97,13 +100,10 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
         made.append(Arm(task, "shuffled rewards", "control", (shuffled(rewards[task.name]),)))
     made += [
-        Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=(0,))
-        for name in ADVANTAGES
-        if name != "grpo"
+        Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)
+        for name, seeds in ADVANTAGES_SEEDS.items()
     ]
-    made.append(
-        Arm(REVERSE_TEXT, "TRL, dr_grpo", "advantage", ("algorithm.advantage=dr_grpo",), seeds=(0,), trainer="trl")
-    )
+    made.append(Arm(REVERSE_TEXT, "TRL, dr_grpo", "advantage", ("algorithm.advantage=dr_grpo",), trainer="trl"))
     made += [
         Arm(REVERSE_TEXT, f"loss {name}", "loss", (f"algorithm.loss={name}", SEVERAL_UPDATES), seeds=(0,))
         for name in LOSSES
