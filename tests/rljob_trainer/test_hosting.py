@@ -19,6 +19,7 @@ import ray
 from rljob_trainer.controller.attempt import check_not_superseded, claim
 from rljob_trainer.errors import EngineLost, FencedError, InfrastructureError, RankLost, RewardsLost, WorkerLost
 from rljob_trainer.hosting import pulse as hosting_pulse
+from rljob_trainer.hosting import roster as hosting_roster
 from rljob_trainer.hosting.host import Host, HostSettings
 from rljob_trainer.hosting.pulse import Pulse
 from rljob_trainer.hosting.roster import Roster, Worker
@@ -181,6 +182,20 @@ def test_a_spare_that_freezes_as_it_is_put_to_work_is_missed(mine: tuple[Roster,
         assert loss_of(pulse).worker == "engine-1"
     finally:
         process.kill()
+
+
+def test_one_that_freezes_before_the_first_round_of_questions_is_missed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hosting_pulse, "BEAT_SECONDS", 6.0)  # of questions, so that it works and freezes before it
+    with driver(1, SILENT_AFTER) as (roster, pulse):
+        worker = start(roster, "engine-0")
+        value(worker.call("tell", "it is past its imports"))
+        process = process_of(worker)
+        process.suspend()
+        try:
+            assert loss_of(pulse).worker == "engine-0"
+        finally:
+            process.kill()
+            roster.end_all()
 
 
 def test_a_worker_answers_while_it_works_and_says_what_it_does(mine: tuple[Roster, Pulse]):
@@ -403,6 +418,21 @@ def test_nobody_is_told_of_the_end_of_one_that_is_not_vital(mine: tuple[Roster, 
     until(lambda: pulse.died("engine-1"))
     pulse.check()
     assert pulse.diagnose() is None
+
+
+def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tuple[Roster, Pulse], monkeypatch):
+    monkeypatch.setattr(hosting_roster, "LATE_SECONDS", 30.0)
+    roster, _ = mine
+    spare = start(roster, "engine-1", "spare")
+    value(start(roster, "engine-0", "place 0").ask("beat"))
+    process = process_of(spare)
+    process.suspend()
+    thaw = threading.Timer(0.2, process.resume)
+    with driver(2) as (successor, _):
+        thaw.start()
+        adopted = successor.adopt(dict.fromkeys(("engine-0", "engine-1"), ("place 0", "spare")), wanted=("place 0",))
+        assert sorted(adopted) == ["engine-0", "engine-1"]
+        successor.end_all()
 
 
 def test_takeover_waits_for_nobody_but_those_it_wants(mine: tuple[Roster, Pulse]):

@@ -33,7 +33,7 @@ _LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "r
 
 @dataclass(slots=True)
 class _Patient:
-    """silent: seconds for which a question has been open. asked: that question. died: Ray's words, once it did.
+    """asked: a question that is open. silent: seconds for which it has been. died: Ray's words, once it did.
 
     stuck: seconds for which it has kept its pace (see Host) while another one was ahead.
     beat: the last answer; until the first one it may take START_SECONDS, for it imports.
@@ -42,10 +42,10 @@ class _Patient:
     """
 
     worker: "Worker"
+    asked: Any
     vital: bool = True
     silent: float = 0.0
     stuck: float = 0.0
-    asked: Any = None
     beat: Beat | None = None
     died: str | None = None
 
@@ -62,15 +62,17 @@ class Pulse:
         self._thread.start()
 
     def watch(self, worker: "Worker", *, vital: bool = True) -> None:
-        """vital: whether its loss is one that `check` and `diagnose` raise. Of one that is watched, that alone changes:
-        a spare that has answered is missed from its first silent second at work, and not as one that imports.
+        """vital: whether its loss is one that `check` and `diagnose` raise. Of one that is watched, that alone changes.
+
+        It is asked at once, and answers as soon as its imports are done: one that freezes in its first second at work,
+        before a round of questions, is not taken for one that still imports.
         """
         with self._lock:
             known = self._patients.get(worker.name)
             if known is not None and known.worker is worker:
                 known.vital = vital
             else:
-                self._patients[worker.name] = _Patient(worker, vital)
+                self._patients[worker.name] = _Patient(worker, worker.ask("beat"), vital)
 
     def died(self, name: str) -> bool:
         with self._lock:

@@ -19,6 +19,10 @@ log = structlog.get_logger()
 CLAIM_SECONDS = 10.0
 """How long a living worker may take to answer a claim, which it does beside its work."""
 
+LATE_SECONDS = 0.5
+"""How long nobody is ended for its silence, once all that are wanted have answered: a spare that lives need not import
+again, while the next loss waits for it."""
+
 END_SECONDS = 30.0
 """How long Ray may take to declare a killed worker dead. It forces the process of one that is frozen after 5."""
 
@@ -68,7 +72,7 @@ class Roster:
     def adopt(self, signatures: Mapping[str, Collection[str]], wanted: Collection[str] = ()) -> dict[str, Worker]:
         """Take over the living workers among these names, {name: what it may be}. Others of these names are ended.
 
-        wanted: signatures; when somebody has answered with each, nobody else is waited for. By default all are.
+        wanted: signatures; when somebody has answered with each, others have LATE_SECONDS left. By default all are.
         Raises FencedError where a newer attempt has one of them.
         """
         living = _living()
@@ -153,16 +157,20 @@ def _living() -> dict[str, Any]:
 
 
 def _answers(claims: Mapping[str, "ray.ObjectRef[str]"], wanted: set[str]) -> dict[str, str]:
-    """{name: signature} of those who answered within CLAIM_SECONDS, or until each that is wanted has."""
+    """{name: signature} of those who answered within CLAIM_SECONDS, or LATE_SECONDS after the last that is wanted."""
     deadline = time.monotonic() + CLAIM_SECONDS
     names = {claim: name for name, claim in claims.items()}
     answers: dict[str, str] = {}
-    while names and not (wanted and wanted <= set(answers.values())):
+    complete = False
+    while names:
+        if wanted and not complete and wanted <= set(answers.values()):
+            complete, deadline = True, time.monotonic() + LATE_SECONDS
         ready, _ = ray.wait(list(names), timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
-            log.warning("workers_not_taken_over", reason="no answer", workers=sorted(names.values()))
             break
         answers |= {names.pop(claim): _answer(claim) for claim in ready}
+    if names and not complete:
+        log.warning("workers_not_taken_over", reason="no answer", workers=sorted(names.values()))
     return answers
 
 
