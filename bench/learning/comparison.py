@@ -21,19 +21,19 @@ _MEASURES: Final = {
     "mean over all validations": attrgetter("height"),
 }
 
-_ABOUT = """TRL's GRPOTrainer, generating with transformers, from the weights that our run has after its supervised
-steps; the same data, rewards and hyper-parameters, {samples} samples a step for both. Mean, and the range over {seeds}
-seeds. TRL's trainer takes biases and norms out of the weight decay, begins its warm-up with a step of 0, and adds 1e-4
-to a group's standard deviation where ours adds 1e-6. Its seconds hold our supervised steps and the export; several runs
-shared a machine."""
+ABOUT: Final = f"""TRL's GRPOTrainer, generating with transformers, from the weights that our run has after its
+supervised steps; the same data, rewards and hyper-parameters, equally many samples a step. Mean, and range over seeds.
+TRL's trainer takes biases and norms out of the weight decay, begins its warm-up with a step of 0, and adds 1e-4 to a
+group's standard deviation where ours adds 1e-6. Its seconds hold our supervised steps and the export; several runs
+shared a machine.
 
-_RULE = f"""Each run is compared with the other's of the same seed. Ours is within seed noise or better where the mean
+Each run is compared with the other's of the same seed. Ours is within seed noise or better where the mean
 difference lies no more than {NOISE:g} standard errors below 0, at the end and over all validations. With three seeds
 9% of equal trainers would not, at either; a difference that is smaller than that, so few seeds cannot show."""
 
 
 def comparison(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
-    """Of the seeds that both have; "" where there are none."""
+    """A table and a verdict, of the seeds that both have; "" where there are none."""
     by_seed = {run.seed: run for run in theirs}
     pairs = [(run, by_seed[run.seed]) for run in ours if run.seed in by_seed]
     if not pairs:
@@ -46,10 +46,9 @@ def comparison(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
     ]
     if len(pairs) > 1:
         rows.append(["its standard error", *(f"{standard_error(each):.4f}" for each in differences.values()), ""])
-    about = _ABOUT.format(samples=pairs[0][0].samples, seeds=len(pairs))
-    return "\n\n".join(
-        [about, table(("reverse-text", *_MEASURES, "s a run"), rows).strip(), _RULE, _verdict(differences)]
-    )
+    seeds = "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
+    heading = f"{pairs[0][0].task}, {seeds}, {pairs[0][0].samples} samples a step"
+    return "\n\n".join([table((heading, *_MEASURES, "s a run"), rows).strip(), _verdict(differences)])
 
 
 def level(differences: Sequence[float]) -> bool:

@@ -14,7 +14,7 @@ from bench.learning.arms import (
     Arm,
     control_band,
 )
-from bench.learning.comparison import comparison, spread
+from bench.learning.comparison import ABOUT, comparison, spread
 from bench.learning.data import digest, reward_of_sums, seen_backwards, validation_prompts
 from bench.learning.picture import figure
 from bench.learning.results import CLOSING, LAST, Result, newest, of_these
@@ -35,11 +35,16 @@ _SHUFFLED = """Rewards that say nothing move the weights all the same: advantage
 as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks
 near 1, where a band of 0.1 could not be left."""
 
-_ONE_SEED = """On reverse-text, seed 0 alone. Every advantage has the example's settings, which were chosen for grpo:
+_ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
 none, and no other advantage was given settings of its own: what lies below grpo does so at grpo's settings, with one
 seed, which says not how well it can do. Losses are compared with four updates a step, because with one no ratio leaves
 1."""
+
+_DR_GRPO = """TRL has dr_grpo too (there: `scale_rewards="none"`), from the same weights and compared as above, so that
+one can tell what is the advantage's own and what is ours. rloo and reinforce_plus_plus_baseline, which TRL's trainer
+has not, take the same differences from the group's mean, times a factor that all responses of a step share (the latter
+also less their mean over the step's tokens)."""
 
 _SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
 also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs share the GPU."""
@@ -66,7 +71,7 @@ def write_page(results: Iterable[Result], folder: Path) -> bool:
 def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
     found = [(arm, runs) for arm, runs in every if runs]
     runs = [run for _, each in found for run in each]
-    by_role = {arm.role: each for arm, each in found if arm.task is REVERSE_TEXT}
+    by_name = {arm.name: each for arm, each in every if arm.task is REVERSE_TEXT}
     return [
         "# Learning",
         _about(runs),
@@ -76,10 +81,13 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
         _SHUFFLED,
         "## TRL",
-        comparison(by_role.get("main", []), by_role.get("trl", [])) or _NOT_RUN,
+        ABOUT,
+        comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,
         "## Advantages and losses",
         _ONE_SEED,
         _registry(found),
+        _DR_GRPO,
+        comparison(by_name["advantage dr_grpo"], by_name["TRL, dr_grpo"]) or _NOT_RUN,
         "## What a practitioner checks",
         f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
