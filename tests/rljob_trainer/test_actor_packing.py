@@ -14,8 +14,18 @@ from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
 from tests.rljob_trainer.actor_support import CONFIGS, VOCAB, make_spec, random_sequences, write_model
 
-SEQUENCES = [*random_sequences(5), TokenSequence(np.array([3, 4], np.int32), 1)]
+PROMPTS = [sequence.token_ids[: sequence.prompt_tokens] for sequence in random_sequences(3)]
+SEQUENCES = [
+    *random_sequences(5),
+    TokenSequence(np.array([3, 4], np.int32), 1),
+    *(
+        TokenSequence(np.concatenate([PROMPTS[prompt], np.arange(3, 3 + length, dtype=np.int32)]), len(PROMPTS[prompt]))
+        for prompt, length in [(0, 4), (1, 9), (0, 1), (2, 2), (1, 3), (0, 4)]
+    ),
+]
+"""Random ones, the shortest, and responses of several lengths to equal prompts, in no order."""
 TEMPERATURE = 0.7
+LAYOUT = pack([TokenSequence(np.array([3, 4, 5, 6], np.int32), 1)], torch.device("cpu")).layout
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
@@ -56,6 +66,41 @@ def test_packed_equals_one_by_one(folders, name, attention, device):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_sequences_that_share_prompts_equal_one_by_one(folders, name):
+    policy = policy_of(folders[name])
+    assert policy.shares_prompts
+    batch = pack(SEQUENCES, torch.device("cpu"), share=True)
+    assert batch.input_ids.numel() < pack(SEQUENCES, torch.device("cpu")).input_ids.numel()
+    for mine, theirs in zip(score(policy, batch, TEMPERATURE), one_by_one(folders[name]), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shared_prompts_get_the_gradient_of_all_their_responses(folders, name):
+    """Against transformers, one sequence at a time; every token has a weight of its own."""
+    weights = torch.randn(
+        sum(sequence.response_tokens for sequence in SEQUENCES), generator=torch.Generator().manual_seed(0)
+    )
+    policy = policy_of(folders[name])
+    log_probs, _ = score(policy, pack(SEQUENCES, torch.device("cpu"), share=True), 1.0)
+    (log_probs * weights).sum().backward()
+    theirs = AutoModelForCausalLM.from_pretrained(folders[name], attn_implementation="eager").float()
+    for sequence, part in zip(SEQUENCES, weights.split([each.response_tokens for each in SEQUENCES]), strict=True):
+        ids = torch.from_numpy(sequence.token_ids).long()
+        every = theirs(ids[None]).logits[0, sequence.prompt_tokens - 1 : -1].log_softmax(-1)
+        (every.gather(-1, ids[sequence.prompt_tokens :, None])[:, 0] * part).sum().backward()
+    expected = dict(theirs.named_parameters())
+    for parameter_name, parameter in policy.model.named_parameters():
+        wanted = expected[parameter_name].grad
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()) + 1e-7)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_attention_of_transformers_gets_each_sequence_whole(folders, attention):
+    assert not policy_of(folders["qwen2"], attention).shares_prompts
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["qwen2", "mistral with a window"])
 def test_in_bfloat16_only_rounding_differs(folders, name, device):
@@ -85,14 +130,30 @@ def test_no_sequences_make_one_idle_token_without_targets(folders):
 
 
 def test_the_layout_of_the_docstring():
-    sequences = [TokenSequence(np.array([5, 6, 7, 8], np.int32), 2), TokenSequence(np.array([9, 4], np.int32), 1)]
-    batch = pack(sequences, torch.device("cpu"))
-    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9, 4]]
-    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 0, 1]]
-    assert batch.boundaries.tolist() == [0, 4, 6]
-    assert batch.predict_at.tolist() == [1, 2, 4]
-    assert batch.targets.tolist() == [7, 8, 4]
-    assert (batch.max_length, batch.response_lengths) == (4, (2, 1))
+    sequences = [
+        TokenSequence(np.array([5, 6, 7, 8], np.int32), 2),
+        TokenSequence(np.array([5, 6, 9, 4, 3], np.int32), 2),
+    ]
+    batch = pack(sequences, torch.device("cpu"), share=True)
+    assert batch.input_ids.tolist() == [[5, 6, 7, 9, 4]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 2, 3]]
+    assert batch.predict_at.tolist() == [1, 2, 1, 3, 4]
+    assert batch.targets.tolist() == [7, 8, 9, 4, 3]
+    assert batch.layout.read is not None
+    assert batch.layout.kept is not None
+    assert batch.layout.read.tolist() == [0, 1, 2, 0, 0, 1, 3, 4]
+    assert batch.layout.kept.tolist() == [0, 1, 2, 6, 7]
+    assert (batch.layout.max_length, batch.response_lengths) == (4, (2, 3))
+    whole = pack(sequences, torch.device("cpu"))
+    assert whole.input_ids.tolist() == [[5, 6, 7, 5, 6, 9, 4]]
+    assert whole.layout.boundaries.tolist() == [0, 3, 7]
+    assert whole.predict_at.tolist() == [1, 2, 4, 5, 6]
+
+
+def test_sequences_of_one_length_are_side_by_side_as_they_are():
+    batch = pack([TokenSequence(np.array([5, 6, 7], np.int32), 1)] * 2, torch.device("cpu"))
+    assert batch.layout.read is batch.layout.kept is None
+    assert batch.input_ids.tolist() == [[5, 6, 5, 6]]
 
 
 # ---------------------------------------------------------------------- what cannot be packed is refused
@@ -129,8 +190,8 @@ def test_attention_that_ignores_boundaries_is_refused(folders):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"boundaries": torch.tensor([0, 3]), "max_length": 3, "softcap": 50.0}, "has attention with softcap"),
-        ({"boundaries": torch.tensor([0, 3]), "max_length": 3, "s_aux": torch.zeros(2)}, "has attention with s_aux"),
+        ({"layout": LAYOUT, "softcap": 50.0}, "has attention with softcap"),
+        ({"layout": LAYOUT, "s_aux": torch.zeros(2)}, "has attention with s_aux"),
         ({}, "does not tell its layers about packing"),
     ],
 )

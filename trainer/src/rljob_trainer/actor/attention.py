@@ -3,7 +3,8 @@
 On a GPU: the variable-length flash kernel that ships with PyTorch, no padding at all. On a CPU, and in float32, which
 that kernel does not know: sequences are laid side by side, padded on the right to the longest, and attended to
 causally. A valid query never looks right, so it never sees padding and no mask is needed; padded queries are dropped.
-Only attention's own products pay for padding there, and micro-batches hold sequences of similar lengths.
+Only attention's own products pay for padding there, and micro-batches hold sequences of similar lengths. Rows of a
+shared prompt are laid out for each of its sequences; what the prompt itself attends to is kept once.
 """
 
 import inspect
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import varlen
 from transformers import AttentionInterface
 
+from rljob_trainer.actor.packing import Layout
 from rljob_trainer.errors import JobError
 
 PACKED_ATTENTION = "rljob_packed"
@@ -34,78 +36,66 @@ def packed_attention(
     value: Tensor,
     _mask: None,
     *,
-    boundaries: Tensor | None = None,
-    max_length: int = 0,
+    layout: Layout | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of one packed row, with the signature that transformers calls.
 
-    query: [1, heads, T, d]; key, value: [1, kv heads, T, d]; boundaries: [n + 1]. Returns [1, T, heads, d].
+    query: [1, heads, T, d]; key, value: [1, kv heads, T, d]. Returns [1, T, heads, d].
     Raises JobError for an architecture that needs more than that.
     """
     unknown = [name for name in _NOT_COMPUTED if others.get(name) is not None]
-    if unknown or boundaries is None:
+    if unknown or layout is None:
         missing = f"has attention with {unknown[0]}" if unknown else "does not tell its layers about packing"
         raise JobError(f"this architecture {missing}, which auto cannot do: set it to sdpa or eager", field=FIELD)
-    window = sliding_window if sliding_window is not None and sliding_window < max_length else None
+    window = sliding_window if sliding_window is not None and sliding_window < layout.max_length else None
     if query.is_cuda and query.dtype in _FLASH_DTYPES:
-        return _flash(query, key, value, boundaries, max_length, scaling, window), None
-    return _side_by_side(query, key, value, boundaries, max_length, scaling, window), None
+        return _flash(query, key, value, layout, scaling, window), None
+    return _side_by_side(query, key, value, layout, scaling, window), None
 
 
 def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    boundaries: Tensor,
-    max_length: int,
-    scale: float | None,
-    window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None, window: int | None
 ) -> Tensor:
     flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     options: dict[str, Any] = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
     if _KERNEL_NAMES_GQA:
         options["enable_gqa"] = True
-    bounds = (boundaries, boundaries, max_length, max_length)
+    bounds = (layout.boundaries, layout.boundaries, layout.max_length, layout.max_length)
     out = varlen.varlen_attn(flat[0], flat[1], flat[2], *bounds, **options)
     assert isinstance(out, Tensor)  # a tuple only where its log-sum-exp is asked for
     return out[None]
 
 
 def _side_by_side(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    boundaries: Tensor,
-    max_length: int,
-    scale: float | None,
-    window: int | None,
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None, window: int | None
 ) -> Tensor:
-    count = len(boundaries) - 1
-    columns = torch.arange(max_length, device=boundaries.device)[None]
-    read = kept = None  # sequences of one length need no padding
-    if count * max_length != query.shape[2]:
-        starts, lengths = boundaries[:-1, None], boundaries.diff()[:, None]
-        valid = columns < lengths
-        read, kept = torch.where(valid, starts + columns, 0).flatten(), valid.flatten().nonzero()[:, 0]
-
     def lay_out(tensor: Tensor) -> Tensor:
-        heads, size = tensor.shape[1], tensor.shape[3]
-        rows = tensor[0] if read is None else tensor[0].index_select(1, read)
-        return rows.view(heads, count, max_length, size).transpose(0, 1)
+        rows = _chosen(tensor[0].transpose(0, 1), layout.read)
+        return rows.view(-1, layout.max_length, *rows.shape[1:]).transpose(1, 2)
 
     mask = None
     if window is not None:
+        columns = torch.arange(layout.max_length, device=query.device)[None]
         distance = columns.T - columns
         mask = (distance >= 0) & (distance < window)
     out = F.scaled_dot_product_attention(
         lay_out(query), lay_out(key), lay_out(value),
         attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
-    flat = out.transpose(1, 2).flatten(0, 1)
-    return (flat if kept is None else flat.index_select(0, kept))[None]
+    return _chosen(out.transpose(1, 2).flatten(0, 1), layout.kept)[None]
+
+
+def _chosen(rows: Tensor, index: Tensor | None) -> Tensor:
+    """rows[index] of rows [T, heads, d]; all of them without an index.
+
+    As an embedding, whose gradient a CPU adds up row by row in one pass; index_select's takes a pass for each row.
+    """
+    if index is None:
+        return rows
+    return F.embedding(index, rows.reshape(len(rows), -1)).view(-1, *rows.shape[1:])
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -1,11 +1,12 @@
-"""Several sequences in one row, one after another: no padding reaches the linear layers.
+"""Several sequences in one row, one after another: no padding reaches the linear layers, and equal prompts come once.
 
-sequence A = prompt 5 6, response 7 8      sequence B = prompt 9, response 4
-input_ids     5 6 7 8 9 4
-position_ids  0 1 2 3 0 1
-boundaries    0 4 6
-predict_at    1 2 4        the rows whose logits predict a response token
-targets       7 8 4
+sequence A = prompt 5 6, response 7 8      sequence B = prompt 5 6, response 9 4 3
+input_ids     5 6 7 9 4            a response's last token predicts nothing, so it is left out
+position_ids  0 1 2 2 3
+predict_at    1 2 1 3 4            the rows whose logits predict a response token
+targets       7 8 9 4 3
+read          0 1 2 0   0 1 3 4    attention has the sequences side by side: the row of each token, padded with 0
+kept          0 1 2 6 7            where each row is among those
 """
 
 from collections.abc import Sequence
@@ -13,52 +14,100 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_trainer.actor.sequence import TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
-class PackedBatch:
-    """One micro-batch.
+class Layout:
+    """Where the sequences are, for attention: n of them in T rows, the longest of L tokens.
 
-    input_ids, position_ids: [1, T] int64. boundaries: [n + 1] int32, where each sequence starts, and T.
-    max_length: of the longest sequence. predict_at, targets: [sum of R] int64. response_lengths: [n].
+    boundaries: [n + 1] int32, where each sequence starts, and T; means nothing where prompts are shared.
+    max_length: L.
+    read: [n L] int64; kept: [T] int64. None where all sequences have L tokens of their own, and T = n L.
+    """
+
+    boundaries: Tensor
+    max_length: int
+    read: Tensor | None
+    kept: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """One micro-batch: n sequences in T rows.
+
+    input_ids, position_ids: [1, T] int64. predict_at, targets: [sum of R] int64. response_lengths: [n].
     """
 
     input_ids: Tensor
     position_ids: Tensor
-    boundaries: Tensor
-    max_length: int
+    layout: Layout
     predict_at: Tensor
     targets: Tensor
     response_lengths: tuple[int, ...]
 
 
-def pack(sequences: Sequence[TokenSequence], device: torch.device) -> PackedBatch:
-    """Concatenate. No sequences become one idle token without targets, for a rank that only joins collectives."""
+def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: bool = False) -> PackedBatch:
+    """Concatenate. No sequences become one idle token without targets, for a rank that only joins collectives.
+
+    share: equal prompts come once; for attention that goes by `read`.
+    """
     if not sequences:
         sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
-    lengths = [len(sequence.token_ids) for sequence in sequences]
-    boundaries = np.cumsum([0, *lengths])
-    predict_at = [
-        np.arange(start + sequence.prompt_tokens - 1, start + length - 1)
-        for start, length, sequence in zip(boundaries, lengths, sequences, strict=False)
-    ]
-    targets = [sequence.token_ids[sequence.prompt_tokens :] for sequence in sequences]
+    rows = _rows(sequences, share=share)
+    lengths = [len(each) for each in rows]
+    longest, total = max(lengths), 1 + max(int(each[-1]) for each in rows)
+    ids, positions = np.empty((2, total), np.int64)
+    read = np.zeros((len(rows), longest), np.int64)
+    for sequence, each, place in zip(sequences, rows, read, strict=True):
+        ids[each] = sequence.token_ids[: len(each)]
+        positions[each] = np.arange(len(each))
+        place[: len(each)] = each
+    kept = np.empty(total, np.int64)
+    kept[read.ravel()[::-1]] = np.arange(read.size)[::-1]  # of equal rows the first, which is the last one written
+    alike = total == read.size
 
-    def tensor(parts: Sequence[np.ndarray], dtype: torch.dtype = torch.int64) -> Tensor:
-        return on_device(torch.from_numpy(np.concatenate(parts)).to(dtype), device)
+    def tensor(array: NDArray[np.int64], dtype: torch.dtype = torch.int64) -> Tensor:
+        return on_device(torch.from_numpy(array).to(dtype), device)
 
     return PackedBatch(
-        input_ids=tensor([sequence.token_ids for sequence in sequences])[None],
-        position_ids=tensor([np.arange(length) for length in lengths])[None],
-        boundaries=tensor([boundaries], torch.int32),
-        max_length=max(lengths),
-        predict_at=tensor(predict_at),
-        targets=tensor(targets),
+        input_ids=tensor(ids)[None],
+        position_ids=tensor(positions)[None],
+        layout=Layout(
+            boundaries=tensor(np.cumsum([0, *lengths]), torch.int32),
+            max_length=longest,
+            read=None if alike else tensor(read.ravel()),
+            kept=None if alike else tensor(kept),
+        ),
+        predict_at=tensor(np.concatenate([_predicting(each, own) for each, own in zip(rows, sequences, strict=True)])),
+        targets=tensor(np.concatenate([each.token_ids[each.prompt_tokens :] for each in sequences]).astype(np.int64)),
         response_lengths=tuple(sequence.response_tokens for sequence in sequences),
     )
+
+
+def _rows(sequences: Sequence[TokenSequence], *, share: bool) -> list[NDArray[np.int64]]:
+    """The row of each token of each sequence but its response's last."""
+    rows = []
+    prompts: dict[bytes, NDArray[np.int64]] = {}
+    end = 0
+    for sequence in sequences:
+        prompt = sequence.token_ids[: sequence.prompt_tokens].tobytes()
+        known = prompts.get(prompt) if share else None
+        if known is None:
+            known = prompts[prompt] = np.arange(end, end + sequence.prompt_tokens)
+            end += sequence.prompt_tokens
+        response = np.arange(end, end + max(0, sequence.response_tokens - 1))
+        end += len(response)
+        rows.append(np.concatenate([known, response]))
+    return rows
+
+
+def _predicting(rows: NDArray[np.int64], sequence: TokenSequence) -> NDArray[np.int64]:
+    """The rows of a sequence whose logits predict its response tokens."""
+    return rows[sequence.prompt_tokens - 1 :][: sequence.response_tokens]
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -36,28 +36,23 @@ class Policy(nn.Module):
         self.model = model
         self.packs = packs
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        boundaries: Tensor,
-        max_length: int,
-        predict_at: Tensor,
-        targets: Tensor,
-        temperature: float,
-        entropy_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether it takes a pack whose sequences share their prompts. The GPU's kernel wants each sequence whole."""
+        return self.packs and self.model.device.type == "cpu"
+
+    def forward(self, batch: PackedBatch, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
-        Arguments as in PackedBatch; both are of the distribution at `temperature`.
+        Both are of the distribution at `temperature`.
         """
-        packed: dict[str, Any] = {"boundaries": boundaries, "max_length": max_length} if self.packs else {}
+        packed: dict[str, Any] = {"layout": batch.layout} if self.packs else {}
         hidden = (
-            self.model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False, **packed)
+            self.model.base_model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed)
             .last_hidden_state[0]
-            .index_select(0, predict_at)
+            .index_select(0, batch.predict_at)
         )
-        head = self.model.get_output_embeddings()
+        head, targets = self.model.get_output_embeddings(), batch.targets
         rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
         if targets.numel() * head.weight.shape[0] <= _LOGITS_KEPT:
             return _score(head, hidden, targets, temperature, entropy_gradient)
@@ -83,10 +78,7 @@ def score(
     policy: nn.Module, batch: PackedBatch, temperature: float, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`Policy.forward` of one micro-batch, through FSDP's hooks where the policy is sharded."""
-    log_probs, entropies = policy(
-        batch.input_ids, batch.position_ids, batch.boundaries, batch.max_length, batch.predict_at, batch.targets,
-        temperature, entropy_gradient,
-    )  # fmt: skip
+    log_probs, entropies = policy(batch, temperature, entropy_gradient)
     return log_probs, entropies
 
 

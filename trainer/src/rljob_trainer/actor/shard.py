@@ -78,8 +78,8 @@ def shard_of_sequences(plan: RankPlan, totals: Sequence[BatchTotals], sequences:
     return Shard(plan, tuple(totals), {index: ShardSample(sequences[index]) for index in plan.samples})
 
 
-def packed(samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
-    return pack([sample.sequence for sample in samples], device)
+def packed(samples: Sequence[ShardSample], device: torch.device, *, share: bool) -> PackedBatch:
+    return pack([sample.sequence for sample in samples], device, share=share)
 
 
 def column(samples: Sequence[ShardSample], name: Column) -> Tensor:
