@@ -16,9 +16,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -29,7 +30,8 @@ from transformers import AutoModelForCausalLM
 from bench.step.shapes import SHAPES, write_model
 from rljob_trainer.rollout import vllm
 from rljob_trainer.rollout.engine import EngineSettings
-from rljob_trainer.types import GenerationRequest, Sampling
+from rljob_trainer.rollout.vllm_worker import pack
+from rljob_trainer.types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weight_sync.probe import PROBE_SIZES, compare, probe_prompts
 
 ROOT = Path(__file__).parents[1]
@@ -38,18 +40,22 @@ SAMPLES, TOKENS, GENERATIONS = 128, 128, 3
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """packed: linear layers hold oneDNN's copies, as is vLLM's default. method: how weights get in. dynamo: enabled."""
+    """held: what linear layers hold, their parameters, oneDNN's copies (vLLM's default) or both.
 
-    packed: bool
+    method: how weights get in. dynamo: enabled.
+    """
+
+    held: Literal["both", "parameters", "copies"]
     method: str
     dynamo: bool = False
 
 
 WAYS = {
-    "plain, load_weights": Way(packed=False, method="load_weights"),
-    "plain, load_weights, TorchDynamo enabled": Way(packed=False, method="load_weights", dynamo=True),
-    "packed by oneDNN, load_weights": Way(packed=True, method="load_weights"),
-    "packed by oneDNN, reload in place": Way(packed=True, method="reload_weights"),
+    "both, load_weights, packed anew": Way("both", "load_and_pack"),
+    "both, load_weights, packed anew, TorchDynamo enabled": Way("both", "load_and_pack", dynamo=True),
+    "parameters, load_weights": Way("parameters", "load_weights"),
+    "oneDNN's copies, load_weights": Way("copies", "load_weights"),
+    "oneDNN's copies, reload in place": Way("copies", "reload_weights"),
 }
 """The first is what engine vllm does."""
 
@@ -90,8 +96,8 @@ def measure(way: Way, model_dir: str, repetitions: int) -> dict[str, Any]:
     """Seconds of each part; `error` where the way does not work, and no times of what would have followed."""
     torch.set_num_threads(1)
     policy = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval().requires_grad_(False)
-    if way.packed:
-        vllm._keep_weights_unpacked = lambda: None  # noqa: SLF001  what is compared
+    if way.held != "both":
+        vllm._keep_plain_weights = {"parameters": _without_onednn, "copies": lambda: None}[way.held]  # noqa: SLF001
     if way.dynamo:
         vllm.CPU_ENVIRONMENT.pop("TORCHDYNAMO_DISABLE")
     start = time.process_time()
@@ -122,6 +128,14 @@ def renew(engine: vllm.VllmEngine, method: str, policy: Any, number: int) -> flo
     return seconds
 
 
+def _without_onednn() -> None:
+    from vllm import _custom_ops as operations
+    from vllm.model_executor.layers import utils
+
+    operations._supports_onednn = False  # noqa: SLF001  vLLM has no setting for it
+    utils.check_cpu_sgl_kernel = lambda *_: False
+
+
 def _load_weights(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
     worker.model_runner.get_model().load_weights(iter(weights))
 
@@ -130,7 +144,12 @@ def _reload_weights(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
     worker.model_runner.reload_weights(weights_iterator=iter(weights))
 
 
-_METHODS = {"load_weights": _load_weights, "reload_weights": _reload_weights}
+def _load_and_pack(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
+    _load_weights(worker, weights)
+    pack(worker.model_runner.get_model())
+
+
+_METHODS = {"load_weights": _load_weights, "reload_weights": _reload_weights, "load_and_pack": _load_and_pack}
 
 
 def generate(engine: vllm.VllmEngine) -> float:
@@ -138,7 +157,7 @@ def generate(engine: vllm.VllmEngine) -> float:
     prompts = probe_prompts(256, length=16, count=SAMPLES)
     requests = [GenerationRequest("bench", index, ids, index) for index, ids in enumerate(prompts)]
     start = time.process_time()
-    tokens = sum(len(sample.token_ids) for sample in engine.generate(requests, Sampling(TOKENS)))
+    tokens = sum(len(sample.token_ids) for sample in _samples(engine, requests, TOKENS))
     return tokens / (time.process_time() - start)
 
 
@@ -147,9 +166,13 @@ def difference(engine: vllm.VllmEngine, policy: Any) -> float:
     size = PROBE_SIZES["vllm"]
     prompts = probe_prompts(256, size.length)
     requests = [GenerationRequest("probe", index, ids, 0) for index, ids in enumerate(prompts)]
-    samples = sorted(engine.generate(requests, Sampling(size.tokens)), key=lambda sample: sample.sample_index)
+    samples = sorted(_samples(engine, requests, size.tokens), key=lambda sample: sample.sample_index)
     ours = [log_probs(policy, prompts[sample.sample_index], sample.token_ids) for sample in samples]
     return compare(samples, ours, version=0, tolerance=float("inf")).mean
+
+
+def _samples(engine: vllm.VllmEngine, requests: list[GenerationRequest], tokens: int) -> Iterator[Sample]:
+    return chain.from_iterable(engine.generate(requests, Sampling(tokens)))
 
 
 def log_probs(policy: Any, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
@@ -194,13 +217,13 @@ PAGE = """# Weights into vLLM on a CPU
 Written by `python -m bench.weight_sync`; {packages}; one thread for each process.
 Seconds are of the CPU, so what else the machine did counts little.
 
-vLLM packs linear weights into oneDNN's form unless it is kept from it. start: of the engine, vLLM's imports included.
-new weights: median and range of {updates} updates, from weights that lie in the process's memory. probe: mean
+vLLM packs linear weights into copies in oneDNN's form, and drops the parameters. start: of the engine, vLLM's imports
+included. new weights: median and range of {updates} updates, from weights that lie in the process's memory. probe: mean
 difference of log-probabilities from transformers' after the last one, in nats. tokens/s: of {samples} samples of
 {tokens} tokens, median and range of {generations}. memory: of the process at the end, the benchmark's own copies of the
 weights included.
 
-| parameters | linear weights, and how new ones get in | start, s | new weights, s | probe | tokens/s | memory, MiB |
+| parameters | layers hold, and how new weights get in | start, s | new weights, s | probe | tokens/s | memory, MiB |
 |---|---|---|---|---|---|---|
 {rows}
 

@@ -21,4 +21,4 @@ def test_the_page_says_how_it_was_made():
 
 def test_what_engine_vllm_does_comes_first():
     first = next(iter(WAYS.values()))
-    assert (first.packed, first.method, first.dynamo) == (False, "load_weights", False)
+    assert (first.held, first.method, first.dynamo) == ("both", "load_and_pack", False)

@@ -2,9 +2,10 @@
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Event
 from typing import Literal
 
 import numpy as np
@@ -117,8 +118,8 @@ class RemoteEngine:
     def policy_version(self) -> int:
         return self.call(getattr, "policy_version")
 
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
-        return iter(self.call(generate_all, requests, sampling))
+    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sequence[Sample]]:
+        return iter([self.call(generate_all, requests, sampling)])
 
     def begin_update(self, version: int) -> None:
         self.call(call_method, "begin_update", version)
@@ -155,8 +156,17 @@ def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
             pipe.send((None, error))
 
 
+def samples_of(
+    engine: RolloutEngine | RemoteEngine, wanted: Sequence[GenerationRequest], sampling: Sampling, *abandoned: Event
+) -> Generator[Sample]:
+    """One by one, as they are finished."""
+    for finished in engine.generate(wanted, sampling, *abandoned):
+        assert finished
+        yield from finished
+
+
 def generate_all(engine: RolloutEngine, wanted: Sequence[GenerationRequest], sampling: Sampling) -> list[Sample]:
-    return list(engine.generate(wanted, sampling))
+    return list(samples_of(engine, wanted, sampling))
 
 
 def call_method(engine: RolloutEngine, name: str, *arguments):
@@ -172,7 +182,7 @@ def check_by_probe(
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
     size = PROBE_SIZES["hf" if isinstance(engine, HfEngine) else "vllm"]
     prompts = probe_prompts(VOCAB, size.length)
-    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=size.tokens)))
+    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=size.tokens)))
     log_probs = [forward_log_probs(policy, prompts[int(sample.prompt_id)], sample.token_ids) for sample in samples]
     return compare(samples, log_probs, version=version, tolerance=tolerance)
 

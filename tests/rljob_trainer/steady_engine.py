@@ -19,14 +19,15 @@ class SteadyEngine:
 
     def generate_groups(
         self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> Iterator[Group]:
+    ) -> Iterator[list[Group]]:
         for prompt, row in zip(prompts, seeds, strict=True):
             with self._notes.open("a") as file:
                 file.write(f"{prompt.id}\n")
             time.sleep(self._pace)
             ids = np.arange(2, 2 + sampling.max_tokens, dtype=np.int32)
             log_probs = np.zeros(len(ids), np.float32)
-            yield Group(prompt, tuple(Sample(prompt.id, i, ids, log_probs, "length") for i in range(len(row))), 0)
+            samples = tuple(Sample(prompt.id, i, ids, log_probs, "length") for i in range(len(row)))
+            yield [Group(prompt, samples, 0)]
 
     def abandon(self) -> None:
         """It ends by itself."""

@@ -20,6 +20,7 @@ from tests.rljob_trainer.rollout_support import (
     make_policy,
     random_prompts,
     requests,
+    samples_of,
     settings,
     sync,
     write_model_dir,
@@ -49,7 +50,7 @@ def by_name(samples):
 
 def test_greedy_responses_equal_transformers_generate(engine, policy):
     prompts = random_prompts(24)
-    samples = by_name(engine.generate(requests(prompts), Sampling(max_tokens=20, temperature=0)))
+    samples = by_name(samples_of(engine, requests(prompts), Sampling(max_tokens=20, temperature=0)))
     for row, prompt in enumerate(prompts):
         ids = torch.from_numpy(prompt).long()[None]
         theirs = policy.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)
@@ -60,23 +61,23 @@ def test_greedy_responses_equal_transformers_generate(engine, policy):
 def test_log_probs_equal_a_forward_pass_also_with_more_requests_than_slots(engine, policy, temperature):
     prompts = random_prompts(30)
     sampling = Sampling(max_tokens=25, temperature=temperature, top_p=0.9, top_k=50)
-    samples = list(engine.generate(requests(prompts, samples=3), sampling))
+    samples = list(samples_of(engine, requests(prompts, samples=3), sampling))
     assert len(by_name(samples)) == 90
     assert largest_gap(policy, prompts, samples, temperature) < 2e-5
 
 
 def test_greedy_log_probs_are_those_at_temperature_one(engine, policy):
     prompts = random_prompts(4)
-    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8, temperature=0)))
+    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8, temperature=0)))
     assert largest_gap(policy, prompts, samples) < 2e-5
 
 
 def test_a_response_depends_on_its_seed_and_not_on_the_batch(engine, model_dir, policy):
     prompts = random_prompts(20)
     sampling = Sampling(max_tokens=20)
-    crowd = by_name(engine.generate(requests(prompts, samples=2), sampling))
+    crowd = by_name(samples_of(engine, requests(prompts, samples=2), sampling))
     for request in requests(prompts, samples=2)[::7]:
-        (alone,) = engine.generate([request], sampling)
+        (alone,) = samples_of(engine, [request], sampling)
         assert alone.token_ids.tolist() == crowd[alone.prompt_id, alone.sample_index].token_ids.tolist()
     first, second = crowd["0", 0], crowd["0", 1]
     assert first.token_ids.tolist() != second.token_ids.tolist()
@@ -99,7 +100,7 @@ def test_tokens_are_sampled_from_the_softmax(model_dir, sampling):
     policy = make_policy(model_dir, seed=3)
     sync(engine, policy, 0)
     prompt = random_prompts(1)[0]
-    draws = [s.token_ids[0] for s in engine.generate(requests([prompt], samples=8000), sampling)]
+    draws = [s.token_ids[0] for s in samples_of(engine, requests([prompt], samples=8000), sampling)]
     with torch.no_grad():
         logits = policy(torch.from_numpy(prompt).long()[None]).logits[0, -1].double()
     expected = truncated_softmax(logits.numpy(), sampling) * len(draws)
@@ -129,7 +130,7 @@ def truncated_softmax(logits, sampling):
 
 
 def test_a_response_ends_with_the_end_token_and_says_stop(engine):
-    samples = list(engine.generate(requests(random_prompts(200)), Sampling(max_tokens=60)))
+    samples = list(samples_of(engine, requests(random_prompts(200)), Sampling(max_tokens=60)))
     ended = [sample for sample in samples if END in sample.token_ids]
     assert ended
     for sample in samples:
@@ -140,39 +141,39 @@ def test_a_response_ends_with_the_end_token_and_says_stop(engine):
 
 def test_a_stop_string_ends_a_response_and_stays_in_it(engine):
     prompts = random_prompts(20)
-    free = by_name(engine.generate(requests(prompts), Sampling(max_tokens=30)))
+    free = by_name(samples_of(engine, requests(prompts), Sampling(max_tokens=30)))
     longest = max(free.values(), key=lambda sample: len(sample.token_ids))
     third, fourth = longest.token_ids[3:5]
     sampling = Sampling(max_tokens=30, stop=("never", f"t{third} t{fourth} "))
-    cut = by_name(engine.generate(requests(prompts), sampling))[longest.prompt_id, 0]
+    cut = by_name(samples_of(engine, requests(prompts), sampling))[longest.prompt_id, 0]
     assert cut.token_ids.tolist() == longest.token_ids[:5].tolist()
     assert cut.finish_reason == "stop"
 
 
 def test_samples_stream_out_before_the_last_is_done(engine):
     prompts = random_prompts(40)
-    started, seen = engine.generate(requests(prompts), Sampling(max_tokens=100)), []
+    started, seen = samples_of(engine, requests(prompts), Sampling(max_tokens=100)), []
     for sample in started:
         seen.append(sample)
         if len(seen) == 3:
             break
     started.close()
-    assert len(list(engine.generate(requests(prompts), Sampling(max_tokens=2)))) == 40
+    assert len(list(samples_of(engine, requests(prompts), Sampling(max_tokens=2)))) == 40
 
 
 def test_the_models_length_limits_a_response(engine):
     (prompt,) = random_prompts(1, MAX_MODEL_LEN - 5, MAX_MODEL_LEN - 5)
-    (sample,) = engine.generate(requests([prompt]), Sampling(max_tokens=50, top_k=1))
+    (sample,) = samples_of(engine, requests([prompt]), Sampling(max_tokens=50, top_k=1))
     assert len(sample.token_ids) <= 5
     with pytest.raises(JobError, match="leaves no room"):
-        list(engine.generate(requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5)))
+        list(samples_of(engine, requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5)))
 
 
 def test_an_engine_without_weights_refuses_to_generate(model_dir, policy):
     engine = HfEngine(settings("hf", model_dir))
     assert engine.policy_version == NO_WEIGHTS
     with pytest.raises(InfrastructureError, match="no weights"):
-        list(engine.generate(requests(random_prompts(1)), Sampling(max_tokens=1)))
+        list(samples_of(engine, requests(random_prompts(1)), Sampling(max_tokens=1)))
 
 
 def test_bfloat16_log_probs_are_near_transformers(model_dir, policy):
@@ -180,7 +181,7 @@ def test_bfloat16_log_probs_are_near_transformers(model_dir, policy):
     sync(engine, policy, 0)
     prompts = random_prompts(4)
     reference = make_policy(model_dir, 0, torch.bfloat16)
-    for sample in engine.generate(requests(prompts), Sampling(max_tokens=8)):
+    for sample in samples_of(engine, requests(prompts), Sampling(max_tokens=8)):
         theirs = forward_log_probs(reference, prompts[int(sample.prompt_id)], sample.token_ids)
         assert np.abs(sample.log_probs - theirs).mean() < 0.1
 
@@ -211,32 +212,32 @@ DETERMINISTIC_SAMPLING = Sampling(max_tokens=60, top_p=0.95)
 
 
 def test_a_deterministic_group_is_bit_for_bit_the_same_in_any_company(deterministic):
-    together = bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))
+    together = bits(samples_of(deterministic, GROUPS, DETERMINISTIC_SAMPLING))
     assert {reason for *_, reason in together.values()} == {"stop", "length"}
     for start in reversed(range(0, len(GROUPS), 5)):
-        alone = bits(deterministic.generate(GROUPS[start : start + 5], DETERMINISTIC_SAMPLING))
+        alone = bits(samples_of(deterministic, GROUPS[start : start + 5], DETERMINISTIC_SAMPLING))
         assert alone.items() <= together.items()
     missing = [request for prompt in "6142" for request in GROUPS if request.prompt_id == prompt]
-    assert bits(deterministic.generate(missing, DETERMINISTIC_SAMPLING)).items() <= together.items()
+    assert bits(samples_of(deterministic, missing, DETERMINISTIC_SAMPLING)).items() <= together.items()
 
 
 def test_a_deterministic_group_is_bit_for_bit_the_same_in_another_process_and_thread(deterministic, model_dir, policy):
-    here = bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))
+    here = bits(samples_of(deterministic, GROUPS, DETERMINISTIC_SAMPLING))
     other = RemoteEngine(settings("hf", model_dir, deterministic=True))
     try:
         sync(other, policy, 0)
-        assert bits(other.generate(GROUPS[10:25], DETERMINISTIC_SAMPLING)).items() <= here.items()
+        assert bits(samples_of(other, GROUPS[10:25], DETERMINISTIC_SAMPLING)).items() <= here.items()
     finally:
         other.close()
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(lambda: bits(deterministic.generate(GROUPS, DETERMINISTIC_SAMPLING))).result() == here
+        assert threads.submit(lambda: bits(samples_of(deterministic, GROUPS, DETERMINISTIC_SAMPLING))).result() == here
 
 
 def test_a_deterministic_group_larger_than_the_batch_is_refilled_alike(model_dir, policy, one_thread):
     engine = HfEngine(settings("hf", model_dir, deterministic=True, max_num_seqs=3))
     sync(engine, policy, 0)
-    together = bits(engine.generate(GROUPS, DETERMINISTIC_SAMPLING))
-    assert bits(engine.generate(GROUPS[15:20], DETERMINISTIC_SAMPLING)).items() <= together.items()
+    together = bits(samples_of(engine, GROUPS, DETERMINISTIC_SAMPLING))
+    assert bits(samples_of(engine, GROUPS[15:20], DETERMINISTIC_SAMPLING)).items() <= together.items()
     assert len(together) == len(GROUPS)
 
 
@@ -245,11 +246,11 @@ def test_tied_embeddings_are_loaded_once(tmp_path):
     policy, engine = make_policy(folder, 5), HfEngine(settings("hf", folder))
     sync(engine, policy, 0)
     prompts = random_prompts(3)
-    assert largest_gap(policy, prompts, list(engine.generate(requests(prompts), Sampling(max_tokens=5)))) < 2e-5
+    assert largest_gap(policy, prompts, list(samples_of(engine, requests(prompts), Sampling(max_tokens=5)))) < 2e-5
 
 
 def test_memory_that_does_not_suffice_is_a_jobs_error(model_dir, policy):
     engine = HfEngine(settings("hf", model_dir, max_model_len=1 << 40))
     sync(engine, policy, 0)
     with pytest.raises(JobError, match=r"spec.rollout.maxNumSeqs: the host's memory did not suffice: lower it"):
-        list(engine.generate(requests(random_prompts(2)), Sampling(max_tokens=1 << 39)))
+        list(samples_of(engine, requests(random_prompts(2)), Sampling(max_tokens=1 << 39)))

@@ -23,6 +23,7 @@ from tests.rljob_trainer.rollout_support import (
     make_policy,
     random_prompts,
     requests,
+    samples_of,
     settings,
     skipped,
     stale_bucket,
@@ -49,7 +50,7 @@ def started(model_dir):
     engine = RemoteEngine(settings("vllm", model_dir))
     assert engine.policy_version == NO_WEIGHTS
     with pytest.raises(InfrastructureError, match="no weights"):
-        engine.generate(requests(random_prompts(1)), Sampling(max_tokens=1))
+        list(samples_of(engine, requests(random_prompts(1)), Sampling(max_tokens=1)))
     yield engine
     engine.close()
 
@@ -68,7 +69,7 @@ def by_name(samples):
 
 def test_greedy_responses_equal_transformers_generate(engine, policies):
     prompts = random_prompts(12)
-    samples = by_name(engine.generate(requests(prompts), Sampling(max_tokens=16, temperature=0)))
+    samples = by_name(samples_of(engine, requests(prompts), Sampling(max_tokens=16, temperature=0)))
     for row, prompt in enumerate(prompts):
         ids = torch.from_numpy(prompt).long()[None]
         theirs = policies[0].generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False)
@@ -79,22 +80,22 @@ def test_greedy_responses_equal_transformers_generate(engine, policies):
 def test_log_probs_are_at_the_temperature_and_before_truncation(engine, policies, temperature):
     prompts = random_prompts(24)
     sampling = Sampling(max_tokens=12, temperature=temperature, top_p=0.9, top_k=50)
-    samples = list(engine.generate(requests(prompts, samples=2), sampling))
+    samples = list(samples_of(engine, requests(prompts, samples=2), sampling))
     assert len(by_name(samples)) == 48
     assert largest_gap(policies[0], prompts, samples, temperature) < 2e-5
 
 
 def test_greedy_log_probs_are_those_at_temperature_one(engine, policies):
     prompts = random_prompts(4)
-    list(engine.generate(requests(prompts), Sampling(max_tokens=2, temperature=0.5)))
-    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8, temperature=0)))
+    list(samples_of(engine, requests(prompts), Sampling(max_tokens=2, temperature=0.5)))
+    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8, temperature=0)))
     assert largest_gap(policies[0], prompts, samples) < 2e-5
 
 
 def test_tokens_are_sampled_from_the_softmax_at_the_temperature(engine, policies):
     """The likeliest token's share of 1,500 draws, within 5 standard errors, at a temperature that raises it."""
     (prompt,) = random_prompts(1)
-    draws = [s.token_ids[0] for s in engine.generate(requests([prompt], samples=1500), Sampling(1, temperature=0.5))]
+    draws = [s.token_ids[0] for s in samples_of(engine, requests([prompt], samples=1500), Sampling(1, temperature=0.5))]
     with torch.no_grad():
         probs = (policies[0](torch.from_numpy(prompt).long()[None]).logits[0, -1] / 0.5).softmax(-1)
     share, p = np.mean(np.array(draws) == int(probs.argmax())), float(probs.max())
@@ -104,14 +105,14 @@ def test_tokens_are_sampled_from_the_softmax_at_the_temperature(engine, policies
 def test_seeds_repeat_and_differ(engine):
     prompts = random_prompts(6)
     sampling = Sampling(max_tokens=10)
-    first, again = (by_name(engine.generate(requests(prompts, samples=2), sampling)) for _ in range(2))
+    first, again = (by_name(samples_of(engine, requests(prompts, samples=2), sampling)) for _ in range(2))
     assert all(first[key].token_ids.tolist() == again[key].token_ids.tolist() for key in first)
-    other = by_name(engine.generate(requests(prompts, samples=2, seed=77), sampling))
+    other = by_name(samples_of(engine, requests(prompts, samples=2, seed=77), sampling))
     assert any(first[key].token_ids.tolist() != other[key].token_ids.tolist() for key in first)
 
 
 def test_responses_end_with_the_end_token_or_at_the_limit(engine):
-    samples = list(engine.generate(requests(random_prompts(60)), Sampling(max_tokens=60)))
+    samples = list(samples_of(engine, requests(random_prompts(60)), Sampling(max_tokens=60)))
     assert any(sample.finish_reason == "stop" for sample in samples)
     for sample in samples:
         stopped = sample.finish_reason == "stop"
@@ -121,23 +122,23 @@ def test_responses_end_with_the_end_token_or_at_the_limit(engine):
 
 def test_a_stop_string_ends_a_response_and_stays_in_it(engine):
     prompts = random_prompts(8)
-    free = by_name(engine.generate(requests(prompts), Sampling(max_tokens=20)))
+    free = by_name(samples_of(engine, requests(prompts), Sampling(max_tokens=20)))
     longest = max(free.values(), key=lambda sample: len(sample.token_ids))
     third, fourth = longest.token_ids[3:5]
     sampling = Sampling(max_tokens=20, stop=("never", f"t{third} t{fourth} "))
-    cut = by_name(engine.generate(requests(prompts), sampling))[longest.prompt_id, 0]
+    cut = by_name(samples_of(engine, requests(prompts), sampling))[longest.prompt_id, 0]
     assert cut.token_ids.tolist() == longest.token_ids[:5].tolist()
     assert cut.finish_reason == "stop"
 
 
 def test_a_prompt_without_room_is_refused(engine):
     with pytest.raises(JobError, match="maxPromptTokens"):
-        engine.generate(requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5))
+        list(samples_of(engine, requests(random_prompts(1, MAX_MODEL_LEN, MAX_MODEL_LEN)), Sampling(max_tokens=5)))
 
 
 def close_early(engine, wanted):
     """Take two samples and drop the rest."""
-    stream = engine.generate(wanted, Sampling(max_tokens=80))
+    stream = samples_of(engine, wanted, Sampling(max_tokens=80))
     taken = [next(stream), next(stream)]
     stream.close()
     return len(taken), left_over(engine)
@@ -146,7 +147,7 @@ def close_early(engine, wanted):
 def abandon(engine, wanted):
     """Take two samples; another thread abandons the call while vLLM computes the next ones."""
     abandoned = Event()
-    stream = engine.generate(wanted, Sampling(max_tokens=80), abandoned)
+    stream = samples_of(engine, wanted, Sampling(max_tokens=80), abandoned)
     taken = [next(stream), next(stream)]
     Timer(0.01, abandoned.set).start()
     with pytest.raises(FencedError, match="another attempt"):
@@ -165,9 +166,9 @@ def left_over(engine):
 @pytest.mark.parametrize(("end", "outcome"), [(close_early, 2), (abandon, True)])
 def test_a_call_that_ends_early_leaves_nothing_behind(engine, policies, end, outcome):
     prompts = random_prompts(30)
-    before = by_name(engine.generate(requests(prompts[:4]), Sampling(max_tokens=10)))
+    before = by_name(samples_of(engine, requests(prompts[:4]), Sampling(max_tokens=10)))
     assert engine.call(end, requests(prompts)) == (outcome, (0, 0))
-    after = by_name(engine.generate(requests(prompts[:4]), Sampling(max_tokens=10)))
+    after = by_name(samples_of(engine, requests(prompts[:4]), Sampling(max_tokens=10)))
     assert all(after[key].token_ids.tolist() == before[key].token_ids.tolist() for key in before)
     sync(engine, policies[1], 1)
     check_by_probe(engine, policies[1], 1)
@@ -182,7 +183,7 @@ def without_gpu_memory(engine, wanted):
     model = engine._engine.collective_rpc(lambda worker: worker.model_runner.get_model())[0]
     model.forward = forward
     try:
-        list(engine.generate(wanted, Sampling(max_tokens=4)))
+        list(samples_of(engine, wanted, Sampling(max_tokens=4)))
     finally:
         del model.forward
 

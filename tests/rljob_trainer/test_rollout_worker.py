@@ -34,6 +34,13 @@ def worker(model_dir):
     return worker
 
 
+def groups_of(worker, wanted, sampling, seeds):
+    """One by one, as they are finished."""
+    for finished in worker.generate_groups(wanted, sampling, seeds):
+        assert finished
+        yield from finished
+
+
 def prompts(count):
     return [Prompt(f"0/{i}", ids, "test", "", {}, "") for i, ids in enumerate(random_prompts(count))]
 
@@ -41,7 +48,7 @@ def prompts(count):
 def test_groups_come_complete_and_in_the_order_of_their_samples(worker):
     wanted = prompts(12)
     seeds = [[sample_seed(0, 1, prompt.id, index) for index in range(4)] for prompt in wanted]
-    groups = list(worker.generate_groups(wanted, Sampling(max_tokens=12), seeds))
+    groups = list(groups_of(worker, wanted, Sampling(max_tokens=12), seeds))
     assert sorted(group.prompt.id for group in groups) == sorted(prompt.id for prompt in wanted)
     for group in groups:
         assert group.policy_version == 5
@@ -52,18 +59,20 @@ def test_groups_come_complete_and_in_the_order_of_their_samples(worker):
 def test_the_same_seeds_give_the_same_groups_in_any_company(worker):
     wanted = prompts(6)
     seeds = [[sample_seed(0, 1, prompt.id, index) for index in range(3)] for prompt in wanted]
-    together = {g.prompt.id: g for g in worker.generate_groups(wanted, Sampling(max_tokens=10), seeds)}
+    together = {g.prompt.id: g for g in groups_of(worker, wanted, Sampling(max_tokens=10), seeds)}
     for prompt, row in list(zip(wanted, seeds, strict=True))[::2]:
-        (alone,) = worker.generate_groups([prompt], Sampling(max_tokens=10), [row])
+        (alone,) = groups_of(worker, [prompt], Sampling(max_tokens=10), [row])
         for ours, theirs in zip(alone.samples, together[prompt.id].samples, strict=True):
             assert ours.token_ids.tolist() == theirs.token_ids.tolist()
 
 
 def test_a_group_that_stays_incomplete_is_an_error_and_no_group(worker, monkeypatch):
     generate = worker.engine.generate
-    monkeypatch.setattr(worker.engine, "generate", lambda *call: (s for s in generate(*call) if s.sample_index))
+    monkeypatch.setattr(
+        worker.engine, "generate", lambda *call: ([s for s in batch if s.sample_index] for batch in generate(*call))
+    )
     with pytest.raises(InfrastructureError, match="2 of 2 prompts unfinished"):
-        list(worker.generate_groups(prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))
+        list(groups_of(worker, prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))
 
 
 def seeds_of(wanted):
@@ -71,13 +80,13 @@ def seeds_of(wanted):
 
 
 def token_ids(worker, wanted):
-    groups = worker.generate_groups(wanted, Sampling(max_tokens=10), seeds_of(wanted))
+    groups = groups_of(worker, wanted, Sampling(max_tokens=10), seeds_of(wanted))
     return {group.prompt.id: [sample.token_ids.tolist() for sample in group.samples] for group in groups}
 
 
 def groups_until_abandoned(worker, wanted, abandon):
     """The groups of a call that `abandon` ended after its first one."""
-    stream = worker.generate_groups(wanted, Sampling(max_tokens=100), seeds_of(wanted))
+    stream = groups_of(worker, wanted, Sampling(max_tokens=100), seeds_of(wanted))
     groups = [next(stream)]
     abandon()
     with pytest.raises(FencedError, match="another attempt"):
@@ -91,7 +100,7 @@ def test_an_abandoned_call_ends_and_leaves_nothing_to_the_next(worker, model_dir
     assert len(groups_until_abandoned(worker, wanted, worker.abandon)) < len(wanted)
     assert token_ids(worker, wanted[:4]) == before
     sync(worker.engine, make_policy(model_dir, 1), 6)
-    (group,) = worker.generate_groups(wanted[:1], Sampling(max_tokens=2), seeds_of(wanted[:1]))
+    (group,) = groups_of(worker, wanted[:1], Sampling(max_tokens=2), seeds_of(wanted[:1]))
     assert group.policy_version == 6
 
 
@@ -103,7 +112,7 @@ def test_a_call_is_abandoned_from_another_thread(worker):
 
 def test_an_abandon_between_calls_reaches_none(worker):
     worker.abandon()
-    assert len(list(worker.generate_groups(prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))) == 2
+    assert len(list(groups_of(worker, prompts(2), Sampling(max_tokens=2), [[1, 2], [3, 4]]))) == 2
     worker.abandon()
     assert len(worker.probe(probe_prompts(VOCAB, 96), 2)) == 4
 

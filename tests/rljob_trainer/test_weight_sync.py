@@ -22,6 +22,7 @@ from tests.rljob_trainer.rollout_support import (
     make_policy,
     random_prompts,
     requests,
+    samples_of,
     settings,
     sync,
     write_model_dir,
@@ -152,7 +153,7 @@ def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
     torch.save(dict(make_policy(model_dir, 1).named_parameters()), tmp_path / "weights")
     sent = sync_from_another_process(engine, tmp_path / "weights", version=1)
     assert sent == sum(parameter.nbytes for parameter in make_policy(model_dir, 1).parameters())
-    samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8)))
+    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8)))
     assert engine.policy_version == 1
     assert largest_gap(make_policy(model_dir, 1), prompts, samples) < 2e-5
     assert largest_gap(make_policy(model_dir, 0), prompts, samples) > 0.5
@@ -193,7 +194,7 @@ def test_an_engine_on_the_gpu_follows_a_trainer_over_cuda_ipc(tmp_path, kind):
         policy = make_policy(model_dir, version).cuda()
         sync(engine, policy, version)
         engine.wake()
-        samples = list(engine.generate(requests(prompts), Sampling(max_tokens=8)))
+        samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8)))
         assert largest_gap(policy, prompts, samples) < 5e-3  # matrix products of the two differ more than on a CPU
         engine.sleep()
     engine.close()

@@ -68,8 +68,8 @@ class RolloutEngine(Protocol):
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
-    ) -> Iterator[Sample]:
-        """Each sample at the moment it is finished, in any order.
+    ) -> Iterator[Sequence[Sample]]:
+        """Samples at the moment they are finished, in any order: one or more that ended with the same decode step.
 
         abandoned: set it from another thread to end the call at its next token. However a call ends, nothing of it
             is left in the engine.

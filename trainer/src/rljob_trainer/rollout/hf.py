@@ -52,7 +52,7 @@ class HfEngine:
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
-    ) -> Iterator[Sample]:
+    ) -> Iterator[Sequence[Sample]]:
         if self._version == NO_WEIGHTS:
             raise InfrastructureError(
                 "the rollout engine has no weights: a weight sync must finish before it generates"
@@ -154,7 +154,7 @@ class _Generation:
         self.columns = torch.arange(capacity, device=end_ids.device)
         self.device = end_ids.device
 
-    def run(self, abandoned: Event | None) -> Iterator[Sample]:
+    def run(self, abandoned: Event | None) -> Iterator[Sequence[Sample]]:
         while self.queue or self.batch.active:
             check_abandoned(abandoned)
             free = self.batch.slots - self.batch.active
@@ -162,7 +162,8 @@ class _Generation:
                 self._prefill(free)
             else:
                 self._decode()
-            yield from self._collect()
+            if finished := self._collect():
+                yield finished
 
     @torch.inference_mode()
     def _prefill(self, free: int) -> None:

@@ -96,8 +96,8 @@ class EngineHost(Host):
             asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
 
         looked = bundled = start
-        for group in self.worker.generate_groups(prompts, sampling, seeds):
-            finished.append(group)
+        for groups in self.worker.generate_groups(prompts, sampling, seeds):
+            finished.extend(groups)
             if asked and time.monotonic() - looked < LOOK_SECONDS:
                 continue
             yield from _scored(asked, 0.0)

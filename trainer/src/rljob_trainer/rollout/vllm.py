@@ -56,7 +56,7 @@ class VllmEngine:
 
     def generate(
         self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
-    ) -> Iterator[Sample]:
+    ) -> Iterator[Sequence[Sample]]:
         if self._version == NO_WEIGHTS or self._asleep:
             raise InfrastructureError("the rollout engine has no weights or sleeps: update it and wake it first")
         check_lengths(requests, self._settings)
@@ -70,8 +70,8 @@ class VllmEngine:
                 check_abandoned(abandoned)
                 with _in_our_terms("while generating"):
                     outputs = self._engine.step()
-                for output in outputs:
-                    yield _sample(waiting.pop(output.request_id), output.outputs[0])
+                if outputs:
+                    yield [_sample(waiting.pop(output.request_id), output.outputs[0]) for output in outputs]
         finally:
             self._engine.abort_request(list(waiting))
 
@@ -198,7 +198,7 @@ def _start(settings: EngineSettings) -> Any:
         disable_log_stats=True,
     )
     if cpu:
-        _keep_weights_unpacked()
+        _keep_plain_weights()
     try:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
@@ -215,17 +215,17 @@ def _start(settings: EngineSettings) -> Any:
         ) from error
 
 
-def _keep_weights_unpacked() -> None:
-    """Let linear layers read their parameters at each call.
+def _keep_plain_weights() -> None:
+    """Let linear layers keep their parameters beside the copies that oneDNN multiplies with.
 
-    vLLM's CPU layers otherwise hold repacked copies, into which load_weights cannot write. Packing did not make
-    generation of small models faster, and renewing the packed copies took eight times as long (bench/weight_sync.py).
+    vLLM's CPU layers otherwise drop the parameters when those are packed, and load_weights has nothing to write into.
+    The worker packs anew after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
     """
-    from vllm import _custom_ops as operations
     from vllm.model_executor.layers import utils
 
-    operations._supports_onednn = False  # noqa: SLF001  vLLM has no setting for it
-    utils.check_cpu_sgl_kernel = lambda *_: False
+    pack = utils.dispatch_cpu_unquantized_gemm
+    utils.check_cpu_sgl_kernel = lambda *_: False  # it changes the type of biases, for which there is no second copy
+    utils.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: pack(layer, remove_weight=False)  # noqa: ARG005
 
 
 def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:

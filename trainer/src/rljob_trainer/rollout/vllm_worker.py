@@ -58,6 +58,17 @@ class WorkerExtension:
             raise InfrastructureError(
                 f"vLLM left {', '.join(sorted(untouched)[:3])} without weights of version {version}"
             )
+        pack(model)
+
+
+def pack(model: Any) -> None:
+    """Renew the copies that a CPU multiplies with (vllm._keep_plain_weights)."""
+    layers = [layer for layer in model.modules() if hasattr(layer, "cpu_linear")]
+    if layers:
+        from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+        for layer in layers:
+            dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
 
 
 def checkpoint_names(model: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from threading import Event
 from typing import Any
 
@@ -53,30 +54,35 @@ class RolloutWorker:
 
     def generate_groups(
         self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]]
-    ) -> Iterator[Group]:
-        """Yield each prompt's group as soon as all its samples are done.
+    ) -> Iterator[list[Group]]:
+        """Yield each prompt's group as soon as all its samples are done, with those that are done at the same time.
 
         seeds: [prompts][samples], which also says how many samples each prompt gets.
         """
         waiting: dict[str, list[Sample]] = {prompt.id: [] for prompt in prompts}
         wanted = {prompt.id: (prompt, len(row)) for prompt, row in zip(prompts, seeds, strict=True)}
         version = self.engine.policy_version
-        for sample in self._generate(_requests(prompts, seeds), sampling):
-            done = waiting[sample.prompt_id]
-            done.append(sample)
-            prompt, samples = wanted[sample.prompt_id]
-            if len(done) == samples:
-                yield Group(prompt, tuple(sorted(waiting.pop(prompt.id), key=lambda s: s.sample_index)), version)
+        for finished in self._generate(_requests(prompts, seeds), sampling):
+            groups = []
+            for sample in finished:
+                done = waiting[sample.prompt_id]
+                done.append(sample)
+                prompt, samples = wanted[sample.prompt_id]
+                if len(done) == samples:
+                    del waiting[prompt.id]
+                    groups.append(Group(prompt, tuple(sorted(done, key=_index)), version))
+            if groups:
+                yield groups
         if waiting:
             raise InfrastructureError(f"the rollout engine left {len(waiting)} of {len(prompts)} prompts unfinished")
 
     def probe(self, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
         """A sample at temperature 1 for each of the fixed `prompts`, in their order, along the normal path."""
         requests = [GenerationRequest("probe", index, ids, PROBE_SEED) for index, ids in enumerate(prompts)]
-        samples = self._generate(requests, Sampling(max_tokens=max_tokens))
-        return sorted(samples, key=lambda sample: sample.sample_index)
+        finished = self._generate(requests, Sampling(max_tokens=max_tokens))
+        return sorted(chain.from_iterable(finished), key=_index)
 
-    def _generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sample]:
+    def _generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sequence[Sample]]:
         self._abandoned = Event()  # one for each call: an abandon that comes late reaches no later call
         return self.engine.generate(requests, sampling, self._abandoned)
 
@@ -106,6 +112,10 @@ class RolloutWorker:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+
+def _index(sample: Sample) -> int:
+    return sample.sample_index
 
 
 def _requests(prompts: Sequence[Prompt], seeds: Sequence[Sequence[int]]) -> list[GenerationRequest]:
