@@ -19,6 +19,10 @@ from torch import Tensor
 
 from rljob_trainer.actor.sequence import TokenSequence
 
+_WORTH = 0.8
+"""Share of the rows that may be left: to lay rows out for attention takes memory and time. On a CPU an update with 0.65
+of its rows took a quarter less; one with 0.94 took as long as with all of them, and a sixth more memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -53,13 +57,15 @@ class PackedBatch:
 def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: bool = False) -> PackedBatch:
     """Concatenate. No sequences become one idle token without targets, for a rank that only joins collectives.
 
-    share: equal prompts come once; for attention that goes by `read`.
+    share: equal prompts come once, where that leaves out enough rows; for attention that goes by `read`.
     """
     if not sequences:
         sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
-    rows = _rows(sequences, share=share)
+    rows = _rows(sequences, share=False)
+    if share and _count(shared := _rows(sequences, share=True)) < _WORTH * _count(rows):
+        rows = shared
     lengths = [len(each) for each in rows]
-    longest, total = max(lengths), 1 + max(int(each[-1]) for each in rows)
+    longest, total = max(lengths), _count(rows)
     ids, positions = np.empty((2, total), np.int64)
     read = np.zeros((len(rows), longest), np.int64)
     for sequence, each, place in zip(sequences, rows, read, strict=True):
@@ -103,6 +109,10 @@ def _rows(sequences: Sequence[TokenSequence], *, share: bool) -> list[NDArray[np
         end += len(response)
         rows.append(np.concatenate([known, response]))
     return rows
+
+
+def _count(rows: Sequence[NDArray[np.int64]]) -> int:
+    return 1 + max(int(each[-1]) for each in rows)
 
 
 def _predicting(rows: NDArray[np.int64], sequence: TokenSequence) -> NDArray[np.int64]:
