@@ -69,7 +69,8 @@ def test_packed_equals_one_by_one(folders, name, attention, device):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_sequences_that_share_prompts_equal_one_by_one(folders, name):
     policy = policy_of(folders[name])
-    assert policy.shares_prompts
+    assert policy.shares_prompts(torch.device("cpu"))
+    assert not policy.shares_prompts(torch.device("cuda")), "also where its parameters are offloaded to the CPU"
     batch = pack(SEQUENCES, torch.device("cpu"), share=True)
     assert batch.input_ids.numel() < pack(SEQUENCES, torch.device("cpu")).input_ids.numel()
     for mine, theirs in zip(score(policy, batch, TEMPERATURE), one_by_one(folders[name]), strict=True):
@@ -98,7 +99,7 @@ def test_shared_prompts_get_the_gradient_of_all_their_responses(folders, name):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_attention_of_transformers_gets_each_sequence_whole(folders, attention):
-    assert not policy_of(folders["qwen2"], attention).shares_prompts
+    assert not policy_of(folders["qwen2"], attention).shares_prompts(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -139,6 +140,7 @@ def test_the_layout_of_the_docstring():
     assert batch.position_ids.tolist() == [[0, 1, 2, 2, 3]]
     assert batch.predict_at.tolist() == [1, 2, 1, 3, 4]
     assert batch.targets.tolist() == [7, 8, 9, 4, 3]
+    assert batch.layout.boundaries is None
     assert batch.layout.read is not None
     assert batch.layout.kept is not None
     assert batch.layout.read.tolist() == [0, 1, 2, 0, 0, 1, 3, 4]
@@ -146,14 +148,16 @@ def test_the_layout_of_the_docstring():
     assert (batch.layout.max_length, batch.response_lengths) == (4, (2, 3))
     whole = pack(sequences, torch.device("cpu"))
     assert whole.input_ids.tolist() == [[5, 6, 7, 5, 6, 9, 4]]
+    assert whole.layout.boundaries is not None
     assert whole.layout.boundaries.tolist() == [0, 3, 7]
     assert whole.predict_at.tolist() == [1, 2, 4, 5, 6]
 
 
-def test_sequences_of_one_length_are_side_by_side_as_they_are():
-    batch = pack([TokenSequence(np.array([5, 6, 7], np.int32), 1)] * 2, torch.device("cpu"))
+def test_a_prompt_is_shared_only_where_that_leaves_out_enough_rows():
+    long = [TokenSequence(np.array([5, *response], np.int32), 1) for response in ([6, 7, 8, 9], [8, 7, 6, 5])]
+    batch = pack(long, torch.device("cpu"), share=True)
     assert batch.layout.read is batch.layout.kept is None
-    assert batch.input_ids.tolist() == [[5, 6, 5, 6]]
+    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 5, 8, 7, 6]]
 
 
 # ---------------------------------------------------------------------- what cannot be packed is refused

@@ -63,6 +63,7 @@ def _flash(
     options: dict[str, Any] = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
     if _KERNEL_NAMES_GQA:
         options["enable_gqa"] = True
+    assert layout.boundaries is not None, "sequences that share prompts"
     bounds = (layout.boundaries, layout.boundaries, layout.max_length, layout.max_length)
     out = varlen.varlen_attn(flat[0], flat[1], flat[2], *bounds, **options)
     assert isinstance(out, Tensor)  # a tuple only where its log-sum-exp is asked for
@@ -72,8 +73,14 @@ def _flash(
 def _side_by_side(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None, window: int | None
 ) -> Tensor:
+    read, kept = (
+        (layout.read, layout.kept)
+        if layout.boundaries is None
+        else _padded(layout.boundaries, layout.max_length, query.shape[2])
+    )
+
     def lay_out(tensor: Tensor) -> Tensor:
-        rows = _chosen(tensor[0].transpose(0, 1), layout.read)
+        rows = _chosen(tensor[0].transpose(0, 1), read)
         return rows.view(-1, layout.max_length, *rows.shape[1:]).transpose(1, 2)
 
     mask = None
@@ -85,17 +92,29 @@ def _side_by_side(
         lay_out(query), lay_out(key), lay_out(value),
         attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
-    return _chosen(out.transpose(1, 2).flatten(0, 1), layout.kept)[None]
+    return _chosen(out.transpose(1, 2).flatten(0, 1), kept)[None]
+
+
+def _padded(boundaries: Tensor, max_length: int, tokens: int) -> tuple[Tensor | None, Tensor | None]:
+    """read and kept of sequences that share nothing; None for those of one length, which need no padding."""
+    starts, lengths = boundaries[:-1, None], boundaries.diff()[:, None]
+    if len(starts) * max_length == tokens:
+        return None, None
+    columns = torch.arange(max_length, device=boundaries.device)[None]
+    valid = columns < lengths
+    return torch.where(valid, starts + columns, 0).flatten(), valid.flatten().nonzero()[:, 0]
 
 
 def _chosen(rows: Tensor, index: Tensor | None) -> Tensor:
     """rows[index] of rows [T, heads, d]; all of them without an index.
 
-    As an embedding, whose gradient a CPU adds up row by row in one pass; index_select's takes a pass for each row.
+    As an embedding, whose gradient a CPU adds up row by row in one pass; index_select's takes a pass for each row. In
+    float32, for a shared prompt's rows have as many gradients as there are responses.
     """
     if index is None:
         return rows
-    return F.embedding(index, rows.reshape(len(rows), -1)).view(-1, *rows.shape[1:])
+    chosen = F.embedding(index, rows.reshape(len(rows), -1).float())
+    return chosen.view(-1, *rows.shape[1:]).to(rows.dtype)
 
 
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

@@ -1,4 +1,4 @@
-"""Several sequences in one row, one after another: no padding reaches the linear layers, and equal prompts come once.
+"""Several sequences in one row, one after another: no padding reaches the linear layers.
 
 sequence A = prompt 5 6, response 7 8      sequence B = prompt 5 6, response 9 4 3
 input_ids     5 6 7 9 4            a response's last token predicts nothing, so it is left out
@@ -7,6 +7,8 @@ predict_at    1 2 1 3 4            the rows whose logits predict a response toke
 targets       7 8 9 4 3
 read          0 1 2 0   0 1 3 4    attention has the sequences side by side: the row of each token, padded with 0
 kept          0 1 2 6 7            where each row is among those
+
+Here the two share their prompt, as those of a micro-batch on a CPU do where that leaves out enough rows.
 """
 
 from collections.abc import Sequence
@@ -28,12 +30,12 @@ of its rows took a quarter less; one with 0.94 took as long as with all of them,
 class Layout:
     """Where the sequences are, for attention: n of them in T rows, the longest of L tokens.
 
-    boundaries: [n + 1] int32, where each sequence starts, and T; means nothing where prompts are shared.
+    boundaries: [n + 1] int32, where each sequence starts, and T; None where sequences share prompts.
     max_length: L.
-    read: [n L] int64; kept: [T] int64. None where all sequences have L tokens of their own, and T = n L.
+    read: [n L] int64; kept: [T] int64. None where sequences share nothing: they follow from the boundaries.
     """
 
-    boundaries: Tensor
+    boundaries: Tensor | None
     max_length: int
     read: Tensor | None
     kept: Tensor | None
@@ -61,20 +63,15 @@ def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: boo
     """
     if not sequences:
         sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
-    rows = _rows(sequences, share=False)
-    if share and _count(shared := _rows(sequences, share=True)) < _WORTH * _count(rows):
-        rows = shared
-    lengths = [len(each) for each in rows]
-    longest, total = max(lengths), _count(rows)
-    ids, positions = np.empty((2, total), np.int64)
-    read = np.zeros((len(rows), longest), np.int64)
-    for sequence, each, place in zip(sequences, rows, read, strict=True):
+    rows, shared = _rows(sequences, share=False), _rows(sequences, share=share)
+    sharing = _count(shared) < _WORTH * _count(rows)
+    rows = shared if sharing else rows
+    ids, positions = np.empty((2, _count(rows)), np.int64)
+    for sequence, each in zip(sequences, rows, strict=True):
         ids[each] = sequence.token_ids[: len(each)]
         positions[each] = np.arange(len(each))
-        place[: len(each)] = each
-    kept = np.empty(total, np.int64)
-    kept[read.ravel()[::-1]] = np.arange(read.size)[::-1]  # of equal rows the first, which is the last one written
-    alike = total == read.size
+    lengths = [len(each) for each in rows]
+    read, kept = _side_by_side(rows) if sharing else (None, None)
 
     def tensor(array: NDArray[np.int64], dtype: torch.dtype = torch.int64) -> Tensor:
         return on_device(torch.from_numpy(array).to(dtype), device)
@@ -83,10 +80,10 @@ def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: boo
         input_ids=tensor(ids)[None],
         position_ids=tensor(positions)[None],
         layout=Layout(
-            boundaries=tensor(np.cumsum([0, *lengths]), torch.int32),
-            max_length=longest,
-            read=None if alike else tensor(read.ravel()),
-            kept=None if alike else tensor(kept),
+            boundaries=None if sharing else tensor(np.cumsum([0, *lengths]), torch.int32),
+            max_length=max(lengths),
+            read=None if read is None else tensor(read),
+            kept=None if kept is None else tensor(kept),
         ),
         predict_at=tensor(np.concatenate([_predicting(each, own) for each, own in zip(rows, sequences, strict=True)])),
         targets=tensor(np.concatenate([each.token_ids[each.prompt_tokens :] for each in sequences]).astype(np.int64)),
@@ -109,6 +106,16 @@ def _rows(sequences: Sequence[TokenSequence], *, share: bool) -> list[NDArray[np
         end += len(response)
         rows.append(np.concatenate([known, response]))
     return rows
+
+
+def _side_by_side(rows: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Layout's read and kept."""
+    read = np.zeros((len(rows), max(len(each) for each in rows)), np.int64)
+    for each, place in zip(rows, read, strict=True):
+        place[: len(each)] = each
+    kept = np.empty(_count(rows), np.int64)
+    kept[read.ravel()[::-1]] = np.arange(read.size)[::-1]  # of equal rows the first, which is the last one written
+    return read.ravel(), kept
 
 
 def _count(rows: Sequence[NDArray[np.int64]]) -> int:

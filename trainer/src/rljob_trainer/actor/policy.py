@@ -36,10 +36,12 @@ class Policy(nn.Module):
         self.model = model
         self.packs = packs
 
-    @property
-    def shares_prompts(self) -> bool:
-        """Whether it takes a pack whose sequences share their prompts. The GPU's kernel wants each sequence whole."""
-        return self.packs and self.model.device.type == "cpu"
+    def shares_prompts(self, device: torch.device) -> bool:
+        """Whether it takes a pack whose sequences share their prompts. The GPU's kernel wants each sequence whole.
+
+        device: that computes; where parameters are offloaded, they lie on another.
+        """
+        return self.packs and device.type == "cpu"
 
     def forward(self, batch: PackedBatch, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.

@@ -83,7 +83,7 @@ class Trainee:
 def score_samples(policy: Policy, shard: Shard, temperature: float, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
     for samples in shard.micro_batches():
-        log_probs = score_only(policy, packed(samples, device, share=policy.shares_prompts), temperature)
+        log_probs = score_only(policy, packed(samples, device, share=policy.shares_prompts(device)), temperature)
         if samples:
             scatter(samples, name, log_probs)
 
@@ -93,7 +93,7 @@ def supervised_step(trainee: Trainee, shard: Shard, learning_rate: float) -> Ste
     sums = RunningSums.on(trainee.device)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
-            batch = packed(samples, trainee.device, share=trainee.policy.shares_prompts)
+            batch = packed(samples, trainee.device, share=trainee.policy.shares_prompts(trainee.device))
             log_probs, entropies = score(trainee.policy, batch, temperature=1.0)
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
@@ -136,7 +136,7 @@ def _policy_pass(
     algorithm, device = spec.algorithm, trainee.device
     log_probs, entropies = score(
         trainee.policy,
-        packed(samples, device, share=trainee.policy.shares_prompts),
+        packed(samples, device, share=trainee.policy.shares_prompts(device)),
         spec.rollout.temperature,
         entropy_gradient=algorithm.entropy_coefficient > 0,
     )

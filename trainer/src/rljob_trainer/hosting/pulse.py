@@ -3,7 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 import structlog
@@ -33,8 +33,9 @@ _LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "r
 
 @dataclass(slots=True)
 class _Patient:
-    """asked: a question that is open. silent: seconds for which it has been. died: Ray's words, once it did.
+    """asked: a question that is open; None where the last one was answered. silent: seconds for which one has been.
 
+    died: Ray's words, once it did.
     stuck: seconds for which it has kept its pace (see Host) while another one was ahead.
     beat: the last answer; until the first one it may take START_SECONDS, for it imports.
     vital: the job cannot go on without it.
@@ -42,7 +43,7 @@ class _Patient:
     """
 
     worker: "Worker"
-    asked: Any
+    asked: "ray.ObjectRef[Beat] | None"
     vital: bool = True
     silent: float = 0.0
     stuck: float = 0.0
