@@ -217,11 +217,11 @@ PAGE = """# Weights into vLLM on a CPU
 Written by `python -m bench.weight_sync`; {packages}; one thread for each process.
 Seconds are of the CPU, so what else the machine did counts little.
 
-vLLM packs linear weights into copies in oneDNN's form, and drops the parameters. start: of the engine, vLLM's imports
-included. new weights: median and range of {updates} updates, from weights that lie in the process's memory. probe: mean
-difference of log-probabilities from transformers' after the last one, in nats. tokens/s: of {samples} samples of
-{tokens} tokens, median and range of {generations}. memory: of the process at the end, the benchmark's own copies of the
-weights included.
+vLLM packs linear weights into copies in oneDNN's form, and drops the parameters. both: the parameters and the copies;
+the first row is what engine vllm does. start: of the engine, vLLM's imports included. new weights: median and range of
+{updates} updates, from weights that lie in the process's memory. probe: mean difference of log-probabilities from
+transformers' after the last one, in nats. tokens/s: of {samples} samples of {tokens} tokens, median and range of
+{generations}. memory: of the process at the end, the benchmark's own copies of the weights included.
 
 | parameters | layers hold, and how new weights get in | start, s | new weights, s | probe | tokens/s | memory, MiB |
 |---|---|---|---|---|---|---|

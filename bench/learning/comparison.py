@@ -47,7 +47,7 @@ def comparison(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
     if len(pairs) > 1:
         rows.append(["its standard error", *(f"{standard_error(each):.4f}" for each in differences.values()), ""])
     seeds = "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
-    heading = f"{pairs[0][0].task}, {seeds}, {pairs[0][0].samples} samples a step"
+    heading = f"{pairs[0][0].task}, {pairs[0][0].arm}, {seeds}, {pairs[0][0].samples} samples a step"
     return "\n\n".join([table((heading, *_MEASURES, "s a run"), rows).strip(), _verdict(differences)])
 
 

@@ -38,7 +38,8 @@ near 1, where a band of 0.1 could not be left."""
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
 none, and no other advantage was given settings of its own: what lies below grpo does so at grpo's settings, with one
-seed, which says not how well it can do. Losses are compared with four updates a step, because with one no ratio leaves
+seed, which says not how well it can do, nor ranks the advantages: those of one differ by more between seeds, as the
+three of dr_grpo below show. Losses are compared with four updates a step, because with one no ratio leaves
 1."""
 
 _DR_GRPO = """TRL has dr_grpo too (there: `scale_rewards="none"`), from the same weights and compared as above, so that

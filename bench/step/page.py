@@ -143,7 +143,7 @@ def _phases(each: Measured) -> str:
 def _notes(each: Measured) -> str:
     verdicts = [
         f"{_label(name)}: {median(each.ratios(name)):.2f} of TRL's time in the median repetition"
-        + (f", so it takes {_verdict(each.ratios(name))}" if name == "hf" else "")
+        + (f", so it {_verdict(each.ratios(name))}" if name == "hf" else "")
         for name in OURS
         if name in each.runs
     ]
@@ -162,9 +162,9 @@ def _notes(each: Measured) -> str:
 
 
 def _verdict(ratios: Sequence[float]) -> str:
-    if median(ratios) <= 1:
-        return "no longer"
-    return "longer" if min(ratios) > 1 else "as long, within the spread of the repetitions"
+    if max(ratios) <= 1:
+        return "takes no longer"
+    return "takes longer" if min(ratios) > 1 else "may take longer or not: the repetitions lie on both sides of 1"
 
 
 def _label(name: str) -> str:

@@ -12,11 +12,15 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
+from bench.commits import last_change
 from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
 from e2e.chaos.report import Campaign, goals, table
 from e2e.chaos.report import draw as draw_picture
 from e2e.chaos.trial import MISSED_SECONDS, RECOVERY_SECONDS, Trial, disturbed, undisturbed, write_job
+
+_CODE = ("trainer/src", "crds/src", "e2e/chaos")
+"""What decides the results."""
 
 FAULTS_EACH = 12
 """Faults in one run; runs follow one another until there are enough."""
@@ -93,7 +97,8 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     struck = sum(len(each.struck) for each in campaigns)
     in_phase = sum(each.in_phase for campaign in campaigns for each in campaign.struck)
     about = (
-        f"`make chaos-local` on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults."
+        f"`make chaos-local` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores,"
+        f" {datetime.now(UTC):%Y-%m-%d}, seed {seed}: {struck} faults."
         f" Each strikes one process of a run in a phase that was drawn (for {in_phase} of them it came within 30 s; the"
         " others struck then). A stopped process is continued after up to 12 s or never; `recovery.hangAfter` is 5s (a"
         " stopped GCS or raylet is missed after 10 s). Times start at the signal, also where steps go on until the"

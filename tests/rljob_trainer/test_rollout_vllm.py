@@ -63,6 +63,19 @@ def engine(started, policies):
     return started
 
 
+def test_tied_embeddings_reach_the_head_with_every_update(tmp_path):
+    """A CPU multiplies with packed copies, of the head too, which has its weights from the embeddings."""
+    folder = write_model_dir(tmp_path, tied=True)
+    engine = RemoteEngine(settings("vllm", folder))
+    try:
+        for version in range(2):
+            policy = make_policy(folder, version)
+            sync(engine, policy, version)
+            check_by_probe(engine, policy, version)
+    finally:
+        engine.close()
+
+
 def by_name(samples):
     return {(sample.prompt_id, sample.sample_index): sample for sample in samples}
 
