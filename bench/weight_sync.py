@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM
 from bench.step.shapes import SHAPES, write_model
 from rljob_trainer.rollout import vllm
 from rljob_trainer.rollout.engine import EngineSettings
-from rljob_trainer.rollout.vllm_worker import pack
+from rljob_trainer.rollout.vllm_worker import renew_packed_copies
 from rljob_trainer.types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weight_sync.probe import PROBE_SIZES, compare, probe_prompts
 
@@ -146,7 +146,7 @@ def _reload_weights(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
 
 def _load_and_pack(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
     _load_weights(worker, weights)
-    pack(worker.model_runner.get_model())
+    renew_packed_copies(worker.model_runner.get_model())
 
 
 _METHODS = {"load_weights": _load_weights, "reload_weights": _reload_weights, "load_and_pack": _load_and_pack}

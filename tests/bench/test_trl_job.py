@@ -63,5 +63,5 @@ def test_what_trl_calls_otherwise_is_translated(tmp_path, override, name, value)
     ],
 )  # fmt: skip
 def test_what_trl_does_otherwise_is_refused(tmp_path, override):
-    with pytest.raises(ValueError, match="with one update a step"):
+    with pytest.raises(ValueError, match="of GRPO's loss and its advantages, with one update a step"):
         config(tmp_path, override)

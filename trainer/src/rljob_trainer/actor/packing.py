@@ -63,7 +63,8 @@ def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: boo
     """
     if not sequences:
         sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
-    rows, shared = _rows(sequences, share=False), _rows(sequences, share=share)
+    rows = _rows(sequences, share=False)
+    shared = _rows(sequences, share=True) if share else rows
     sharing = _count(shared) < _WORTH * _count(rows)
     rows = shared if sharing else rows
     ids, positions = np.empty((2, _count(rows)), np.int64)

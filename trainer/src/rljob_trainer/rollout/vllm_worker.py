@@ -58,10 +58,10 @@ class WorkerExtension:
             raise InfrastructureError(
                 f"vLLM left {', '.join(sorted(untouched)[:3])} without weights of version {version}"
             )
-        pack(model)
+        renew_packed_copies(model)
 
 
-def pack(model: Any) -> None:
+def renew_packed_copies(model: Any) -> None:
     """Renew the copies that a CPU multiplies with (vllm._keep_plain_weights)."""
     layers = [layer for layer in model.modules() if hasattr(layer, "cpu_linear")]
     if layers:
