@@ -48,18 +48,19 @@ STALL_GOAL = 0.05
 
 
 def goals(campaigns: Sequence[Campaign]) -> str:
-    """Markdown: each goal, and how often it was met."""
+    """Markdown: each goal, and how often it was met; of faults that had another process frozen beside them, apart."""
     rows = ["| | goal | times | met | p50 | p95 | longest |", "|---" * 7 + "|"]
     for goal in GOALS:
-        seconds = [
-            each.next_update
+        kills = [
+            each
             for campaign in campaigns
             if campaign.title.startswith(goal.engine)
             for each in campaign.struck
             if (each.fault.kind, each.fault.signal) == (goal.kind, "SIGKILL")
         ]
         name = f"{goal.engine} {goal.kind} killed to next update".strip()
-        rows += _goal(name, seconds, goal.seconds, "s", 1)
+        for alone, what in ((True, name), (False, f"{name}, while another process was still frozen")):
+            rows += _goal(what, [each.next_update for each in kills if each.alone is alone], goal.seconds, "s", 1)
     stalls = [1000 * stall for each in campaigns for calm in each.calm for stall in calm.stalls]
     return "\n".join(rows + _goal("training waits for a checkpoint", stalls, 1000 * STALL_GOAL, "ms", 0))
 

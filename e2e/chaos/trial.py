@@ -55,6 +55,7 @@ class Struck:
     next_step: to the end of the next new step. Both are inf where it does not come within RECOVERY_SECONDS.
     repeated: updates that were done again. journaled: groups from the journal.
     missed: whether a process that was frozen for good was ended within MISSED_SECONDS; if not, the times are inf too.
+    alone: whether no process was still frozen by an earlier fault. With a frozen raylet, nothing can be replaced.
     """
 
     fault: Fault
@@ -65,6 +66,7 @@ class Struck:
     repeated: int
     journaled: int
     missed: bool = True
+    alone: bool = True
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Trial:
     """seconds: from the first RL step to the end, inf of a run that did not go on after a fault and was killed.
     code: of `rljob run`. left: processes, files and shared memory left behind.
     injected: how many faults. One that the run's end came before has not struck, but may have cost a driver.
+    thaws: when processes that are stopped go on.
     """
 
     directory: Path
@@ -80,6 +83,7 @@ class Trial:
     injected: int = 0
     struck: list[Struck] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    thaws: list[Timer] = field(default_factory=list)
 
     @property
     def output(self) -> str:
@@ -214,8 +218,10 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
     if target is None:
         return None
     trial.injected += 1
+    alone = not any(thaw.is_alive() for thaw in trial.thaws)
     if fault.continued_after is not None:
-        Timer(fault.continued_after, _continue, [target]).start()
+        trial.thaws.append(Timer(fault.continued_after, _continue, [target]))
+        trial.thaws[-1].start()
     elif not watch.until(lambda: _missed(target, fault), MISSED_SECONDS) and run.is_running():
         return Struck(fault, in_phase, watch.lines()[-1]["step"], inf, inf, 0, 0, missed=False)
     before, updating = watch.lines(), watch.phase() in UPDATED
@@ -226,7 +232,8 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
 
     if not watch.until(recovery, RECOVERY_SECONDS) or (found := recovery()) is None:
         return Struck(fault, in_phase, last, inf, inf, 0, 0) if run.is_running() else None
-    return Struck(fault, in_phase, last, found.update - at, found.step - at, found.repeated, found.journaled)
+    seconds = found.update - at, found.step - at
+    return Struck(fault, in_phase, last, *seconds, found.repeated, found.journaled, alone=alone)
 
 
 @dataclass(frozen=True, slots=True)

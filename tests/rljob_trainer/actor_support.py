@@ -84,6 +84,18 @@ def random_sequences(count: int, seed: int = 0, longest: int = 14) -> list[Token
     return made
 
 
+def groups_of_samples(prompts: int, samples: int, seed: int = 0) -> list[TokenSequence]:
+    """For each of some random prompts, responses of different lengths."""
+    draw = np.random.default_rng(seed)
+    made = []
+    for _ in range(prompts):
+        prompt = draw.integers(0, VOCAB, draw.integers(8, 16))
+        for length in range(1, samples + 1):
+            tokens = np.concatenate([prompt, draw.integers(0, VOCAB, length)])
+            made.append(TokenSequence(tokens.astype(np.int32), len(prompt)))
+    return made
+
+
 def bundle_of(
     sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None
 ) -> tuple[list[tuple[int, int]], list[Group]]:

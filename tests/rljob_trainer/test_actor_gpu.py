@@ -9,6 +9,7 @@ from tests.rljob_trainer.actor_support import (
     MARK,
     alone,
     bundle_of,
+    groups_of_samples,
     make_spec,
     parameters,
     plans_of,
@@ -18,7 +19,8 @@ from tests.rljob_trainer.actor_support import (
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-SEQUENCES = random_sequences(8)
+SEQUENCES = [*random_sequences(8), *groups_of_samples(prompts=3, samples=4)]
+"""The last twelve share prompts, which a CPU's pass computes once and a GPU's does not."""
 ADVANTAGES = random_advantages(SEQUENCES)
 MODEL = {"path": "model", "dtype": "float32"}
 

@@ -158,6 +158,35 @@ def test_a_driver_that_goes_on_for_a_moment_after_rays_end_has_not_recovered(
     assert struck == Struck(fault, True, 3, inf, inf, 0, 0)
 
 
+def test_a_fault_that_strikes_while_another_process_is_frozen_is_told_apart(
+    processes: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, target, volume, trial = processes(), processes(), Volume(tmp_path), Trial(tmp_path)
+    steps = iter(range(4, 10))
+
+    def phase() -> str:
+        """It is asked for when the lines before the fault are known; the next step ends at once."""
+        write_lines(volume, next(steps))
+        return "rollout"
+
+    write_lines(volume, 3)
+    monkeypatch.setattr(chaos_trial, "inject", lambda *_: psutil.Process(target.pid))
+    with Traces() as traces:
+        watch = _Watch(volume, run, traces)
+        monkeypatch.setattr(watch, "phase", phase)
+
+        def alone(fault: Fault) -> bool:
+            struck = _strike(trial, fault, watch, psutil.Process(run.pid), random.Random(0))
+            assert struck is not None
+            return struck.alone
+
+        assert alone(Fault("raylet", "SIGSTOP", "any", 1000.0))
+        assert not alone(Fault("engine", "SIGKILL", "any"))
+        trial.thaws[0].cancel()
+        trial.thaws[0].join()
+        assert alone(Fault("engine", "SIGKILL", "any"))
+
+
 def test_shared_memory_that_nobody_maps_is_left_behind(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(chaos_traces, "GONE_SECONDS", 0.1)
     with Traces() as traces:
