@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
 
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it was asked for, of one rank
+
 METADATA = ".metadata"
 """Written last by torch; without it no shard can be read."""
 
@@ -29,7 +31,8 @@ def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup
     try:
         files = min(_MAX_FILES, 1 + _bytes(state) // _FILE_BYTES)
         writer = dcp.FileSystemWriter(directory, thread_count=files, per_thread_copy_ahead=0)  # 0: all is on the host
-        dcp.save(state, storage_writer=writer, process_group=group)
+        alone = group.size() == 1  # it need not pickle its plan for others, which would hold up the training thread
+        dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
         raise _storage_problem(reason) or InfrastructureError(f"the checkpoint was not written: {reason}") from error
@@ -43,10 +46,7 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
     if not (directory / METADATA).is_file():
         raise InfrastructureError(f"the checkpoint's storage failed: {directory / METADATA} is missing")
     try:
-        with warnings.catch_warnings():
-            if alone:  # it warns of doing what it was asked
-                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.load(state, checkpoint_id=directory, no_dist=alone)
+        dcp.load(state, checkpoint_id=directory, no_dist=alone)
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
         raise _storage_problem(reason) or JobError(
