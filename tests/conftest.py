@@ -23,7 +23,8 @@ LONGEST = (
     "e2e/test_operator_deaths", "rljob_trainer/test_chaos", "rljob_trainer/test_run_resume",
     "e2e/test_operator_life", "rljob_trainer/test_run_failures", "charts/test_install",
     "rljob_trainer/test_supervisor", "rljob_trainer/test_rollouts",
-    "rljob_trainer/test_hosting", "rljob_operator/test_world_deaths", "rljob_operator/test_world_schedules",
+    "rljob_trainer/test_hosting", "rljob_trainer/test_pulse", "rljob_operator/test_world_deaths",
+    "rljob_operator/test_world_schedules",
 )  # fmt: skip
 """They begin first, so that at the end no process of pytest-xdist is alone with one of them."""
 

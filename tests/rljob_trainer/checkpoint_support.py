@@ -1,7 +1,7 @@
 """Attempts that save and find checkpoints on real volumes. Light, for many processes import it: no torch."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from rljob_trainer.checkpoint.files import FileEntry, entries
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
 from rljob_trainer.controller.attempt import claim, record_resume
 from rljob_trainer.controller.checkpoints import Checkpoints
+from rljob_trainer.controller.resumption import Resumption
 from rljob_trainer.volume import Volume
 
 
@@ -62,18 +63,23 @@ class Attempt:
 def begin_attempt(volume: Volume, number: int, start_id: str = "", **checkpoint: Any) -> Attempt:
     """What a driver does before its first step."""
     nonce = claim(volume, number)
-    checkpoints = checkpoints_of(volume, number, start_id, **checkpoint)
-    found = checkpoints.find()
-    record_resume(volume, number, nonce, found, anew_for=checkpoints.anew_for)
+    resumption = resumption_of(volume, start_id, checkpoint.get("resume", "auto"))
+    checkpoints = checkpoints_of(volume, number, resumption.spared, **checkpoint)
+    found = resumption.find()
+    record_resume(volume, number, nonce, found, anew_for=resumption.anew_for)
     checkpoints.prune()
     return Attempt(number, checkpoints, found)
 
 
-def checkpoints_of(volume: Volume, number: int, start_id: str = "", **checkpoint: Any) -> Checkpoints:
+def resumption_of(volume: Volume, start_id: str = "", resume: str = "auto") -> Resumption:
+    return Resumption(resume, volume, start_id)
+
+
+def checkpoints_of(volume: Volume, number: int, spared: Set[Path] = frozenset(), **checkpoint: Any) -> Checkpoints:
     model = volume.root / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text("{}")
-    return Checkpoints(job_spec(**checkpoint), volume, number, model, start_id)
+    return Checkpoints(job_spec(**checkpoint), volume, number, model, spared)
 
 
 def names(refs: Sequence[Any] | Volume) -> list[str]:

@@ -13,7 +13,14 @@ from rljob_trainer.errors import DataError, FencedError, InfrastructureError, No
 from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.overview import look_at
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, names, read_claimed, write_steps
+from tests.rljob_trainer.checkpoint_support import (
+    begin_attempt,
+    checkpoints_of,
+    names,
+    read_claimed,
+    resumption_of,
+    write_steps,
+)
 
 
 @pytest.fixture
@@ -67,8 +74,9 @@ def test_a_checkpoint_that_is_lost_while_workers_live_is_not_forgotten(volume, l
     """They are ahead of it. Where they die before the next checkpoint, the run does not begin again."""
     ref = begin_attempt(volume, 1).save(4)
     (ref.path / MANIFEST).unlink() if loss == "its manifest" else shutil.rmtree(ref.path)
-    second = checkpoints_of(volume, 2)
-    nonce, newest = claim(volume, 2), second.newest()
+    resumption = resumption_of(volume)
+    second = checkpoints_of(volume, 2, resumption.spared)
+    nonce, newest = claim(volume, 2), resumption.newest()
     assert newest is not None
     assert (newest.path, newest.lost, newest.ref) == (ref.path, True, None)
     record_resume(volume, 2, nonce, None, parent=1, step=6, lost=newest.path.name)
@@ -252,16 +260,16 @@ def test_a_run_that_began_elsewhere_and_lost_its_own_checkpoints_does_not_go_bac
     own = begin_attempt(volume, 3, resume=elsewhere).save(2)
     (own.path / "trainer.json").write_text("{}")
     with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
-        checkpoints_of(volume, 4, resume=elsewhere).find()
+        resumption_of(volume, resume=elsewhere).find()
 
 
 def test_a_path_that_is_no_whole_checkpoint_is_refused(volume):
     with pytest.raises(DataError, match=r"^spec\.checkpoint\.resume: /nowhere/step-1-a1 is no finished checkpoint"):
-        checkpoints_of(volume, 1, resume="/nowhere/step-1-a1").find()
+        resumption_of(volume, resume="/nowhere/step-1-a1").find()
     ref = begin_attempt(volume, 1).save(1)
     (ref.path / "trainer.json").write_text("{}")
     with pytest.raises(DataError, match=r"step-1-a1: trainer\.json is damaged; restore it, or name another"):
-        checkpoints_of(volume, 2, resume=str(ref.path)).find()
+        resumption_of(volume, resume=str(ref.path)).find()
 
 
 @pytest.mark.parametrize("known_by", ["the last commit", "the claim"])
@@ -273,8 +281,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume, known_by)
     shutil.rmtree(volume.checkpoint(2, 1))
     assert standings(volume) == {"step-2-a1": "gone"}
     with pytest.raises(NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone .*resume: never"):
-        checkpoints_of(volume, 3).find()
-    assert checkpoints_of(volume, 3, resume="never").find() is None
+        resumption_of(volume).find()
+    assert resumption_of(volume, resume="never").find() is None
 
 
 def test_a_volume_that_does_not_say_who_has_the_run_fences_too(tmp_path):

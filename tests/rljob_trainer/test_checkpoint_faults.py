@@ -17,7 +17,13 @@ from rljob_trainer.controller import checkpoints as checkpoints_module
 from rljob_trainer.controller.attempt import claim
 from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
 from rljob_trainer.volume import Volume, write_json
-from tests.rljob_trainer.checkpoint_support import Attempt, FileRanks, begin_attempt, checkpoints_of, names
+from tests.rljob_trainer.checkpoint_support import (
+    Attempt,
+    FileRanks,
+    begin_attempt,
+    names,
+    resumption_of,
+)
 
 PAGE = 4096
 
@@ -65,7 +71,7 @@ def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_pa
             (volume.root / "ballast").unlink()
             assert left_of_saves(volume) == ["step-1-a1"]
         verify(kept)
-        assert checkpoints_of(volume, 1).find() == kept
+        assert resumption_of(volume).find() == kept
     full = outcomes.index("saved")
     assert full > 20
     assert set(outcomes[full:]) == {"saved"}
@@ -91,7 +97,7 @@ def test_a_volume_that_became_read_only_is_named_and_still_read(tmp_path):
             InfrastructureError, match=r"^the checkpoint of step 2 on .*/disk failed: Read-only file sys"
         ):
             first.save(2)
-        assert first.checkpoints.find() == kept
+        assert resumption_of(volume).find() == kept
         with pytest.raises(
             InfrastructureError, match=r"^attempt 2 cannot be claimed on .*/disk: Read-only file system"
         ):
@@ -162,7 +168,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_log_says_why(volume, damage):
     whole, damaged = first.save(1), first.save(2)
     inflict(damaged)
     with capture_logs() as logs:
-        assert checkpoints_of(volume, 2).find() == whole
+        assert resumption_of(volume).find() == whole
     skipped = [line for line in logs if line["event"] == "checkpoint_skipped"]
     assert [line["path"] for line in skipped] == [str(damaged.path)]
     assert reason in skipped[0]["reason"]
@@ -196,9 +202,9 @@ def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
 
     monkeypatch.setattr(Path, "open", stale)
     with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Stale file handle"):
-        checkpoints_of(volume, 2).find()
+        resumption_of(volume).find()
     monkeypatch.undo()
-    assert checkpoints_of(volume, 2).find() == newest
+    assert resumption_of(volume).find() == newest
 
 
 def hide(path: Path) -> None:
@@ -212,7 +218,7 @@ def test_an_old_checkpoint_that_is_unreadable_hides_no_other(volume):
     old, newest = first.save(1), first.save(2)
     hide(old.path / MANIFEST)
     assert names(volume) == ["step-2-a1"]
-    assert checkpoints_of(volume, 2).find() == newest
+    assert resumption_of(volume).find() == newest
     (unreadable, _) = survey(volume)
     assert (unreadable.standing, unreadable.lost) == ("unreadable", True)
     assert unreadable.problem == "checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
@@ -235,8 +241,8 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     (saved[2].path / "trainer.json").unlink()
     hide(saved[1].path / MANIFEST)
     with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Is a directory"):
-        checkpoints_of(volume, 2).find()
-    assert checkpoints_of(volume, 2, resume="never").find() is None, "it asks for none of them"
+        resumption_of(volume).find()
+    assert resumption_of(volume, resume="never").find() is None, "it asks for none of them"
 
 
 @pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
@@ -252,9 +258,9 @@ def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volum
 
     monkeypatch.setattr(Path, "open", stale)
     with pytest.raises(InfrastructureError, match="; look after the volume, or move that folder away to go back to"):
-        checkpoints_of(volume, 2).find()
+        resumption_of(volume).find()
     newest.path.rename(tmp_path / "away")
-    assert checkpoints_of(volume, 2).find() == older
+    assert resumption_of(volume).find() == older
 
 
 def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
@@ -262,7 +268,7 @@ def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
     first = begin_attempt(volume, 1)
     first.save(1)
     hide(first.save(2).path / MANIFEST)
-    newest = checkpoints_of(volume, 2).newest()
+    newest = resumption_of(volume).newest()
     assert newest is not None
     assert (newest.path.name, newest.lost) == ("step-2-a1", True)
     assert durable_step(volume) == 2, "that it cannot be read now is no step back"
@@ -294,7 +300,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume,
     with pytest.raises(
         NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone in .*restore one .*resume: never"
     ) as no:
-        checkpoints_of(volume, 2).find()
+        resumption_of(volume).find()
     assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
 
 
@@ -304,7 +310,7 @@ def test_data_without_manifest_never_was_a_checkpoint(volume):
     (first.save(1).path / MANIFEST).unlink()
     volume.newest_commit(1).unlink()
     assert [each.standing for each in survey(volume)] == ["unfinished"]
-    assert checkpoints_of(volume, 2).find() is None
+    assert resumption_of(volume).find() is None
 
 
 def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_whoever_restores_it(volume):
@@ -313,7 +319,7 @@ def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_
     manifest = (only.path / MANIFEST).read_bytes()
     (only.path / MANIFEST).unlink()
     with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
-        checkpoints_of(volume, 2).find()
+        resumption_of(volume).find()
     (only.path / MANIFEST).write_bytes(manifest)
     newest = begin_attempt(volume, 2, keepLast=9).save(2)
     (newest.path / MANIFEST).unlink()
@@ -329,12 +335,12 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
     (earlier.path / MANIFEST).unlink()
     (newest.path / MANIFEST).unlink()
     with capture_logs() as logs:
-        assert checkpoints_of(volume, 2).find() == whole
+        assert resumption_of(volume).find() == whole
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
     assert said == [(str(each.path), "it has no manifest") for each in (earlier, newest)]
     (whole.path / MANIFEST).unlink()
     with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):  # as many as are listed
-        checkpoints_of(volume, 2).find()
+        resumption_of(volume).find()
 
 
 def test_a_checkpoint_counts_also_where_its_name_cannot_be_noted(volume, monkeypatch):

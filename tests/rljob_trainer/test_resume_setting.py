@@ -15,7 +15,7 @@ from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, record_resume
 from rljob_trainer.errors import DataError, FencedError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed
+from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed, resumption_of
 
 ELSEWHERE = "elsewhere"
 """Stands for the path of another run's checkpoint, of step 4."""
@@ -68,8 +68,8 @@ def test_an_attempt_that_died_before_it_decided_changes_nothing(volume: Volume):
     claim(volume, 2)  # never, of start B
     assert begin_attempt(volume, 3, "B", resume="never").found is None
     claim(volume, 4)
-    assert checkpoints_of(volume, 5, "B", resume="never").goes_on()
-    assert checkpoints_of(volume, 5, "A", resume="auto").find() is None, "the run that was begun anew has none yet"
+    assert resumption_of(volume, "B", resume="never").goes_on()
+    assert resumption_of(volume, "A", resume="auto").find() is None, "the run that was begun anew has none yet"
 
 
 def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
@@ -111,10 +111,11 @@ class Silent:
 
 def origin_of(volume: Volume, number: int, ranks: LivingRanks, start_id: str, resume: str) -> Any:
     """Where an attempt goes on that finds living ranks."""
-    assembly = Assembly.__new__(Assembly)
+    assembly, resumption = Assembly.__new__(Assembly), resumption_of(volume, start_id, resume)
     vars(assembly).update(
         _volume=volume, _attempt=number, _nonce=claim(volume, number), _actors=ranks, _progress=Silent(),
-        _checkpoints=checkpoints_of(volume, number, start_id, resume=resume),
+        _resumption=resumption,
+        _checkpoints=checkpoints_of(volume, number, resumption.spared, resume=resume),
     )  # fmt: skip
     return assembly._origin()
 
@@ -130,7 +131,7 @@ def test_a_lost_driver_costs_no_update_whatever_began_the_run(volume: Volume, el
     assert (origin.step, origin.durable_step) == (7, 6 if saved else 0)
     written = read_claimed(volume, 2)
     assert (written["parent"], written["resumedStep"]) == (1, 7)
-    assert checkpoints_of(volume, 3, "A", resume=resume).goes_on(), "the take-over is of the same run"
+    assert resumption_of(volume, "A", resume=resume).goes_on(), "the take-over is of the same run"
 
 
 @pytest.mark.parametrize("resume", ["never", ELSEWHERE])
@@ -160,7 +161,7 @@ def test_a_checkpoint_of_the_run_itself_may_be_where_it_begins(volume: Volume):
     assert third.found.manifest.step == 3
     shutil.rmtree(back)
     record_resume(volume, 4, claim(volume, 4), third.found)
-    assert checkpoints_of(volume, 5, "B", resume=back).goes_on()
+    assert resumption_of(volume, "B", resume=back).goes_on()
 
 
 def test_an_attempt_begins_though_nothing_can_be_deleted(volume: Volume, monkeypatch: pytest.MonkeyPatch):

@@ -16,9 +16,9 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import (
     Attempt,
     begin_attempt,
-    checkpoints_of,
     names,
     read_claimed,
+    resumption_of,
     write_steps,
 )
 
@@ -68,7 +68,7 @@ def test_an_attempt_does_not_begin_anew_because_a_claim_cannot_be_read(
         second.save(step)
     claim(volume, 3)
     hide(volume.root / path)
-    third = checkpoints_of(volume, 3, keepLast=9)
+    third = resumption_of(volume)
     for ask in (third.goes_on, third.find, third.newest):
         with pytest.raises(InfrastructureError, match=rf"{path} cannot be read now: Input/output error; look after"):
             ask()
@@ -82,7 +82,7 @@ def test_never_does_not_begin_anew_because_the_newest_claim_cannot_be_read(volum
     begin_attempt(volume, 1, "A", resume="never").save(1)
     hide(volume.claim(1))
     with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
-        checkpoints_of(volume, 2, "A", resume="never").goes_on()
+        resumption_of(volume, "A", resume="never").goes_on()
 
 
 def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_claim_that_makes_no_sense_was_cut_short(volume: Volume) -> None:
     begin_attempt(volume, 1).save(1)
     for attempt, text in ((2, ""), (3, "[]"), (4, "{")):
         volume.claim(attempt).write_text(text)
-    found = checkpoints_of(volume, 5).find()
+    found = resumption_of(volume).find()
     assert found is not None
     assert found.manifest.step == 1
 

@@ -35,6 +35,7 @@ from rljob_trainer.controller.placement import find_nodes
 from rljob_trainer.controller.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.requests import Requests
+from rljob_trainer.controller.resumption import Resumption
 from rljob_trainer.controller.rollouts import Rollouts
 from rljob_trainer.controller.stages import stage_of, supervised_steps
 from rljob_trainer.controller.state import LoopState
@@ -116,7 +117,8 @@ class Assembly:
         placement = find_nodes(job.spec)  # before the cluster is asked what it has
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._fingerprints = Fingerprints(update_fingerprint(job.spec), rollout_fingerprint(job.spec, self._base_dir))
-        self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder, job.start_id)
+        self._resumption = Resumption(job.spec.checkpoint.resume, volume, job.start_id)
+        self._checkpoints = Checkpoints(job.spec, volume, attempt, self._folder, self._resumption.spared)
         self._pulse = Pulse(parse_duration(job.spec.recovery.hang_after))
         fence = partial(check_not_superseded, volume, attempt)
         leave_after = parse_duration(job.spec.recovery.takeover_within)
@@ -178,23 +180,23 @@ class Assembly:
         """Living ranks, else the newest checkpoint, else nothing; the claim says it from now on."""
         self._progress.phase("looking for workers and checkpoints")
         # The attempt that this one goes on from, if any.
-        before = decided(self._volume).newest if self._checkpoints.goes_on() else None
+        before = decided(self._volume).newest if self._resumption.goes_on() else None
         held = self._actors.take_over() if before is not None else None
         if held is not None and before is not None:
-            saved, newest = list_checkpoints(self._volume), self._checkpoints.newest()
+            saved, newest = list_checkpoints(self._volume), self._resumption.newest()
             lost = newest.path.name if newest is not None and newest.lost else None
             origin = Origin(held, saved[-1] if saved else None, lost)
             record_resume(
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
-                parent=before.attempt, step=held.mark.step, lost=lost, anew_for=self._checkpoints.anew_for,
+                parent=before.attempt, step=held.mark.step, lost=lost, anew_for=self._resumption.anew_for,
             )  # fmt: skip
         else:
-            origin = Origin(None, self._checkpoints.find())
+            origin = Origin(None, self._resumption.find())
             # An attempt that died before its first checkpoint is continued from the start: its groups still count.
             parent = before.attempt if before is not None and origin.checkpoint is None else None
             record_resume(
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
-                parent=parent, anew_for=self._checkpoints.anew_for,
+                parent=parent, anew_for=self._resumption.anew_for,
             )  # fmt: skip
         self._checkpoints.prune_if_possible()
         return origin

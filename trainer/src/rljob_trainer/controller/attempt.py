@@ -64,7 +64,7 @@ def record_resume(
 
     ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
     those of the checkpoint (living workers were taken over). lost: name of a newer checkpoint that was there, so that
-    it stays known. anew_for: Checkpoints.anew_for.
+    it stays known. anew_for: Resumption.anew_for.
     Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
     """
     check_not_superseded(volume, attempt)

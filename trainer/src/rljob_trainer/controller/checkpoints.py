@@ -1,4 +1,4 @@
-"""When a checkpoint is taken, how it becomes durable while training goes on, and which one an attempt continues from.
+"""When a checkpoint is taken, how it becomes durable while training goes on, and which ones are kept.
 
     loop      begin ──> ranks: begin_save ──> training goes on ........ poll: the checkpoint is durable
     thread              └─> model/, trainer.json, ranks: finish_save, metrics ──> [still ours?] commit ──> [ours?] prune
@@ -9,10 +9,10 @@ own attempt's number, what it commits is outside the lineage, and it looks who h
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol
@@ -27,20 +27,12 @@ from rljob_trainer.checkpoint.manifest import (
     MODEL,
     TRAINER,
     CheckpointRef,
-    DamagedCheckpointError,
-    Found,
     Retention,
     commit,
-    decided,
-    list_checkpoints,
-    newest,
-    read_checkpoint,
-    survey,
-    verify,
 )
 from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.attempt import check_not_superseded
-from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError, is_full
+from rljob_trainer.errors import InfrastructureError, StorageFullError, is_full
 from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.volume import Volume, write_json
 
@@ -53,10 +45,6 @@ DURABLE_SECONDS = 2 * SAVE_SECONDS
 """Deadline of a whole one: a volume may stop to answer."""
 
 _WEIGHTS = (".safetensors", ".bin")
-_FIELD = "spec.checkpoint.resume"
-
-_WAY_OUT = ", or move that folder away to go back to the one before"
-"""Where one is unreadable for good."""
 
 
 class Ranks(Protocol):
@@ -76,11 +64,12 @@ class Snapshot:
 
 
 class Checkpoints:
-    """Saves and finds the checkpoints of one attempt. For one thread, the loop's."""
+    """Saves and prunes the checkpoints of one attempt. For one thread, the loop's."""
 
-    def __init__(self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path, start_id: str) -> None:
-        """start_id: DriverJob's; without one, `checkpoint.resume: never` begins anew with each attempt."""
-        self._start_id = start_id
+    def __init__(
+        self, spec: ResolvedSpec, volume: Volume, attempt: int, model_dir: Path, spared: Set[Path] = frozenset()
+    ) -> None:
+        """spared: checkpoints that are not deleted, whatever retention wants; looked at when others are."""
         self._settings = spec.checkpoint
         self._retention = Retention(
             keep_last=spec.checkpoint.keep_last,
@@ -90,9 +79,7 @@ class Checkpoints:
         self._volume, self._attempt, self._model_dir = volume, attempt, model_dir
         self._running: Future[CheckpointRef] | None = None
         self._durable: CheckpointRef | None = None
-        self._skipped: set[Path] = set()  # damaged: a person may restore them, so this attempt deletes none
-
-    # ------------------------------------------------------------------ saving
+        self._spared = spared
 
     def due(self, step: int, total: int) -> bool:
         return step == total or (self._settings.every_steps > 0 and step % self._settings.every_steps == 0)
@@ -153,7 +140,7 @@ class Checkpoints:
 
         For the time after `record_resume`; each save does it by itself. Raises FencedError.
         """
-        pruning = Pruning(self._volume, self._retention, self._attempt, spared=self._skipped)
+        pruning = Pruning(self._volume, self._retention, self._attempt, spared=self._spared)
         check_not_superseded(self._volume, self._attempt)  # after looking: a later attempt has seen no more than we
         try:
             pruning.carry_out()
@@ -228,92 +215,6 @@ class Checkpoints:
                 raise InfrastructureError(f"the checkpoint of step {step} on {root} failed: {reason}") from error
             raise
 
-    # ------------------------------------------------------------------ finding
-
-    def goes_on(self) -> bool:
-        """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
-
-        With `auto` it always does, also where the volume holds none yet.
-        `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
-        `auto`. For the time before `record_resume`.
-        """
-        run, resume = decided(self._volume), self._settings.resume
-        if resume == "auto" or run.newest is None or run.root is None:
-            return resume == "auto"
-        if resume == "never":
-            return run.newest.anew_for == self._start_id
-        return run.root.foreign == Path(resume).resolve()
-
-    @property
-    def anew_for(self) -> str | None:
-        """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
-        return (self._start_id or None) if self._settings.resume == "never" else None
-
-    def find(self) -> CheckpointRef | None:
-        """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
-
-        Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
-        Raises InfrastructureError where the volume does not answer for one that is newer than the newest whole one: it
-        may be whole too.
-        """
-        resume = self._settings.resume
-        if not self.goes_on():
-            if aside := len(list_checkpoints(self._volume)):
-                log.warning("run_begins_anew", checkpoint_resume=resume, checkpoints_set_aside=aside)
-            return None if resume == "never" else _named(Path(resume).resolve())
-        run = decided(self._volume)
-        origin = run.root.foreign if run.root else None
-        found = self._survey()
-        candidates = [each for each in found if each.lost or each.standing == "counts"]
-        for each in reversed(candidates):
-            if each.standing == "unreadable":
-                raise InfrastructureError(each.problem + _WAY_OUT)
-            if each.ref is not None and self._is_whole(each.ref):
-                return each.ref
-        if candidates:
-            shown = sum(run.holds(each.step, each.attempt) for each in found)  # by rljob checkpoints, as this run's
-            raise self._none_usable(f"all {shown} checkpoints are damaged or gone")
-        return _named(origin) if origin is not None else None
-
-    def newest(self) -> Found | None:
-        """The run's newest checkpoint, where workers live that are ahead of it: it may also be lost."""
-        return newest(self._survey())
-
-    def _is_whole(self, ref: CheckpointRef) -> bool:
-        try:
-            verify(ref)
-        except DamagedCheckpointError as error:
-            log.warning("checkpoint_skipped", path=str(ref.path), reason=str(error))
-            self._skipped.add(ref.path)
-            return False
-        except InfrastructureError as error:
-            raise InfrastructureError(error.message + _WAY_OUT) from error
-        return True
-
-    def _survey(self) -> list[Found]:
-        """Logs what has no manifest that can be read. What was lost is spared, for whoever restores it."""
-        found = survey(self._volume)
-        for each in found:
-            if each.ref is None:
-                reason = each.problem or _WITHOUT_MANIFEST[each.standing]
-                log.warning("checkpoint_skipped", path=str(each.path), reason=reason)
-        self._skipped |= {each.path for each in found if each.lost}
-        return found
-
-    def _none_usable(self, why: str) -> NoUsableCheckpoint:
-        return NoUsableCheckpoint(
-            f"{why} in {self._volume.checkpoints}: restore one from a backup, or begin anew with "
-            "checkpoint.resume: never",
-            field=_FIELD,
-        )
-
-
-_WITHOUT_MANIFEST = {
-    "damaged": "its manifest makes no sense",
-    "unfinished": "it has no manifest",
-    "gone": "it is gone",
-}
-
 
 def _copy_without_weights(source: Path, target: Path) -> None:
     """Not by shutil.copytree: it turns the system's errors into text, and a full disk has to be told from others."""
@@ -322,15 +223,3 @@ def _copy_without_weights(source: Path, target: Path) -> None:
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-
-
-def _named(path: Path) -> CheckpointRef:
-    """Raises DataError where it is not a whole checkpoint, InfrastructureError where the volume does not answer."""
-    ref = read_checkpoint(path)
-    if ref is None:
-        raise DataError(f"{path} is no finished checkpoint: see rljob checkpoints", field=_FIELD)
-    try:
-        verify(ref)
-    except DamagedCheckpointError as error:
-        raise DataError(f"{path}: {error}; restore it, or name another", field=_FIELD) from error
-    return replace(ref, named=True)
