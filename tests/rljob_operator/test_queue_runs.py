@@ -87,6 +87,31 @@ async def test_keys_run_in_their_order_and_no_more_at_a_time_than_there_are_work
 
 
 @in_jumping_loop
+async def test_it_has_caught_up_when_the_last_run_that_is_due_has_begun() -> None:
+    queue = WorkQueue(Work(seconds=10), workers=2)
+    for key in "abcde":
+        queue.add(key)
+    early = asyncio.create_task(queue.caught_up())
+    await asyncio.sleep(100)
+    assert not early.done(), "it has not been started"
+    begun = asyncio.get_running_loop().time()
+    queue.start()
+    await early
+    assert asyncio.get_running_loop().time() - begun == 20
+    queue.add("a")
+    queue.add("b")
+    await queue.caught_up()
+    assert asyncio.get_running_loop().time() - begun == 30
+
+
+@in_jumping_loop
+async def test_one_that_has_nothing_to_do_has_caught_up() -> None:
+    queue = WorkQueue(Work())
+    queue.start()
+    await queue.caught_up()
+
+
+@in_jumping_loop
 async def test_the_earliest_of_several_later_times_counts_and_an_add_does_not_wait_for_it() -> None:
     work = Work()
     queue = WorkQueue(work)

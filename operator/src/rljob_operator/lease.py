@@ -83,9 +83,10 @@ class LeaderLease:
         if not self.held():
             raise Fenced(f"{self._ref} is not held by this process: nothing is written")
 
-    async def acquire(self) -> None:
-        """Returns as the leader, however long that takes."""
+    async def acquire(self, refused: Callable[[], None] = lambda: None) -> None:
+        """Returns as the leader, however long that takes. refused: called each time that it does not become that."""
         while not await self._try():
+            refused()
             self._held_until = _NEVER
             await self._pause()
         log.info("lease_acquired", lease=str(self._ref.key), identity=self.identity)

@@ -5,6 +5,9 @@ lists, every RESYNC_SECONDS ──^                    └── the API server,
 
 Followers keep their store warm and decide nothing. A leader that loses its lease ends at once, in the middle of
 whatever it does: each write is harmless when it is the last one, and a new process starts clean.
+
+kopf takes a millisecond and more for each object that is there when it begins, of every kind: minutes for 10,000 jobs.
+Our own lists take seconds, so who leads at once looks at every job first, and lets kopf begin then.
 """
 
 import asyncio
@@ -44,6 +47,13 @@ T = TypeVar("T")
 LEASE_NAME = "rljob-operator"
 
 RESYNC_SECONDS = 300.0
+
+FIRST_RESYNC_SECONDS = 30.0
+"""After kopf began: what was deleted between our list and its own shows only now."""
+
+FIRST_LOOK_SECONDS = 60.0
+"""How long kopf waits for the first look at all jobs: what hangs with some of them must not keep news from others."""
+
 RETRY_SECONDS = 2.0
 HUNG_SECONDS = 300.0
 STOP_SECONDS = 20.0
@@ -68,7 +78,7 @@ class Operator:
 
     def __init__(self, options: Options, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._options, self._connection, self._session = options, connection, session
-        self.store, self.listed = Store(), asyncio.Event()
+        self.store, self.listed, self.watchable = Store(), asyncio.Event(), asyncio.Event()
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
         self.lease = LeaderLease(self._reads, options.settings.operator_namespace, LEASE_NAME)
@@ -83,7 +93,7 @@ class Operator:
         """Become the leader, learn everything, then work until the lease is lost."""
         await _patiently(self._list)
         self.listed.set()
-        await self.lease.acquire()
+        await self.lease.acquire(refused=self.watchable.set)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep(lost=lambda: os._exit(LOST_LEASE)))
             group.create_task(self._begin())
@@ -94,9 +104,14 @@ class Operator:
         heads = Heads(self._session, HeadAddress(settings.head_url), settings)
         performer = Performer(self._kube, heads, self.store)
         self._reconciler = Reconciler(self.store, heads, performer, settings, self.metrics.restarted)
-        await _patiently(self._list)  # what happened since the first lists, and no watch told
+        if self.watchable.is_set():  # it had to wait for the lease
+            await _patiently(self._list)  # what happened since the first lists, and no watch told
         self.changed(set(self.store.all(RLJOB)))
         self.queue.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self.queue.caught_up()
+        self.watchable.set()
 
     def changed(self, keys: set[Key]) -> None:
         for key in keys:
@@ -104,8 +119,11 @@ class Operator:
 
     async def resync(self) -> None:
         """Find what the watches have missed."""
+        await self.watchable.wait()
+        pause = FIRST_RESYNC_SECONDS
         while True:
-            await asyncio.sleep(RESYNC_SECONDS)
+            await asyncio.sleep(pause)
+            pause = RESYNC_SECONDS
             with suppress(KubeError):  # the next one may work; the watches go on meanwhile
                 self.changed(await self._list())
 
@@ -160,6 +178,8 @@ async def run(options: Options) -> None:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await operator.queue.stop(STOP_SECONDS)
             await operator.lease.release()
+            if not operator.watchable.is_set():
+                watch.cancel()
             over.set()  # kopf goes last, for it cancels every task that began after it did
             await asyncio.wait([watch], timeout=STOP_SECONDS)
             for task in tasks:
@@ -171,18 +191,24 @@ async def run(options: Options) -> None:
 
 async def _asked_to_end(watching: asyncio.Event) -> None:
     """kopf would end at once, in the midst of our work: so its handlers of signals are replaced by ours."""
-    await watching.wait()
     asked = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    _on_signals(asked.set)
+    waiting = asyncio.create_task(watching.wait())
+    waiting.add_done_callback(lambda _: _on_signals(asked.set))
     await asked.wait()
+    waiting.cancel()
+
+
+def _on_signals(told: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told)
 
 
 async def _watch(
     operator: Operator, connection: Connection, options: Options, watching: asyncio.Event, over: asyncio.Event
 ) -> None:
-    """kopf looks once which kinds there are, so it begins when all are: KubeRay may be installed after us."""
-    await operator.listed.wait()
+    """kopf looks once which kinds there are, so it begins when all were listed: KubeRay may be installed after us."""
+    await operator.watchable.wait()
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True

@@ -60,6 +60,7 @@ class WorkQueue(Generic[K]):
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}  # in a row
         self._not_before: dict[K, float] = {}
+        self._caught_up = asyncio.Event()
 
     def __len__(self) -> int:
         """How many runs are due and have not begun."""
@@ -89,6 +90,10 @@ class WorkQueue(Generic[K]):
         self._open = True
         self._start_runs()
 
+    async def caught_up(self) -> None:
+        """Waits until every run that may begin has begun."""
+        await self._caught_up.wait()
+
     async def stop(self, grace: float) -> None:
         """Begins no more runs, and waits for those that have begun. Cancels what still runs after `grace` seconds."""
         self._open = False
@@ -115,6 +120,10 @@ class WorkQueue(Generic[K]):
             key, since = self._waiting.popitem(last=False)
             self._waited(_now() - since)
             self._running[key] = _now(), asyncio.create_task(self._run(key))
+        if self._open and not self._waiting:
+            self._caught_up.set()
+        else:
+            self._caught_up.clear()
 
     async def _run(self, key: K) -> None:
         self._not_before.pop(key, None)
