@@ -61,6 +61,7 @@ def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
         adam_beta2=actor.beta2,
         max_grad_norm=actor.grad_clip,
         beta=algorithm.kl.coefficient if algorithm.kl.placement == "loss" else 0.0,
+        use_bias_correction_kl=False,  # it would multiply the penalty by the importance ratio, and its gradient with it
         epsilon=algorithm.clip_ratio,
         loss_type=_LOSS_TYPES[algorithm.aggregation],
         entropy_coef=algorithm.entropy_coefficient,

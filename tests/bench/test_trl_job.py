@@ -23,7 +23,8 @@ THEIRS = {
     "num_generations": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 40,
     "learning_rate": 3e-4, "lr_scheduler_type": "cosine", "warmup_steps": 7, "weight_decay": 0.03,
     "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-8, "max_grad_norm": 0.5, "gradient_checkpointing": True,
-    "beta": 0.04, "epsilon": 0.15, "entropy_coef": 0.02, "loss_type": "grpo", "scale_rewards": "group",
+    "beta": 0.04, "use_bias_correction_kl": False,
+    "epsilon": 0.15, "entropy_coef": 0.02, "loss_type": "grpo", "scale_rewards": "group",
     "reward_weights": [0.5, 0.5], "bf16": False, "fp16": False, "use_cpu": True,
 }  # fmt: skip
 
