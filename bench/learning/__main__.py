@@ -17,13 +17,13 @@ from bench.learning.page import write_page
 from bench.learning.results import alone_with, code_commit, missing, read
 from bench.learning.stop import interrupts
 from bench.learning.training import known_arms
+from rljob_api.validation import InvalidRLJob, load_rljob
 
 
 def main() -> None:
     options = _arguments()
     commits = {task.name: options.commit or code_commit(task) for task in TASKS}
     file = options.output / "learning.jsonl"
-    options.output.mkdir(parents=True, exist_ok=True)
     with alone_with(file):
         work = _chosen(options, file, commits)
         print(f"{len(work)} runs to do, {options.parallel} at a time", flush=True)
@@ -39,9 +39,12 @@ def main() -> None:
 
 
 def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str]) -> list[Run]:
+    results = read(file)
+    if other := next((each for each in results if each.overrides != options.overrides), None):
+        sys.exit(f"{file} has results of other --set ({', '.join(other.overrides) or 'none'}): give another --output")
     return [
         (arm, seed)
-        for arm, seed in missing(known_arms(), read(file), commits)
+        for arm, seed in missing(known_arms(), results, commits)
         if (options.tasks is None or arm.task.name in options.tasks)
         and (options.arms is None or arm.name in options.arms)
         and (options.seeds is None or seed in options.seeds)
@@ -67,6 +70,12 @@ def _arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.overrides and options.output == ROOT / "docs" / "benchmarks":
         parser.error("--set changes what is measured: give an --output of its own")
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+        for task in TASKS:
+            load_rljob(task.example, options.overrides)
+    except (OSError, InvalidRLJob) as error:
+        parser.error(str(error))
     return options
 
 

@@ -48,7 +48,8 @@ has not, take the same differences from the group's mean, times a factor that al
 also less their mean over the step's tokens)."""
 
 _SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
-also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs share the GPU."""
+also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU.
+Versions there are the machine's, as the table says, not those that this project locks."""
 
 _NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
 
@@ -103,8 +104,9 @@ def _about(runs: Sequence[Result]) -> str:
     dates = sorted({run.date for run in runs})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     return (
-        f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours, several at a time; {when}. Written by"
-        " the benchmark from [learning.jsonl](learning.jsonl), which has every run with its commit, machine and curves."
+        f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours in all, some side by side; {when}."
+        " Written by the benchmark from [learning.jsonl](learning.jsonl), which has every run with its machine, curves,"
+        " and the last commit that had changed what decides it; the code may have changed since."
     )
 
 

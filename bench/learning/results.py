@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 
 from bench.commits import CHANGED, last_change
-from bench.learning.arms import ROOT, Arm, Task
+from bench.learning.arms import ROOT, TASKS, Arm, Task
 from rljob_trainer.file_lock import lock
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
@@ -49,7 +49,7 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
-    example: digest of the task's, its spec and its rows.
+    example: digest of the task's, its spec and its rows. overrides: --set's, of what somebody tried out.
     """
 
     task: str
@@ -65,6 +65,7 @@ class Result:
     validation: list[Point]
     reward: list[Point]
     closing: dict[str, float] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
 
     @property
     def start(self) -> float:
@@ -123,9 +124,12 @@ def read(file: Path) -> list[Result]:
 
 def _parsed(line: str, place: str) -> Result:
     try:
-        return Result(**json.loads(line))
+        result = Result(**json.loads(line))
     except (ValueError, TypeError) as error:
         sys.exit(f"{place} is no result: {error}; a line that was cut while it was written can be deleted")
+    if result.task not in (task.name for task in TASKS):
+        sys.exit(f"{place} is of a task that there is not, {result.task}: delete it, or give another --output")
+    return result
 
 
 def append(file: Path, result: Result) -> None:

@@ -86,16 +86,17 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
         *extra,
     ]
     spec = resolve(load_rljob(arm.task.example, overrides).spec)
+    packages = ", ".join(f"{name} {version(name)}" for name in _packages(arm, spec))
     start = time.monotonic()
     trainer = _trl if arm.trainer == "trl" else _rljob
     seen = trainer(arm, overrides, spec, slot, folder)
     return Result(
         task=arm.task.name, arm=arm.name, seed=seed, commit=commit, example=digest(arm.task), device=_device(slot),
-        packages=", ".join(f"{name} {version(name)}" for name in _packages(arm, spec)),
+        packages=packages,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seconds=round(time.monotonic() - start, 1),
         samples=spec.data.prompts_per_step * spec.rollout.samples_per_prompt,
-        validation=seen.validation, reward=seen.reward, closing=seen.closing,
+        validation=seen.validation, reward=seen.reward, closing=seen.closing, overrides=list(extra),
     )  # fmt: skip
 
 

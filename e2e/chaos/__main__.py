@@ -32,8 +32,9 @@ def main() -> None:
     dice = random.Random(arguments.seed)
     failures: list[str] = []
     campaigns = []
-    for job in JOBS if arguments.jobs is None else [job for job in JOBS if job.name in arguments.jobs]:
-        faults = max(1, round(arguments.faults * job.share))
+    jobs = [job for job in JOBS if arguments.jobs is None or job.name in arguments.jobs]
+    for job in jobs:
+        faults = max(1, round(arguments.faults * job.share / sum(each.share for each in jobs)))
         campaign, wrong = run_campaign(job, faults, dice, folder / job.name, _say)
         campaigns.append(campaign)
         failures += wrong
@@ -131,7 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m e2e.chaos", description=__doc__)
     parser.add_argument("--faults", type=int, default=100, help="how many, over all jobs")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
-    parser.add_argument("--jobs", nargs="*", help="names of the jobs; the default is all")
+    parser.add_argument("--jobs", nargs="+", choices=[job.name for job in JOBS], help="only these")
     parser.add_argument("--output", type=Path, help="folder for recovery.md and recovery.png")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_trainer.errors import DataError, RewardError, RLJobError
-from rljob_trainer.local.prepare import LocalRun, nothing_left, prepare
+from rljob_trainer.local.prepare import LocalRun, adopt, nothing_left, prepare
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, job_spec
 from tests.rljob_trainer.run_support import write_job
@@ -27,6 +27,17 @@ def test_a_run_at_its_last_step_has_nothing_left(tmp_path: Path):
     assert nothing_left(run) is None
     first.save(110)
     assert str(nothing_left(run)).startswith(f"nothing left to do: the run in {tmp_path} is at step 110 of 100. Raise")
+
+
+def test_a_run_that_does_not_say_whose_it_is_is_not_taken_for_a_new_one(tmp_path: Path):
+    run = local_run(tmp_path)
+    uid = adopt(run)
+    begin_attempt(run.volume, 1).save(40)
+    assert adopt(run) == uid
+    run.volume.job.unlink()
+    with pytest.raises(DataError, match=r"holds a run, but not job.json, which says whose: restore that file, or go"):
+        adopt(run)
+    assert not run.volume.job.exists()
 
 
 @pytest.mark.parametrize("epochs", [None, 3])

@@ -20,7 +20,7 @@ from rljob_trainer.local.prepare import LocalRun
 from rljob_trainer.local.ray_cluster import LocalRay
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.stop import Stop
-from rljob_trainer.local.supervisor import Supervisor
+from rljob_trainer.local.supervisor import Supervisor, lost
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, job_spec
@@ -243,3 +243,19 @@ def test_reward_models_that_do_not_become_ready_end_the_run(place: Place, monkey
     with pytest.raises(InfrastructureError, match="waited 3600 s"):
         place.run()
     assert last_attempt(place.volume) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ('{"event": "attempt_ended", "code": 75, "message": "the volume is read-only"}', "the volume is read-only"),
+        ('{"event": "told_nothing"}', '{"event": "told_nothing"}'),
+        ("Killed", "Killed"),
+        ("", "it ended with 75"),
+    ],
+)
+def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log(tmp_path: Path, last: str, said: str):
+    volume = Volume(tmp_path)
+    volume.logs.mkdir()
+    (volume.logs / "driver.log").write_text(f"first\n{last}\n" if last else "")
+    assert lost(75, volume).message == f"the driver left no record: {said}"

@@ -1,6 +1,7 @@
 """An attempt's claim that the volume does not give: it may be whole, so nothing is decided without it."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from rljob_trainer.checkpoint.manifest import survey
 from rljob_trainer.controller.attempt import claim, record_resume, root_nonce
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics, resumed_step
+from rljob_trainer.progress.state import newest_claim
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import (
     Attempt,
@@ -117,6 +119,28 @@ def test_a_claim_that_makes_no_sense_was_cut_short(volume: Volume) -> None:
     found = resumption_of(volume).find()
     assert found is not None
     assert found.manifest.step == 1
+
+
+@pytest.mark.parametrize("damage", ["cut short", "gone", "undecided"])
+def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volume: Volume, damage: str) -> None:
+    """An attempt decides before it saves. To go back is for a person to decide, who is told how."""
+    begin_attempt(volume, 1, keepLast=9).save(40)
+    second = begin_attempt(volume, 2, keepLast=9)
+    for step in (45, 50):
+        second.save(step)
+    claimed = volume.claim(2).read_text()
+    if damage == "gone":
+        volume.claim(2).unlink()
+    else:
+        volume.claim(2).write_text(claimed[:40] if damage == "cut short" else json.dumps({"attempt": 2}))
+    assert newest_claim(volume) == 2, "its number is not given to another"
+    assert [each.standing for each in survey(volume)] == ["counts", "unclaimed", "unclaimed"]
+    for ask in (resumption_of(volume).goes_on, resumption_of(volume).find):
+        with pytest.raises(NoUsableCheckpoint, match="it saved step-45-a2, step-50-a2: restore the file, set checkp"):
+            ask()
+    assert begin_attempt(volume, 3, resume=str(volume.checkpoint(50, 2)), keepLast=9).found.manifest.step == 50
+    assert names(volume) == []
+    assert len(list(volume.checkpoints.iterdir())) == 3, "nothing is deleted"
 
 
 def test_who_shows_a_run_does_not_end_for_it(volume: Volume, hide: Hide) -> None:

@@ -73,11 +73,12 @@ class CheckpointRef:
     named: bool = False
 
 
-Standing = Literal["counts", "superseded", "earlier run", "unfinished", "damaged", "unreadable", "gone"]
+Standing = Literal["counts", "superseded", "earlier run", "unclaimed", "unfinished", "damaged", "unreadable", "gone"]
 """superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
-with checkpoint.resume: never or a path. unfinished: no manifest. damaged: a manifest that makes no sense. unreadable:
-the volume does not give the manifest now, or not the claim that says of which run it is; it may be whole. gone: no
-folder."""
+with checkpoint.resume: never or a path. unclaimed: of an attempt that is newer than all that say what they continued,
+so that its claim is damaged or gone: attempts decide before they save. unfinished: no manifest. damaged: a manifest
+that makes no sense. unreadable: the volume does not give the manifest now, or not the claim that says of which run it
+is; it may be whole. gone: no folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
 
 def _judge_other(volume: Volume, run: Lineage, step: int, attempt: int, ref: CheckpointRef) -> Found:
     """Outside the lineage. What is superseded is deleted, so it is not guessed; nor does an old claim hold up a run."""
+    if run.newest is not None and attempt > run.newest.attempt:
+        return Found(ref.path, step, attempt, "unclaimed", ref)
     try:
         with claims_answering(volume):
             same_run = run.root is not None and root_of(volume, attempt) == run.root.attempt

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _WHY_NOT = {
     "superseded": "does not count: superseded by a later attempt, which did not go on from it",
+    "unclaimed": "does not count: the claim of its attempt, in attempts/, is damaged or gone; kept",
     "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
     "unfinished": "does not count: unfinished",
     "damaged": "does not count: its manifest makes no sense",

@@ -55,7 +55,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     finally:
         ray.shutdown()
     record = record_exit(volume, attempt, error)
-    log.info("attempt_ended", code=record.code, reason=record.reason)
+    log.info("attempt_ended", code=record.code, reason=record.reason, message=record.message)
     return record
 
 

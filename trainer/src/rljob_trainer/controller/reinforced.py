@@ -177,7 +177,7 @@ class ReinforcedSteps:
 
     def _sync(self, step: int) -> Metrics:
         """New weights for the engines, unless the next step's groups are in the journal: a replay needs no engine."""
-        if self.rollouts.has(step + 1):
+        if self.rollouts.has(step + 1, self.state.policy_digest):
             return {}
         with self.reporting.phase("sync"):
             synced = self.engines.hold_policy()

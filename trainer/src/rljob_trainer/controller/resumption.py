@@ -49,14 +49,31 @@ class Resumption:
 
         With `auto` it always does, also where the volume holds none yet.
         `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
-        `auto`. For the time before `record_resume`.
+        `auto`. For the time before `record_resume`. Raises NoUsableCheckpoint where that run's end is not known.
         """
         run, resume = decided(self._volume), self._resume
-        if resume == "auto" or run.newest is None or run.root is None:
-            return resume == "auto"
-        if resume == "never":
-            return run.newest.anew_for == self._start_id
-        return run.root.foreign == Path(resume).resolve()
+        if resume == "auto":
+            goes_on = True
+        elif run.newest is None or run.root is None:
+            goes_on = False
+        elif resume == "never":
+            goes_on = run.newest.anew_for == self._start_id
+        else:
+            goes_on = run.root.foreign == Path(resume).resolve()
+        if goes_on:
+            self._check_claims()
+        return goes_on
+
+    def _check_claims(self) -> None:
+        """To go back past whole checkpoints, because nobody knows whose they are, is for a person to decide."""
+        if unclaimed := [each for each in survey(self._volume) if each.standing == "unclaimed"]:
+            newest = unclaimed[-1]
+            raise NoUsableCheckpoint(
+                f"{self._volume.claim(newest.attempt)} is damaged or gone, so nobody knows what attempt "
+                f"{newest.attempt} continued, and it saved {', '.join(each.path.name for each in unclaimed)}: restore "
+                f"the file, set checkpoint.resume: {newest.path}, or move those folders away to go on without them",
+                field=_FIELD,
+            )
 
     @property
     def anew_for(self) -> str | None:

@@ -100,9 +100,9 @@ class Rollouts:
         groups = [collection.done[prompt.id] for prompt in order.prompts]
         return Rollout(groups, collection.generate_seconds, collection.journaled)
 
-    def has(self, step: int) -> bool:
-        """Whether the journal holds groups of that step."""
-        return step in self._journal.steps
+    def has(self, step: int, policy_digest: str) -> bool:
+        """Whether the journal holds groups of that step by that policy."""
+        return self._journal.holds(step, policy_digest)
 
     def _try(self, collection: "_Collection", deadline: float) -> None:
         if collection.tried:  # a lost engine's finished groups may be on their way into the journal
@@ -157,8 +157,9 @@ class _Collection:
         self.tried = True
         under_way = self.done.keys() | {prompt_id for places in self.scores.values() for prompt_id in places}
         rest = self.order.without(under_way.union(*(stream.prompts for stream in self.streams.values())))
-        if self.order.key is not None and self.order.key.step in self.journal.steps:
-            self._find(rest.prompts, self.order.key)
+        key = self.order.key
+        if key is not None and self.journal.holds(key.step, key.policy_digest):
+            self._find(rest.prompts, key)
         return rest.without(self.done.keys() | self.unscored.keys())
 
     def _find(self, prompts: Sequence[Prompt], key: GroupKey) -> None:

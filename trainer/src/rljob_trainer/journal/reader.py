@@ -81,10 +81,9 @@ class Journal:
         group, score = decode(record, prompt)
         return group, summarise(group, score)
 
-    @property
-    def steps(self) -> list[int]:
-        """Steps of which there are groups, in order."""
-        return sorted({match.step for match in self._places})
+    def holds(self, step: int, policy_digest: str) -> bool:
+        """Whether there are groups for this step by this policy."""
+        return any((match.step, match.policy_digest) == (step, policy_digest) for match in self._places)
 
     @property
     def torn(self) -> int:

@@ -22,7 +22,7 @@ from rljob_trainer.local import preflight
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.local.reward_servers import Plan
 from rljob_trainer.progress.run_info import RunInfo
-from rljob_trainer.progress.state import read_object
+from rljob_trainer.progress.state import newest_claim, read_object
 from rljob_trainer.volume import Volume, write_json
 
 NOT_APPLIED = (
@@ -168,6 +168,11 @@ def adopt(run: LocalRun) -> str:
     volume = run.volume
     found = read_object(volume.job)
     if found is None and not volume.job.exists():
+        if newest_claim(volume):
+            raise DataError(
+                f"{volume.root} holds a run, but not {volume.job.name}, which says whose: restore that file, or go on"
+                " in another --dir with checkpoint.resume: PATH, of one of its checkpoints"
+            )
         uid = str(uuid.uuid4())
         write_json(volume.job, {"jobUid": uid, "name": run.name, "layoutVersion": LAYOUT_VERSION})
         return uid

@@ -10,6 +10,7 @@ The children start together: the driver imports what it needs while Ray comes up
 policy says whether another one takes over its workers, whether Ray is built anew, or whether the run is over.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -277,9 +278,17 @@ def lost(code: int, volume: Volume) -> ExitRecord:
     if known is ExitCode.STORAGE_FULL:
         message = no_room(volume)
     else:
-        how = (last_line(volume.logs / "driver.log") if code > 0 else "") or _how(code)
+        how = (_last_words(volume) if code > 0 else "") or _how(code)
         message = f"the driver left no record: {how}"
     return ExitRecord(code=known, reason=reason, message=message)
+
+
+def _last_words(volume: Volume) -> str:
+    """The driver's: of the record that it could not write, or the last line of its output."""
+    line = last_line(volume.logs / "driver.log")
+    with suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(line)["message"])
+    return line
 
 
 def _how(code: int) -> str:

@@ -15,7 +15,7 @@ from rljob_trainer.volume import Volume, read_json
 SILENT_AFTER = 30.0
 """Seconds without a sign of life after which a driver without exit record counts as gone: six heartbeats."""
 
-_CLAIM = re.compile(r"(\d+)\.json")
+_OF_ATTEMPT = re.compile(r"(\d+)(\.newest|\.exit)?\.json")
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -36,9 +36,12 @@ def last_attempt(volume: Volume) -> int:
 
 
 def newest_claim(volume: Volume) -> int:
-    """As last_attempt, for whoever decides by it: raises OSError where the volume does not answer."""
+    """As last_attempt, for whoever decides by it: raises OSError where the volume does not answer.
+
+    One whose claim alone is gone counts, or its number would be given to another.
+    """
     try:
-        matches = [_CLAIM.fullmatch(path.name) for path in volume.attempts.iterdir()]
+        matches = [_OF_ATTEMPT.fullmatch(path.name) for path in volume.attempts.iterdir()]
     except FileNotFoundError:
         return 0
     return max((int(match[1]) for match in matches if match), default=0)
