@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bench.learning import __main__, campaign
-from bench.learning.results import alone_with, read
+from bench.learning.results import alone_with, append, read
 from bench.learning.stop import Stop
 from bench.learning.training import RunFailed, Slot
 from tests.bench.test_learning import RESULT
@@ -105,14 +105,24 @@ def test_whatever_ends_a_run_costs_that_run_alone_and_the_exit_code(tmp_path, mo
         (["--arms", "grpoo"], "invalid choice: 'grpoo' (choose from 'grpo', 'vllm', 'TRL', "),
         (["--seeds", "7"], "invalid choice: 7 (choose from 0, 1, 2)"),
         (["--parallel", "0"], "argument --parallel: must be 1 or more"),
+        (["--output", "/dev/null/page"], "Not a directory: '/dev/null/page'"),
+        (["--output", "OUTPUT", "--set", "nonsense"], "nonsense"),
     ],
 )
-def test_a_wrong_call_is_told_what_would_be_right(monkeypatch, capsys, wrong, said):
-    monkeypatch.setattr("sys.argv", ["learning", *wrong])
+def test_a_wrong_call_is_told_what_would_be_right(monkeypatch, capsys, tmp_path, wrong, said):
+    monkeypatch.setattr("sys.argv", ["learning", *(str(tmp_path) if each == "OUTPUT" else each for each in wrong)])
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_results_of_other_settings_do_not_count(tmp_path, monkeypatch):
+    tried = replace(RESULT, overrides=["training.steps=4"])
+    append(tmp_path / "learning.jsonl", tried)
+    monkeypatch.setattr("sys.argv", ["learning", *OPTIONS, str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"has results of other --set \(training.steps=4\): give another --output"):
+        __main__.main()
 
 
 def test_two_campaigns_do_not_share_an_output(tmp_path, monkeypatch):

@@ -79,6 +79,26 @@ def test_the_page_is_drawn_from_the_file_of_rows_alone(tmp_path):
     assert json.loads((tmp_path / "cpu.jsonl").read_text().splitlines()[0])["seconds"] == [0.2, 0.2]
 
 
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ("", "has no rows: measure first"),
+        ("first", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
+        ("unequal", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
+        ("cut", r"cpu.jsonl:4 is no row: .*; delete the line, or measure anew"),
+    ],
+)
+def test_rows_that_make_no_page_are_named(tmp_path, kept, said):
+    file = tmp_path / "cpu.jsonl"
+    for row in rows(hf=[STEPS, STEPS]):
+        append(file, row)
+    lines = file.read_text().splitlines()
+    left = {"": [], "first": lines[:1], "unequal": lines[:3], "cut": [*lines[:3], lines[3][:50]]}[kept]
+    file.write_text("\n".join(left))
+    with pytest.raises(SystemExit, match=said):
+        read(file)
+
+
 def test_a_run_with_other_lengths_than_the_shape_says_ends_the_benchmark():
     check_length(SHAPES[0], "hf", STEPS)
     with pytest.raises(SystemExit, match=r"tiny, hf: responses have 15\.5 tokens in the mean, not 16"):
