@@ -9,11 +9,14 @@ import pytest
 
 from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound
+from rljob_operator.kube.kinds import RLJOB
+from rljob_operator.lease import LeaderLease
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
 from rljob_operator.watches import list_all
-from tests.rljob_operator.kube_server import KubeServer, not_found, response
-from tests.rljob_operator.loops import in_loop
+from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
+from tests.rljob_operator.loops import in_jumping_loop, in_loop
+from tests.rljob_operator.snapshots import manifest
 
 
 @in_loop
@@ -26,14 +29,15 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
 
 
 @in_loop
-async def test_kopf_which_looks_but_once_begins_when_all_kinds_are_there() -> None:
+async def test_kopf_begins_when_it_may() -> None:
+    """It looks once which kinds there are, and takes its time for each object that is there."""
     begun = asyncio.Event()
 
     async def kopf_operator(**_: Any) -> None:
         begun.set()
 
     parts = SimpleNamespace(
-        listed=asyncio.Event(), store=Store(), changed=set[Any], lease=SimpleNamespace(identity="me")
+        watchable=asyncio.Event(), store=Store(), changed=set[Any], lease=SimpleNamespace(identity="me")
     )
     options = main.Options(Settings(), (), "127.0.0.1:0")
     with pytest.MonkeyPatch.context() as patch:
@@ -42,6 +46,58 @@ async def test_kopf_which_looks_but_once_begins_when_all_kinds_are_there() -> No
         watch = asyncio.create_task(main._watch(operator, cast(Connection, None), options, asyncio.Event(), over))
         await asyncio.sleep(0.1)
         assert not begun.is_set()
-        parts.listed.set()
+        parts.watchable.set()
         await watch
     assert begun.is_set()
+
+
+JOBS, WORKERS = 40, 32
+
+
+async def kopf_may_begin_after(work_seconds: float, holder: str = "") -> float:
+    """holder: who has the lease."""
+    objects, loop = KubeObjects(), asyncio.get_running_loop()
+
+    async def list_jobs(operator: main.Operator) -> None:
+        for number in range(JOBS):
+            job = manifest()
+            job["metadata"] = job["metadata"] | {"name": f"job-{number}"}
+            operator.store.put(RLJOB, job)
+
+    if holder:
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 1000}
+        objects.put("/apis/coordination.k8s.io/v1/namespaces/rljob-system/leases/rljob-operator", {
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
+            "metadata": {"name": "rljob-operator", "namespace": "rljob-system"},
+        })  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main.Operator, "_list", list_jobs)
+        patch.setattr(main.Operator, "_work", lambda *_: asyncio.sleep(work_seconds))
+        patch.setattr(LeaderLease, "keep", lambda *_, **__: asyncio.sleep(0))
+        options = main.Options(Settings(), (), "127.0.0.1:0", workers=WORKERS)
+        operator = main.Operator(options, cast(Connection, MemoryConnection(objects)), cast(Any, None))
+        begin, leading = loop.time(), asyncio.create_task(operator.lead())
+        waiting = asyncio.create_task(operator.watchable.wait())
+        await asyncio.wait([leading, waiting], return_when=asyncio.FIRST_COMPLETED)
+        assert operator.watchable.is_set(), leading
+        seconds = loop.time() - begin
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        await operator.queue.stop(0.0)
+    return seconds
+
+
+@in_jumping_loop
+async def test_kopf_may_begin_when_every_job_has_been_looked_at() -> None:
+    """JOBS - WORKERS of them wait until others are done."""
+    assert 10.0 <= await kopf_may_begin_after(work_seconds=10.0) < 15.0
+
+
+@in_jumping_loop
+async def test_kopf_does_not_wait_for_looks_that_hang() -> None:
+    assert main.FIRST_LOOK_SECONDS <= await kopf_may_begin_after(work_seconds=1000.0) < main.FIRST_LOOK_SECONDS + 5.0
+
+
+@in_jumping_loop
+async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
+    assert await kopf_may_begin_after(work_seconds=1000.0, holder="another") < 5.0

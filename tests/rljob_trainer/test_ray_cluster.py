@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -30,7 +31,7 @@ from pathlib import Path
 from rljob_trainer.local.ray_cluster import local_ray, ray_environment
 
 with local_ray(0, "hf", Path(sys.argv[1]), {**os.environ, **ray_environment()}) as ray:
-    while not ray.address_file.exists():
+    while "at once" not in sys.argv and not ray.address_file.exists():
         time.sleep(0.05)
     print(ray.head.pid, flush=True)
     time.sleep(1e6)
@@ -46,6 +47,18 @@ def test_nothing_is_left_of_a_frozen_head_whose_supervisor_is_killed(tmp_path: P
         psutil.Process(int(supervisor.stdout.readline())).suspend()
         supervisor.kill()
         supervisor.wait()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6])
+def test_nothing_is_left_of_a_head_that_starts_while_its_supervisor_is_killed(tmp_path: Path, seconds: float):
+    with machine() as place:
+        supervisor = place.start([sys.executable, "-c", HOLDER, tmp_path / "ray.log", "at once"])
+        assert supervisor.stdout is not None
+        head = psutil.Process(int(supervisor.stdout.readline()))
+        time.sleep(seconds)
+        supervisor.kill()
+        supervisor.wait()
+        head.wait(GONE_SECONDS)
 
 
 @pytest.mark.slow

@@ -49,7 +49,8 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
 
     engine: the kind of which its workers will be.
     """
-    folder = Path(tempfile.mkdtemp(prefix="rljob-ray-"))  # short: the names of sockets in it may have 107 bytes
+    # The head makes it, as soon as it can take it away again, whatever ends us. Short: sockets' names have 107 bytes.
+    folder = Path(tempfile.gettempdir()) / f"rljob-ray-{secrets.token_hex(4)}"
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # Temporary files of its workers too: vLLM leaves some, and they go with the folder.

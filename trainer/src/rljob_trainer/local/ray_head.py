@@ -4,8 +4,8 @@
     watch         looks at Ray's processes, also while they start, and ends this one when one of them fails
 
 When it is told to end, or when Ray ends, is frozen or does not start in time, it ends every process that Ray ever
-started here and deletes FOLDER. The kernel tells it to end when its parent dies, however that happens, so a run leaves
-nothing behind.
+started here and deletes FOLDER, which it has made. The kernel tells it to end when its parent dies, however that
+happens, so a run leaves nothing behind.
 
 `ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
 nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ def main() -> None:
     adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
     try:
+        folder.mkdir(mode=0o700)
+        tempfile.tempdir = None  # TMPDIR is this folder: what asked before it was there got another
         wake_when_orphaned()
         watch.begin(psutil.Process(_preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")))
         address = _start(folder, gpus)
