@@ -181,6 +181,14 @@ def interrupt(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGINT)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Reaped or not: an orphan is reaped by the machine's first process, in its own time."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def environment_of(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()

@@ -14,7 +14,7 @@ from rljob_trainer.controller.driver import RAY_SECONDS
 from rljob_trainer.local.machine import last_line
 from rljob_trainer.local.ray_cluster import local_ray, ray_environment
 from rljob_trainer.local.ray_head import START_SECONDS
-from tests.rljob_trainer.run_support import GONE_SECONDS, machine, wait_until
+from tests.rljob_trainer.run_support import GONE_SECONDS, has_ended, machine, wait_until
 
 
 def session_of(process: psutil.Process) -> int:
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_a_head_that_starts_while_its_supervisor_is_killed(tm
         time.sleep(seconds)
         supervisor.kill()
         supervisor.wait()
-        head.wait(GONE_SECONDS)
+        wait_until(lambda: has_ended(head), GONE_SECONDS)
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_nothing_is_left_of_a_ray_whose_head(sign: signal.Signals, tmp_path: Pat
             agents = [each for each in psutil.process_iter() if session_of(each) == ray.head.pid]
             assert len(agents) > 3, "with those that Ray's own processes started"
             psutil.Process(ray.head.pid).send_signal(sign)
-        assert not [each for each in agents if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        assert all(map(has_ended, agents))
 
 
 CONNECT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"

@@ -16,7 +16,7 @@ from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.prepare import prepare
 from rljob_trainer.local.reward_servers import Plan, RewardServers
-from tests.rljob_trainer.run_support import wait_until, write_job
+from tests.rljob_trainer.run_support import has_ended, wait_until, write_job
 
 SERVER = """
 import http.server, os, signal, subprocess, sys, time
@@ -110,8 +110,7 @@ def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tm
         psutil.Process(parent.pid).children()[0].suspend()
     parent.kill()
     parent.wait()
-    _, left = psutil.wait_procs(started, timeout=60)
-    assert left == []
+    wait_until(lambda: all(map(has_ended, started)))
 
 
 SHARER = """

@@ -21,6 +21,7 @@ from tests.rljob_trainer.run_support import (
     Machine,
     exit_record,
     finish,
+    has_ended,
     interrupt,
     machine,
     wait_for_step,
@@ -43,7 +44,7 @@ def kill_driver(place: Machine, run: Path, attempt: int) -> None:
     wait_until(Volume(run).claim(attempt).exists)
     driver = worker(place, DRIVER)
     driver.kill()
-    driver.wait(GONE_SECONDS)
+    wait_until(lambda: has_ended(driver), GONE_SECONDS)
 
 
 @pytest.mark.slow
