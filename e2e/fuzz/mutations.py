@@ -1,6 +1,7 @@
 """Documents that people, templates and tools get wrong: good ones with one to three mutations, drawn by a seed."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -66,12 +67,26 @@ TEXTS = (
 HUGE = ("x" * 70_000, ["x"] * 3_000, {f"k{number}": "v" for number in range(3_000)})
 
 
+REQUEST_BYTES = 3 << 20
+"""Of more the API server reads nothing: it closes the connection while the client is still sending."""
+
+
 def mutants(seeds: Sequence[Any], count: int, seed: int) -> Iterator[Mutant]:
     for number in range(count):
         random = Random(f"{seed}-{number}")
-        document = copy.deepcopy(random.choice(seeds))
-        names = [_mutate(random, document) for _ in range(random.choice((1, 1, 1, 2, 3)))]
-        yield Mutant(number, tuple(names), document)
+        while not _fits(mutant := _mutant(random, number, seeds)):
+            pass
+        yield mutant
+
+
+def _mutant(random: Random, number: int, seeds: Sequence[Any]) -> Mutant:
+    document = copy.deepcopy(random.choice(seeds))
+    names = [_mutate(random, document) for _ in range(random.choice((1, 1, 1, 2, 3)))]
+    return Mutant(number, tuple(names), document)
+
+
+def _fits(mutant: Mutant) -> bool:
+    return len(json.dumps(mutant.document)) < REQUEST_BYTES
 
 
 def _mutate(random: Random, document: Any) -> str:

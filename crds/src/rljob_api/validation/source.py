@@ -19,7 +19,7 @@ from rljob_api.validation.scalars import plain_scalar
 FieldPath = tuple[str | int, ...]
 
 MAX_NODES = 100_000
-MAX_DEPTH = 64
+MAX_DEPTH = 200
 
 
 class Location(NamedTuple):

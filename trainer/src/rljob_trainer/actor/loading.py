@@ -12,6 +12,7 @@ from rljob_api.resolve import ResolvedModel
 from rljob_trainer.actor.attention import PACKED_ATTENTION
 from rljob_trainer.actor.folder import FIELD, first_line
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.linear import speed_up_linear_layers
 
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
@@ -26,13 +27,15 @@ def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
         _check_supported(config)
         _drop_dropout(config)
-        return bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+        made = bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
     except (ValueError, OSError, KeyError, ImportError) as error:
         about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
         raise DataError(
             f"transformers cannot load it: {first_line(error)}",
             field="spec.model.attention" if about_attention else FIELD,
         ) from error
+    speed_up_linear_layers(made)
+    return made
 
 
 def bare_model(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:

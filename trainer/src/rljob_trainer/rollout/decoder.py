@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rljob_trainer.linear import linear
 from rljob_trainer.rollout.slots import SlotCache
 
 _FUSED = ("llama", "mistral", "qwen2", "qwen3")
@@ -112,7 +113,7 @@ class _Layer:
     def step(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, slot: Any) -> Tensor:
         """hidden [B, hidden size]; cos, sin [B, 1, head size]."""
         rows = len(hidden)
-        states = F.linear(_normed(hidden, self._input_norm), *self._qkv).view(rows, -1, self._size)
+        states = linear(_normed(hidden, self._input_norm), *self._qkv).view(rows, -1, self._size)
         query_key, value = states.split([self._heads + self._kv_heads, self._kv_heads], dim=1)
         if self._head_norms is not None:
             query, key = query_key.split([self._heads, self._kv_heads], dim=1)
@@ -123,7 +124,7 @@ class _Layer:
         grouped = query.reshape(rows, self._kv_heads, -1, self._size)
         mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=self._scale)
         hidden = _added(hidden, mixed.reshape(rows, -1), self._out)
-        gate, up = F.linear(_normed(hidden, self._mlp_norm), *self._gate_up).chunk(2, dim=-1)
+        gate, up = linear(_normed(hidden, self._mlp_norm), *self._gate_up).chunk(2, dim=-1)
         return _added(hidden, self._activate(gate) * up, self._down)
 
 
@@ -131,10 +132,10 @@ def _normed(states: Tensor, norm: Any) -> Tensor:
     return F.rms_norm(states, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def _added(residual: Tensor, states: Tensor, linear: Any) -> Tensor:
-    if linear.bias is None:
-        return torch.addmm(residual, states, linear.weight.t())
-    return residual + F.linear(states, linear.weight, linear.bias)
+def _added(residual: Tensor, states: Tensor, layer: Any) -> Tensor:
+    if layer.bias is None and states.is_cuda:
+        return torch.addmm(residual, states, layer.weight.t())
+    return linear(states, layer.weight, layer.bias).add_(residual)
 
 
 def _joined(*linears: Any) -> tuple[Tensor, Tensor | None]:

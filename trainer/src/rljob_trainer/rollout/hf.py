@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicCache
 
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.failures import GENERATING, explained
+from rljob_trainer.linear import speed_up_linear_layers
 from rljob_trainer.rollout.attention import GROUPED
 from rljob_trainer.rollout.batch import Batch
 from rljob_trainer.rollout.decoder import Decoder, make_decoder
@@ -129,6 +130,7 @@ def _build(settings: EngineSettings) -> Any:
             attn_implementation=GROUPED,
             trust_remote_code=settings.trust_remote_code,
         )
+    speed_up_linear_layers(model)
     return model.eval().requires_grad_(False)
 
 
