@@ -190,9 +190,11 @@ def test_a_lost_claim_hides_no_checkpoint_of_the_attempts_that_are_known(volume)
     begin_attempt(volume, 1).save(1)
     begin_attempt(volume, 2).save(2)
     begin_attempt(volume, 3).save(3)
-    volume.claim(1).write_text("")  # torn
+    for path in (volume.claim(1), volume.claim_copy(1)):
+        path.write_text("")  # torn
     assert names(volume) == ["step-1-a1", "step-2-a2", "step-3-a3"]
     volume.claim(3).unlink()
+    volume.claim_copy(3).unlink()
     assert names(volume) == ["step-1-a1", "step-2-a2"]
     for path in volume.attempts.iterdir():
         path.unlink()

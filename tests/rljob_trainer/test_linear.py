@@ -40,14 +40,24 @@ def test_only_what_is_trained_gets_a_gradient(wanting: int):
     given = [drawn(6, 4), drawn(5, 4), drawn(5)]
     for number, each in enumerate(given):
         each.requires_grad_(number == wanting)
-    linear(*given).sum().backward()
+    linear(*given).sum().backward()  # whose gradient is one number, seen as a matrix
     assert [each.grad is not None for each in given] == [number == wanting for number in range(3)]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    F.linear(*exact).sum().backward()
+    assert_alike(given[wanting].grad, exact[wanting].grad)
 
 
 @pytest.mark.parametrize("states", [drawn(4, 6).t(), drawn(6, 8)[:, ::2], drawn(6, 1).expand(6, 4)])
 def test_states_may_lie_in_memory_as_they_like(states: Tensor):
-    weight = drawn(4, 5).t()
-    assert_alike(linear(states, weight), F.linear(states.double(), weight.double()))
+    given = [states.detach().requires_grad_(), drawn(4, 5).detach().t().requires_grad_()]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    found, wanted = linear(*given), F.linear(*exact)
+    assert_alike(found, wanted)
+    direction = drawn(5, 6).detach().t()
+    found.backward(direction)
+    wanted.backward(direction.double())
+    for ours, theirs in zip(given, exact, strict=True):
+        assert_alike(ours.grad, theirs.grad)
 
 
 def test_other_types_and_autocast_are_pytorchs_own():

@@ -110,7 +110,7 @@ def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tm
         psutil.Process(parent.pid).children()[0].suspend()
     parent.kill()
     parent.wait()
-    wait_until(lambda: all(map(has_ended, started)))
+    wait_until(lambda: all(map(has_ended, started)), 60.0)
 
 
 SHARER = """
@@ -180,3 +180,28 @@ def test_a_folder_that_is_missing_is_refused_unless_the_model_runs_elsewhere(tmp
 def test_a_url_for_nobody_is_refused(tmp_path: Path, given: str, words: str):
     with pytest.raises(JobError, match=words):
         prepare(job(tmp_path), None, None, [], [given])
+
+
+LATE = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+print(child.pid, child.stdout.readline(), flush=True)
+child.wait()
+"""
+
+NOT_TOLD = """
+import time
+from rljob_trainer.local.machine import wake_when_orphaned
+wake_when_orphaned()
+print("here", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_process_that_is_orphaned_before_the_kernel_was_asked_to_tell_it_ends_too():
+    parent = subprocess.Popen([sys.executable, "-c", LATE, NOT_TOLD], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline().split()[0]))
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: has_ended(child), 60.0)

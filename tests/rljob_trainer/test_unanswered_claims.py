@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rljob_trainer.checkpoint.manifest import survey
 from rljob_trainer.controller.attempt import claim, record_resume, root_nonce
 from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics, resumed_step
-from rljob_trainer.progress.state import newest_claim
+from rljob_trainer.progress.state import next_attempt
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import (
     Attempt,
@@ -121,26 +122,67 @@ def test_a_claim_that_makes_no_sense_was_cut_short(volume: Volume) -> None:
     assert found.manifest.step == 1
 
 
-@pytest.mark.parametrize("damage", ["cut short", "gone", "undecided"])
+def damage_to(path: Path, damage: str) -> None:
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_text(path.read_text()[:40] if damage == "cut short" else json.dumps({"attempt": 2}))
+
+
+DAMAGES = ["cut short", "gone", "undecided"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("attempt", [1, 2, 3], ids=["the first", "one in between", "the newest"])
+@pytest.mark.parametrize("resume", ["auto", "never", "PATH"])
+def test_a_claim_that_is_lost_is_known_by_its_copy(volume: Volume, resume: str, attempt: int, damage: str) -> None:
+    if resume == "PATH":
+        resume = str(begin_attempt(Volume(volume.root / "other"), 1).save(30).path)
+    for each in (1, 2, 3):
+        begin_attempt(volume, each, resume=resume, start_id="one", keepLast=9).save(30 + each)
+    nonce = root_nonce(volume, 3)
+    damage_to(volume.claim(attempt), damage)
+    assert root_nonce(volume, 3) == nonce
+    found = begin_attempt(volume, 4, resume=resume, start_id="one", keepLast=9).found
+    assert found.path == volume.checkpoint(33, 3)
+    assert [each.standing for each in survey(volume)] == ["counts"] * 3
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volume: Volume, damage: str) -> None:
     """An attempt decides before it saves. To go back is for a person to decide, who is told how."""
     begin_attempt(volume, 1, keepLast=9).save(40)
     second = begin_attempt(volume, 2, keepLast=9)
     for step in (45, 50):
         second.save(step)
-    claimed = volume.claim(2).read_text()
-    if damage == "gone":
-        volume.claim(2).unlink()
-    else:
-        volume.claim(2).write_text(claimed[:40] if damage == "cut short" else json.dumps({"attempt": 2}))
-    assert newest_claim(volume) == 2, "its number is not given to another"
+    for path in (volume.claim(2), volume.claim_copy(2)):
+        damage_to(path, damage)
+    assert next_attempt(volume) == 3, "its number is not given to another"
     assert [each.standing for each in survey(volume)] == ["counts", "unclaimed", "unclaimed"]
     for ask in (resumption_of(volume).goes_on, resumption_of(volume).find):
-        with pytest.raises(NoUsableCheckpoint, match="it saved step-45-a2, step-50-a2: restore the file, set checkp"):
+        with pytest.raises(NoUsableCheckpoint, match=r"/2.json, so .* saved step-45-a2, step-50-a2: restore a claim"):
             ask()
     assert begin_attempt(volume, 3, resume=str(volume.checkpoint(50, 2)), keepLast=9).found.manifest.step == 50
     assert names(volume) == []
     assert len(list(volume.checkpoints.iterdir())) == 3, "nothing is deleted"
+
+
+def test_without_any_claim_a_run_goes_on_under_a_number_that_nothing_has(volume: Volume) -> None:
+    begin_attempt(volume, 1, keepLast=9).save(40)
+    begin_attempt(volume, 2, keepLast=9).save(50)
+    shutil.rmtree(volume.attempts)
+    assert next_attempt(volume) == 3
+    for attempt in (3, 4):
+        begin_attempt(volume, attempt, keepLast=9).save(50 + attempt)
+    assert begin_attempt(volume, 5).found.path == volume.checkpoint(54, 4)
+
+
+def test_a_checkpoint_keeps_the_whole_curve_or_is_not_saved(volume: Volume, hide: Hide) -> None:
+    first = begin_attempt(volume, 1)
+    write_steps(volume, 1, [1, 2])
+    hide(volume.metrics(1))
+    with pytest.raises(InfrastructureError, match="Input/output error"):
+        first.save(2)
 
 
 def test_who_shows_a_run_does_not_end_for_it(volume: Volume, hide: Hide) -> None:

@@ -132,8 +132,9 @@ class Reason(Word):
         "Mend the function that the message names, or set `rewards.onError: drop_group`.",
     )
     NO_USABLE_CHECKPOINT = (
-        "NoUsableCheckpoint", _ENDS_IT, "There are checkpoints, but none can be used.",
-        "Restore one, or begin anew with `checkpoint.resume: never`.",
+        "NoUsableCheckpoint", _ENDS_IT,
+        "There are checkpoints, but none can be used, or nobody knows whether the newest count.",
+        "Do what the message says: restore a file, name a checkpoint, or begin anew with `checkpoint.resume: never`.",
     )
     STORAGE_FULL = (
         "StorageFull", _ENDS_IT, "The checkpoint volume is full.",
@@ -184,7 +185,8 @@ class Reason(Word):
         "Correct what the message names: a pod template, a volume, a name.",
     )
     OBJECT_FORBIDDEN = (
-        "ObjectForbidden", _ANY, "The API server refuses an object of the job's: quota, admission, permissions.",
+        "ObjectForbidden", _ANY,
+        "The API server refuses an object of the job's, or its deletion: quota, admission, permissions.",
         "Grant what the message names. The operator tries again; what runs goes on.",
     )
     SPEC_NOT_READABLE = (

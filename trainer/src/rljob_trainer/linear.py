@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+_AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
 
 class CpuLinear(nn.Linear):
     """An nn.Linear whose products are those of `linear`."""
@@ -41,7 +43,7 @@ def _for_onednn(states: Tensor, weight: Tensor) -> bool:
         states.device.type == "cpu"
         and states.dtype == weight.dtype == torch.float32
         and states.numel() > 0
-        and torch.backends.mkldnn.is_available()
+        and _AVAILABLE
         and not torch.is_autocast_enabled("cpu")
     )
 

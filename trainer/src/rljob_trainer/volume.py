@@ -70,6 +70,10 @@ class Volume:
     def claim(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.json"
 
+    def claim_copy(self, attempt: int) -> Path:
+        """Of a claim that has decided: a run's end must not hang on one small file."""
+        return self.attempts / f"{attempt}.copy.json"
+
     def newest_commit(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.newest.json"
 

@@ -17,6 +17,7 @@ now is not one that is missing, and no run is begun anew for it.
 import math
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ CHECKPOINT_NAME = re.compile(r"step-(\d+)-a(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`attempts/<n>.json`.
+    """`attempts/<n>.json` or, where that was damaged or lost after it had decided, its copy.
 
+    nonce: random, the driver's own.
     parent: the attempt that this one continues, perhaps from step 0; None where it begins a run, from nothing or from
         another run's checkpoint.
     resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None for none.
@@ -39,6 +41,7 @@ class Claim:
     """
 
     attempt: int
+    nonce: str = ""
     parent: int | None = None
     resumed_from: str | None = None
     resumed_step: int | None = None
@@ -111,15 +114,21 @@ def root_of(volume: Volume, attempt: int) -> int:
 
 def read_claim(volume: Volume, attempt: int) -> Claim | None:
     """None where there is no claim, or one that makes no sense: a crash cut it short, or it is being written."""
-    try:
-        found = read_json(volume.claim(attempt))
-    except ValueError:
-        return None
+    claim = _claim(volume.claim(attempt), attempt)
+    if claim is None or claim.resumed_step is None:
+        claim = _claim(volume.claim_copy(attempt), attempt) or claim
+    return claim
+
+
+def _claim(path: Path, attempt: int) -> Claim | None:
+    found = None
+    with suppress(ValueError):
+        found = read_json(path)
     if not isinstance(found, dict):
         return None
     return Claim(
-        attempt, _number(found, "parent"), _text(found, "resumedFrom"), _number(found, "resumedStep"),
-        _text(found, "anewFor"),
+        attempt, _text(found, "nonce") or "", _number(found, "parent"), _text(found, "resumedFrom"),
+        _number(found, "resumedStep"), _text(found, "anewFor"),
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ from rljob_trainer.journal import Journal, first_digest, rollout_fingerprint, up
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress import names
-from rljob_trainer.progress.history import read_metrics
+from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
@@ -237,7 +237,7 @@ class Assembly:
     def _continue(self, held: Held, state: LoopState) -> tuple[Stage | None, Held | None]:
         """With ranks that were taken over. A step whose metrics their driver did not write is finished first."""
         mark = held.mark
-        written = any(line["step"] == mark.step for line in read_metrics(self._volume.root) if names.TIME_STEP in line)
+        written = any(line["step"] == mark.step for line in history(self._volume) if names.TIME_STEP in line)
         behind = not written and any(result is not None for result in held.result)
         state.load_state_dict(mark.before if behind else mark.after)
         log.info("ranks_taken_over", step=mark.step, finish=behind)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.lineage import root_of
+from rljob_trainer.checkpoint.lineage import read_claim, root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full, is_outage
 from rljob_trainer.progress.state import newest_claim, read_object
@@ -82,13 +82,13 @@ def record_resume(
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run which `attempt` belongs to.
+    """The nonce of the attempt that began the run which `attempt` belongs to; "" where its claim is lost.
 
     Raises InfrastructureError where the volume does not answer.
     """
     with claims_answering(volume):
-        claimed = read_json(volume.claim(root_of(volume, attempt))) or {}
-    return str(claimed.get("nonce"))
+        claimed = read_claim(volume, root_of(volume, attempt))
+    return claimed.nonce if claimed is not None else ""
 
 
 def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str | None) -> None:
@@ -103,6 +103,8 @@ def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str
         "anewFor": None,
     }
     write_json(volume.claim(attempt), claimed | decision)
+    if decision:
+        write_json(volume.claim_copy(attempt), claimed | decision)
 
 
 def _keep_curve(volume: Volume, attempt: int, ref: CheckpointRef) -> None:

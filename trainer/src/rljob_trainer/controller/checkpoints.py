@@ -33,7 +33,7 @@ from rljob_trainer.checkpoint.manifest import (
 from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.attempt import check_not_superseded
 from rljob_trainer.errors import InfrastructureError, StorageFullError, is_full
-from rljob_trainer.progress.history import read_metrics
+from rljob_trainer.progress.history import history
 from rljob_trainer.volume import Volume, write_json
 
 log = structlog.get_logger()
@@ -196,7 +196,7 @@ class Checkpoints:
 
     def _write_metrics(self, path: Path, step: int) -> None:
         """So that the checkpoint keeps the run's curve wherever it is taken."""
-        lines = (json.dumps(line) for line in read_metrics(self._volume.root) if line["step"] <= step)
+        lines = (json.dumps(line) for line in history(self._volume) if line["step"] <= step)
         path.write_text("".join(f"{line}\n" for line in lines))
 
     @contextmanager

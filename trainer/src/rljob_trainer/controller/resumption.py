@@ -67,11 +67,12 @@ class Resumption:
     def _check_claims(self) -> None:
         """To go back past whole checkpoints, because nobody knows whose they are, is for a person to decide."""
         if unclaimed := [each for each in survey(self._volume) if each.standing == "unclaimed"]:
-            newest = unclaimed[-1]
+            newest = max(unclaimed, key=lambda each: (each.attempt, each.step))
+            claims = sorted({str(self._volume.claim(each.attempt)) for each in unclaimed})
             raise NoUsableCheckpoint(
-                f"{self._volume.claim(newest.attempt)} is damaged or gone, so nobody knows what attempt "
-                f"{newest.attempt} continued, and it saved {', '.join(each.path.name for each in unclaimed)}: restore "
-                f"the file, set checkpoint.resume: {newest.path}, or move those folders away to go on without them",
+                f"damaged or gone: {', '.join(claims)}, so nobody knows which run those attempts continued, and they "
+                f"saved {', '.join(each.path.name for each in unclaimed)}: restore a claim or its copy, set "
+                f"checkpoint.resume: {newest.path}, or move those folders away to go on without them",
                 field=_FIELD,
             )
 

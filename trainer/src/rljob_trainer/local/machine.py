@@ -83,12 +83,17 @@ def adopt_orphans() -> None:
 
 
 def wake_when_orphaned() -> None:
-    """From now on, the signal of the parent's death reaches this process even where somebody has frozen it.
+    """From now on, SIGTERM reaches this process when its parent dies, even where somebody has frozen it, and where that
+    was before the kernel had been asked to tell.
 
     For processes that start_child starts with stdin=PIPE: its other end is the parent's alone, so it ends with the
     parent. SIGKILL would not wait for a frozen process to wake up, but leaves it nothing to clean up with.
     """
-    subprocess.Popen(["sh", "-c", "read -r _; kill -CONT $PPID"])
+    subprocess.Popen(["sh", "-c", _WAKE])
+
+
+_WAKE = 'read -r _; grep -q "^PPid:[[:space:]]*$PPID$" /proc/$$/status && kill -TERM $PPID && kill -CONT $PPID'
+"""Another process may have the number of one that has ended."""
 
 
 def kill_children() -> None:

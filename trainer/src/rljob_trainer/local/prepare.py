@@ -170,8 +170,8 @@ def adopt(run: LocalRun) -> str:
     if found is None and not volume.job.exists():
         if newest_claim(volume):
             raise DataError(
-                f"{volume.root} holds a run, but not {volume.job.name}, which says whose: restore that file, or go on"
-                " in another --dir with checkpoint.resume: PATH, of one of its checkpoints"
+                f"{volume.root} holds a run, but not {volume.job.name}, which says whose (a cluster's volume has none):"
+                " restore that file, or go on in another --dir with checkpoint.resume: PATH, of one of its checkpoints"
             )
         uid = str(uuid.uuid4())
         write_json(volume.job, {"jobUid": uid, "name": run.name, "layoutVersion": LAYOUT_VERSION})

@@ -138,8 +138,8 @@ def main() -> None:
     watch = _Watch(folder)
     adopt_orphans()
     signal.signal(signal.SIGTERM, _leave)
+    folder.mkdir(mode=0o700)
     try:
-        folder.mkdir(mode=0o700)
         tempfile.tempdir = None  # TMPDIR is this folder: what asked before it was there got another
         wake_when_orphaned()
         watch.begin(psutil.Process(_preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")))

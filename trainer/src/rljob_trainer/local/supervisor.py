@@ -44,7 +44,7 @@ from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.silence import Silence
 from rljob_trainer.local.stop import Stop, interrupts
-from rljob_trainer.progress.state import last_attempt, newest_claim, read_object
+from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume, write_json
 
@@ -90,7 +90,8 @@ class Supervisor:
         self._job_file = self._volume.control / "job.json"
         self._history, self._durable_step = History(), 0
         self._uid, self._start_id = uid, uuid.uuid4().hex
-        self._first_attempt = last_attempt(self._volume) + 1
+        with answering(self._volume):
+            self._first_attempt = next_attempt(self._volume)
         with writable(self._volume):
             self._volume.logs.mkdir(parents=True, exist_ok=True)
             self._volume.run_exit.unlink(missing_ok=True)
@@ -152,7 +153,7 @@ class Supervisor:
             return exit_record(error), error.exit_code
 
     def _drive(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
-        attempt = newest_claim(self._volume) + 1
+        attempt = next_attempt(self._volume)
         self._write_job()
         with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
             self._stop.driver = driver

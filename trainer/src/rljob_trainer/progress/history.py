@@ -25,20 +25,24 @@ def read_metrics(run_dir: Path) -> list[Line]:
     A line that a crash cut short is left out, and one without a stage, which we never write. None are there where the
     volume does not answer: who shows a run does not end for it.
     """
-    volume = Volume(run_dir)
     try:
-        run = lineage(volume)
+        return history(Volume(run_dir))
     except OSError:
         return []
+
+
+def history(volume: Volume) -> list[Line]:
+    """As read_metrics, for whoever keeps it: raises OSError where the volume does not answer."""
+    run = lineage(volume)
     if run.root is None:
         return []
-    history: list[Line] = []
+    found: list[Line] = []
     done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
     for segment in run.segments:
         lines = [line for line in _of_segment(volume, segment) if line["step"] not in done or TIME_STEP not in line]
         done |= {line["step"] for line in lines if TIME_STEP in line}
-        history = lines + history
-    return [*_lines(volume.metrics_before(run.root.attempt)), *history]
+        found = lines + found
+    return [*_lines(volume.metrics_before(run.root.attempt)), *found]
 
 
 def _of_segment(volume: Volume, segment: Segment) -> list[Line]:
@@ -46,7 +50,12 @@ def _of_segment(volume: Volume, segment: Segment) -> list[Line]:
 
 
 def _lines(path: Path) -> list[Line]:
-    return [line for line in parse_lines(_text(path)) if "stage" in line]
+    """None where there is no such file."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in parse_lines(text) if "stage" in line]
 
 
 def last_line(volume: Volume, attempt: int) -> Line:
@@ -78,10 +87,3 @@ def parse_lines(text: str) -> Iterator[Line]:
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             yield line
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -15,7 +15,8 @@ from rljob_trainer.volume import Volume, read_json
 SILENT_AFTER = 30.0
 """Seconds without a sign of life after which a driver without exit record counts as gone: six heartbeats."""
 
-_OF_ATTEMPT = re.compile(r"(\d+)(\.newest|\.exit)?\.json")
+_CHECKPOINT = re.compile(r"step-\d+-a(\d+)")
+_OF_ATTEMPT = re.compile(r"(\d+)(\.copy|\.newest|\.exit)?\.json")
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -45,6 +46,18 @@ def newest_claim(volume: Volume) -> int:
     except FileNotFoundError:
         return 0
     return max((int(match[1]) for match in matches if match), default=0)
+
+
+def next_attempt(volume: Volume) -> int:
+    """A number that nothing on the volume has, also where its attempts/ is lost or a checkpoint was copied to it.
+
+    Raises OSError where the volume does not answer.
+    """
+    try:
+        matches = [_CHECKPOINT.fullmatch(path.name) for path in volume.checkpoints.iterdir()]
+    except FileNotFoundError:
+        matches = []
+    return 1 + max([newest_claim(volume), *(int(match[1]) for match in matches if match)])
 
 
 def supervised(volume: Volume) -> bool | None:

@@ -4,8 +4,7 @@
                         └─> PlainDecoder     transformers' own forward pass, for every other architecture
 
 A small model's step is dispatch more than arithmetic. FusedDecoder does what transformers does with little more than
-half of the operations: one product for queries, keys and values, one for gate and up, rotations from a table, sums
-inside products.
+half of the operations: one product for queries, keys and values, one for gate and up, rotations from a table.
 """
 
 from typing import Any, Protocol
