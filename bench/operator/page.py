@@ -20,8 +20,9 @@ def write_page(
     about = (
         f'`make bench-operator ARGS="{arguments}"`'
         f" on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}: Kubernetes {KUBERNETES}"
-        f" (etcd without fsync), KubeRay {kuberay} and KWOK's fake nodes share them with the operator and with what"
-        " creates the jobs. Each job asks for 2 nodes with 4 GPUs. Times are the API server's, from its audit log."
+        f" (etcd without fsync, all of it with GOGC=300), KubeRay {kuberay} and KWOK's fake nodes share them with the"
+        " operator and with what creates the jobs. Each job asks for 2 nodes with 4 GPUs. Times are the API"
+        " server's, from its audit log."
     )
     parts = ["# The operator on a real API server", about]
     parts += ["## From apply to all children", _creation(calm, stopped, running)]

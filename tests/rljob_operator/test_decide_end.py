@@ -127,6 +127,24 @@ def test_what_needs_an_object_is_not_said_to_be_done_where_it_is_refused(given):
     assert said.status.driver == seen.job.status.driver
 
 
+def test_a_deletion_that_is_refused_is_said_but_never_of_a_job_that_is_over():
+    asked = attempted("Submitted")["driver"].model_copy(update={"stop_requested": NOW - timedelta(hours=1)})
+    seen = snapshot(base=job(suspend=True), **living(driver=asked, phase="Suspending"))
+    plan = decide(seen, SETTINGS)
+    assert plan.delete == (CLUSTER,)
+    said = refused(seen, plan, Forbidden("a policy keeps it"))
+    assert said.status is not None
+    assert said.status.phase == "Suspending"
+    ready = next(each for each in said.status.conditions if each.type == "Ready")
+    assert (ready.reason, ready.message) == ("ObjectForbidden", "the API server refuses it: a policy keeps it")
+
+    over = finished("Succeeded", "Completed", hours=2) | {"cluster": ray_cluster()}
+    seen = snapshot(base=job(ttlAfterFinished="2h"), pods=PODS, **over)
+    plan = decide(seen, SETTINGS)
+    assert plan.delete == (CLUSTER,)
+    assert refused(seen, plan, Forbidden("a policy keeps it")) == Plan()
+
+
 def test_a_job_of_another_controller_is_left_alone():
     assert plan_for(base=job(managedBy="example.com/other")) == Plan()
     assert phase(plan_for(base=job(managedBy=names.MANAGER_NAME))) == "Starting"

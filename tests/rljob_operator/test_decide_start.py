@@ -8,9 +8,9 @@ import pytest
 
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
-from rljob_operator.decide import decide
+from rljob_operator.decide import decide, not_submitted
 from rljob_operator.decide.starting import WAIT_SECONDS
-from rljob_operator.plan import SECRET_SECONDS
+from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import living, phase, plan_for
 from tests.rljob_operator.snapshots import (
@@ -203,6 +203,28 @@ def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time
     assert plan_for(**started).again_in is None
     assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
     assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
+
+
+def test_a_driver_is_looked_at_also_while_a_pod_is_missing():
+    """It may train on, or end, and no pod tells of it."""
+    plan = plan_for(**living(cluster=ray_cluster(1), pods=PODS[:2]))
+    assert conditions(plan.status)["Ready"][1] == "ClusterNotReady"
+    assert plan.again_in == SETTINGS.poll_seconds
+
+
+def test_a_driver_that_ray_does_not_take_is_asked_for_again_and_ray_s_words_are_said():
+    seen = snapshot(**living(head=HeadReport()) | attempted("Reserved"))
+    assert decide(seen, SETTINGS).submit is not None
+    said = not_submitted(seen, "answered 500: No available agent")
+    assert said.submit is None
+    assert said.status is not None
+    ready = next(each for each in said.status.conditions if each.type == "Ready")
+    assert (ready.reason, ready.message) == (
+        "StartingDriver", "Ray does not take the driver, and is asked again: answered 500: No available agent",
+    )  # fmt: skip
+    again = replace(seen, job=replace(seen.job, status=said.status))
+    assert decide(again, SETTINGS).submit is not None
+    assert not_submitted(again, "answered 500: No available agent") == Plan(), "it is said once"
 
 
 def test_pods_that_have_a_node_and_do_not_start_may_lack_the_secret_that_nobody_may_read():

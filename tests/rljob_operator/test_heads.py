@@ -39,13 +39,20 @@ async def submitted_to() -> AsyncIterator[tuple[Heads, Driver, Job, PlayedHeads]
         head = played.add("team", names.ray_cluster("job"))
         async with aiohttp.ClientSession() as session:
             heads = Heads(session, HeadAddress(played.template), settings)
-            await heads.submit(of, Submission(names.submission(UID, 1), 1))
+            await heads.submit(of, Submission(names.submission(UID, 1), 1, generation=4))
             yield heads, head.driver(), of, played
 
 
 async def look(heads: Heads, of: Job) -> Heard:
     await asyncio.sleep(2 * POLL_SECONDS)
     return await heads.report(of)
+
+
+@asynchronous
+async def test_a_driver_is_told_which_generation_of_the_spec_it_is_for() -> None:
+    async with submitted_to() as (_, driver, _, _):
+        assert driver.runtime_env is not None
+        assert driver.runtime_env["env_vars"]["RLJOB_GENERATION"] == "4"
 
 
 @asynchronous

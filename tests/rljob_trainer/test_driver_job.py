@@ -5,13 +5,14 @@ import json
 import os
 import re
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from rljob_api.contract import CONTRACT_VERSION, DriverJob
-from rljob_trainer.controller.job import read_job, write_job
+from rljob_trainer.controller.job import job_of_generation, read_job, write_job
 from rljob_trainer.errors import InfrastructureError, JobError
 from tests.rljob_trainer.checkpoint_support import job_spec
 
@@ -25,6 +26,21 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_job_is_read_as_it_was_written(file: Path) -> None:
     assert read_job(file) == DriverJob(name="job", uid="u1", base_dir="/", spec=job_spec())
+
+
+def of_generation(number: int) -> DriverJob:
+    return DriverJob(name="job", uid="u1", generation=number, base_dir="/", spec=job_spec())
+
+
+def test_a_driver_waits_until_its_file_has_the_generation_that_it_was_started_for(file: Path) -> None:
+    """A kubelet brings a changed ConfigMap to a living pod about a minute later."""
+    write_job(of_generation(3), file)
+    assert job_of_generation(file, 3) == of_generation(3)
+    later = Timer(0.5, write_job, (of_generation(5), file))
+    later.start()
+    assert job_of_generation(file, 4) == of_generation(5)
+    with pytest.raises(InfrastructureError, match=r"job\.json still has generation 5 of the spec after 1 s, not 6"):
+        job_of_generation(file, 6, seconds=1.0)
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{", '{"contractVersion": "1.0"}'])

@@ -19,6 +19,11 @@ LAYOUT_VERSION = 1
 """Of the run's volume."""
 
 
+GENERATION_VARIABLE = "RLJOB_GENERATION"
+"""Of a driver's environment: the least DriverJob.generation that it may begin with. A kubelet brings a changed file to
+a pod that lives only about a minute later."""
+
+
 class DriverJob(ApiModel):
     """One resolved RLJob: what a driver gets."""
 

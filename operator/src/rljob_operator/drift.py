@@ -8,7 +8,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
-from rljob_operator.names import DIGEST_ANNOTATION
+from rljob_operator.names import DIGEST_ANNOTATION, MAKER_ANNOTATION
 
 
 def stamped(manifest: Manifest) -> Manifest:
@@ -23,12 +23,26 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def as_large_as(found: Manifest | None, wanted: Manifest) -> Manifest:
-    """A volume claim that somebody has grown stays so: the API server refuses to shrink one."""
+def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
+    """To a volume claim that is there. One that somebody has grown stays so: the API server refuses to shrink it. One
+    that was made for an earlier job of the name goes with neither.
+    """
     if found is None or wanted["kind"] != VOLUME_CLAIM.name:
         return wanted
     largest = max((found, wanted), key=lambda claim: parse_quantity(_storage(claim)))
-    return wanted | {"spec": wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}}
+    spec = wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}
+    metadata = wanted["metadata"]
+    if not _was_made_for(metadata["annotations"][MAKER_ANNOTATION], found["metadata"]):
+        maker = found["metadata"].get("annotations", {}).get(MAKER_ANNOTATION, "")
+        metadata = {key: value for key, value in metadata.items() if key != "ownerReferences"}
+        metadata |= {"annotations": metadata["annotations"] | {MAKER_ANNOTATION: maker}}
+    return wanted | {"spec": spec, "metadata": metadata}
+
+
+def _was_made_for(uid: str, metadata: Manifest) -> bool:
+    """The owner speaks for claims of before the annotation."""
+    owners = [each["uid"] for each in metadata.get("ownerReferences", ())]
+    return uid in (metadata.get("annotations", {}).get(MAKER_ANNOTATION), *owners)
 
 
 def _storage(claim: Manifest) -> str:

@@ -14,6 +14,7 @@ import aiohttp
 import structlog
 
 from rljob_api import parse_duration
+from rljob_api.contract import GENERATION_VARIABLE
 from rljob_operator import names, tokens
 from rljob_operator.head import Agent, HeadAddress, HeadError, RayJobs
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
@@ -101,7 +102,10 @@ class Heads:
             f" --attempt {submission.attempt}"
         )
         grace = parse_duration(job.spec.recovery.eviction_grace_period)
-        await self._ray(job).submit(submission.id, entrypoint, stop_wait=round(grace), metadata={"rljob": job.name})
+        variables = {} if submission.generation is None else {GENERATION_VARIABLE: f"{submission.generation}"}
+        await self._ray(job).submit(
+            submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
+        )
         self.forget(job)
 
     async def stop(self, job: Job) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
-from rljob_operator.drift import as_large_as, has_drifted, stamped
+from rljob_operator.drift import adapted, has_drifted, stamped
+from rljob_operator.head import HeadRefused
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
@@ -26,10 +27,18 @@ jobs are complete a little sooner, but the Lease was lost once."""
 
 
 class Refused(Exception):
-    """The API server does not take one of the job's objects."""
+    """The API server does not take one of the job's objects, or does not let one go."""
 
     def __init__(self, error: KubeError) -> None:
         super().__init__(error.message)
+        self.error = error
+
+
+class NotSubmitted(Exception):
+    """Ray answers, and does not take the driver."""
+
+    def __init__(self, error: HeadRefused) -> None:
+        super().__init__(f"{error}")
         self.error = error
 
 
@@ -42,17 +51,20 @@ class Performer:
         self._secrets: dict[Key, float] = {}  # those that were there a moment ago, and when
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Raises KubeErrors, HeadErrors and Refused; the same plan may be tried again."""
+        """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again."""
         job = snapshot.job
         version = await self._finalize(job, present=plan.finalizer)
-        for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
-            await self._kube.delete(ref, grace_period)
         try:
+            for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
+                await self._kube.delete(ref, grace_period)
             await self._make(snapshot, plan)
         except (Invalid, Forbidden, AlreadyExists) as error:
             raise Refused(error) from error
         if plan.submit is not None:
-            await self._heads.submit(job, plan.submit)
+            try:
+                await self._heads.submit(job, plan.submit)
+            except HeadRefused as error:
+                raise NotSubmitted(error) from error
         if plan.stop:
             await self._heads.stop(job)
         if plan.end is not None:
@@ -71,15 +83,17 @@ class Performer:
         finalizers = [*others, names.FINALIZER] if present else others
         try:
             patched = await self._kube.patch_metadata(job.ref, job.resource_version, {"finalizers": finalizers})
-        except NotFound:  # the last finalizer of a deleted job was taken away before
-            return job.resource_version
+        except NotFound:
+            if present:
+                raise  # nothing is made for a job that is gone
+            return job.resource_version  # the last finalizer of a deleted job was taken away before
         self._told(RLJOB, patched)
         return str(patched["metadata"]["resourceVersion"])
 
     async def _make(self, snapshot: Snapshot, plan: Plan) -> None:
         """A pod without its volume or its NetworkPolicy must not be: so what has pods comes last."""
         found = [snapshot.child((ref := Ref.of(manifest)).kind, ref.name) for manifest in plan.apply]
-        stamps = [stamped(as_large_as(there, wanted)) for there, wanted in zip(found, plan.apply, strict=True)]
+        stamps = [stamped(adapted(wanted, there)) for there, wanted in zip(found, plan.apply, strict=True)]
         drifted = [each for there, each in zip(found, stamps, strict=True) if has_drifted(there, each)]
         create = (*plan.create, *self._missing(plan.secret))
         for has_pods in (False, True):

@@ -11,10 +11,11 @@ SECRET_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A driver to start."""
+    """A driver to start. generation: of the spec that it has to read."""
 
     id: str
     attempt: int
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

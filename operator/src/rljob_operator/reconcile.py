@@ -6,11 +6,11 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import decide, refused
+from rljob_operator.decide import decide, not_submitted, refused
 from rljob_operator.heads import Heads
 from rljob_operator.kube.kinds import Key
 from rljob_operator.observe import observe, utc_now
-from rljob_operator.perform import Performer, Refused
+from rljob_operator.perform import NotSubmitted, Performer, Refused
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
 
@@ -50,6 +50,9 @@ class Reconciler:
             log.warning("object_refused", job=str(key), reason=error.reason, message=error.message)
             await self.performer.perform(snapshot, refused(snapshot, plan, error))
             raise error from None
+        except NotSubmitted as refusal:
+            await self.performer.perform(snapshot, not_submitted(snapshot, f"{refusal}"))
+            raise refusal.error from None
         if plan.restart is not None:
             self.restarted(plan.restart)
         if plan.told is not None:

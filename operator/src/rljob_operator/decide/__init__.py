@@ -9,6 +9,7 @@ from typing import Final
 
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RLJobStatus
+from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
@@ -33,7 +34,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, lost_pods
 
-__all__ = ["decide", "refused"]
+__all__ = ["decide", "not_submitted", "refused"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -117,11 +118,26 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
     phase = (plan.status or job.status).phase
     if plan.submit is None and not plan.create and _goes_on(job.status, plan):
         return Plan(stop=plan.stop, end=plan.end, status=plan.status, events=plan.events)
+    if job.status.completion_time is not None:
+        return Plan()  # how it ended stands
     foreign = "ownerReferences" in error.message  # those of an earlier job of this name
     if isinstance(error, Invalid) and not foreign and snapshot.cluster is None:
         changes = {"completion_time": snapshot.now}
         step = Step("Failed", Reason.OBJECT_INVALID, f"the API server refuses it: {error.message}", changes)
     else:
         step = Step(phase, Reason.OBJECT_FORBIDDEN, f"the API server refuses it: {error.message}")
-    status = next_status(snapshot, step)
-    return Plan(status=status, events=events(job.status, status)) if status != job.status else Plan()
+    return _said(snapshot, step)
+
+
+def not_submitted(snapshot: Snapshot, why: str) -> Plan:
+    """What to say when Ray does not take the driver. It is asked again."""
+    phase: Phase = "Recovering" if snapshot.job.status.phase == "Recovering" else "Starting"
+    return _said(
+        snapshot, Step(phase, Reason.STARTING_DRIVER, f"Ray does not take the driver, and is asked again: {why}")
+    )
+
+
+def _said(snapshot: Snapshot, step: Step) -> Plan:
+    """The step's status alone, where it is another one."""
+    before, status = snapshot.job.status, next_status(snapshot, step)
+    return Plan(status=status, events=events(before, status)) if status != before else Plan()

@@ -43,7 +43,7 @@ def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return replace(step, deployed=False)
     left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
     if left > 0:
-        return replace(step, again_in=left)
+        return replace(step, deployed=False, again_in=left)
     runs = snapshot.cluster or snapshot.pods or snapshot.children.get(DEPLOYMENT)
     return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(snapshot)))
 

@@ -18,7 +18,7 @@ from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
@@ -69,7 +69,10 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
 
 
 def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
-    step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=_look(snapshot))
+    driver = snapshot.job.status.driver
+    polls = driver is not None and driver.state != "Ended"  # it may train on, or end, without a pod that is missing
+    again = settings.poll_seconds if polls else _look(snapshot)
+    step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=again)
     if not any(map(waits_for_its_node, snapshot.ray_pods)):
         return step
     # Perhaps for what they mount: a watch tells of all else that somebody deletes, but not of what nobody may read.
@@ -124,7 +127,7 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
         return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
     if head.driver is not None:
         return None
-    order = Submission(driver.submission_id, number)
+    order = Submission(driver.submission_id, number, driver.generation)
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", submit=order, again_in=0.0)
 
 
@@ -179,13 +182,14 @@ def _phase(snapshot: Snapshot) -> Phase:
 
 
 def _old_workers(snapshot: Snapshot) -> list[Manifest]:
-    """Worker pods of before the failure: those that were made before the decision.
+    """Worker pods of before the failure: those that were made before the decision, and are not lost with their nodes.
 
     Pods tell their age in whole seconds. One of the decision's own second is a replacement: what a driver could run on
     is older. To delete it, before KubeRay has seen what it made itself, keeps KubeRay waiting for it for five minutes.
     """
-    decided = snapshot.job.status.recovery.decided
-    return [pod for pod in snapshot.pods_of(names.WORKER) if decided and _since(pod) < decided.replace(microsecond=0)]
+    decided, lost = snapshot.job.status.recovery.decided, lost_pods(snapshot)
+    there = [pod for pod in snapshot.pods_of(names.WORKER) if pod not in lost]
+    return [pod for pod in there if decided and _since(pod) < decided.replace(microsecond=0)]
 
 
 def _since(pod: Manifest) -> datetime:

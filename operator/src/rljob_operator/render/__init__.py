@@ -29,6 +29,7 @@ def lasting_children(job: Job, settings: Settings) -> list[Manifest]:
         _child(job, disruption_budget(job.name, spec)),
     ]
     if (claim := checkpoint_claim(job.name, spec)) is not None:
+        claim["metadata"]["annotations"] = {names.MAKER_ANNOTATION: job.uid}
         children.append(_child(job, claim, owned=not spec.checkpoint.volume.retain))
     return children
 

@@ -47,7 +47,7 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
     }
     agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
     template = _template(job, settings, names.HEAD, [driver, agent])
-    return tolerant(placement.on(merged(template, head.template, "spec.cluster.head.template")), spec)
+    return tolerant(placement.on(customized(template, head.template, "spec.cluster.head.template")), spec)
 
 
 def worker_template(job: Job, image: str, settings: Settings, placement: Placement) -> Template:
@@ -59,7 +59,7 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
     )
     template = _template(job, settings, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
-    return tolerant(placement.on(merged(template, worker.template, "spec.cluster.worker.template")), spec)
+    return tolerant(placement.on(customized(template, worker.template, "spec.cluster.worker.template")), spec)
 
 
 def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) -> Template:
@@ -75,6 +75,14 @@ def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) ->
         common["priorityClassName"] = spec.cluster.priority_class_name
     volumes = [*pod.get("volumes", ()), *spec.volumes]
     return {"metadata": {"labels": {**names.labels(job.name), **labels}}, "spec": {**common, **pod, "volumes": volumes}}
+
+
+def customized(template: Template, patch: Mapping[str, Any], path: str) -> Template:
+    """With the user's own on top, but for our labels: by those we tell whose a pod is. Raises CannotMerge."""
+    made = merged(template, patch, path)
+    metadata = made.get("metadata", {})
+    labels = {**metadata.get("labels", {}), **template["metadata"]["labels"]}
+    return {**made, "metadata": {**metadata, "labels": labels}}
 
 
 def tolerant(template: Template, spec: RLJobSpec) -> Template:

@@ -6,12 +6,12 @@ from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_operator import names
 from rljob_operator.job import Job
-from rljob_operator.render.merge import merged
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
     SHARED_MEMORY_MOUNT,
     Template,
     container,
+    customized,
     pod_template,
     shared_memory,
     tolerant,
@@ -73,7 +73,8 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
     }
     labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
     template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
-    return tolerant(placement.on(merged(template, model.template, f"spec.rewards.models[{model.name}].template")), spec)
+    where = f"spec.rewards.models[{model.name}].template"
+    return tolerant(placement.on(customized(template, model.template, where)), spec)
 
 
 def _selector(job: Job, model: RewardModel) -> dict[str, str]:

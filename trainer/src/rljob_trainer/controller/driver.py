@@ -1,5 +1,6 @@
 """One attempt, from its claim to its exit record. It never restarts itself: its supervisor does that."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +9,11 @@ from pathlib import Path
 import ray
 import structlog
 
-from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.contract import GENERATION_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, exit_record, record_exit
 from rljob_trainer.controller.interrupt import STOPPED_EARLY, Interrupt
-from rljob_trainer.controller.job import read_job
+from rljob_trainer.controller.job import job_of_generation
 from rljob_trainer.controller.requests import Requests
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -39,7 +40,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             interrupt.listen()
             requests = Requests(volume, interrupt.asked)
             progress.phase("waiting for Ray")
-            job = read_job(job_file)
+            job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             address = _appeared(ray_address)
             with interrupt.postponed():
                 _connect(address, namespace=f"rljob-{job.uid}")

@@ -1,6 +1,7 @@
 """The file that a driver gets: a resolved job, and where its relative paths start."""
 
 import json
+import time
 from pathlib import Path
 
 import structlog
@@ -10,6 +11,10 @@ from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.volume import write_json
 
 log = structlog.get_logger()
+
+
+JOB_SECONDS = 180.0
+"""Kubelets look at ConfigMaps every minute, and then at what they remember of them."""
 
 
 def write_job(job: DriverJob, path: Path) -> None:
@@ -45,3 +50,19 @@ def _is_newer(version: str, path: Path) -> bool:
     if newer:
         log.warning("contract_is_newer", job=version, trainer=CONTRACT_VERSION)
     return newer
+
+
+def job_of_generation(path: Path, generation: int, seconds: float = JOB_SECONDS) -> DriverJob:
+    """As read_job, once the file has that generation of the spec or a later one.
+
+    Raises InfrastructureError where it stays older for so long.
+    """
+    deadline = time.monotonic() + seconds
+    while (job := read_job(path)).generation < generation:
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"{path} still has generation {job.generation} of the spec after {seconds:.0f} s, not {generation}: see"
+                " whether the kubelet of the head's node renews the pod's ConfigMap"
+            )
+        time.sleep(0.2)
+    return job
