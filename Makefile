@@ -12,10 +12,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down e2e-smoke clean
+.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make .venv from the locked requirements
 
@@ -60,8 +60,14 @@ cluster-up: $(READY)  ## Start a Kubernetes control plane with KubeRay and fake 
 cluster-down: $(READY)  ## Stop it and remove all that it left
 	$(BIN)/python -m e2e.cluster down $(ARGS)
 
+demo: $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (root; the first time builds images, 30 minutes)
+	$(BIN)/python -m e2e.nodes.demo $(ARGS)
+
 e2e-smoke: $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
-	$(BIN)/python -m pytest e2e/scenarios $(ARGS)
+	$(BIN)/python -m pytest e2e/scenarios/test_life.py $(ARGS)
+
+e2e: $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes docs/benchmarks/scenarios.md
+	$(BIN)/python -m e2e.scenarios $(ARGS)
 
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing
 	$(BIN)/ruff format --check

@@ -36,11 +36,14 @@ class Access:
 
     def kubectl(self, *arguments: str, objects: str = "") -> str:
         """Its output. objects: its standard input."""
-        command = [_kubectl(), *self._flags(), *arguments]
-        run = subprocess.run(command, input=objects, capture_output=True, text=True, check=False)
+        run = subprocess.run(self.command(*arguments), input=objects, capture_output=True, text=True, check=False)
         if run.returncode:
             raise ClusterError(f"kubectl {' '.join(arguments)} failed: {run.stderr.strip()}")
         return run.stdout
+
+    def command(self, *arguments: str) -> list[str]:
+        """kubectl's, for whoever runs it himself."""
+        return [_kubectl(), *self._flags(), *arguments]
 
     def _flags(self) -> list[str]:
         values = {"kubeconfig": self.kubeconfig, "context": self.context, "cache-dir": self.cache}

@@ -6,7 +6,7 @@ E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its train
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from e2e.cluster.access import Access
 from e2e.cluster.build import build
 from e2e.cluster.fixtures import CONTEXT, client, helm, namespace, namespaces
 from e2e.cluster.helm import Helm
+from e2e.cluster.layout import Layout
+from e2e.cluster.plane import Plane
 from e2e.cluster.sharing import shared
 from e2e.nodes import images, packages, release
 from e2e.scenarios.job import Job
@@ -22,6 +24,10 @@ from e2e.scenarios.job import Job
 __all__ = ["client", "helm", "namespace", "namespaces"]
 
 NODES = 2
+
+SECONDS = "seconds to the next step"
+
+Report = Callable[[float], None]
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +41,20 @@ def cluster(helm: Helm) -> Iterator[Access]:
     with shared(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}", kubelets=NODES) as plane:
         release.install(Helm(helm.home, plane.access))
         yield plane.access
+
+
+@pytest.fixture(scope="session")
+def layout(cluster: Access) -> Layout:
+    """Of the cluster's files and nodes."""
+    if cluster.cache is None:
+        pytest.skip(f"needs the cluster's machines, and {CONTEXT} names a cluster")
+    return Plane(cluster.cache.parent).layout
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Report:
+    """Seconds from what was lost to the next optimizer step: they go with the scenario's result."""
+    return lambda seconds: record_property(SECONDS, round(seconds, 1))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """An RLJob in a cluster, as its user sees it: by kubectl."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +17,17 @@ T = TypeVar("T")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/reverse-text.yaml"
 
+SFT_STEPS = 10
+
 SMALL = {
-    "sft": {"steps": 10},
+    "sft": {"steps": SFT_STEPS},
     "training": {"steps": 12, "validateEvery": 6},
-    "checkpoint": {"everySteps": 2, "volume": {"size": "1Gi"}},
-    "cluster": {
-        "nodes": 1,
-        "head": {"cpu": "100m", "memory": "3Gi"},
-        "worker": {"cpu": "200m", "memory": "6Gi", "sharedMemory": "1Gi"},
-    },
+    "checkpoint": {"everySteps": 2},
 }
-"""What the example needs to fit two cores, and to be over soon."""
+"""Steps enough to tell one from the next, so that it is over soon."""
+
+LONG = {"training": {"steps": 60}}
+"""Time enough to lose something and to see what follows."""
 
 MINUTES = 60.0
 
@@ -62,14 +63,56 @@ class Job:
     def step(self) -> int:
         return int(self.status.get("progress", {}).get("step", 0))
 
+    @property
+    def conditions(self) -> dict[str, dict[str, str]]:
+        return {each["type"]: each for each in self.status.get("conditions", ())}
+
+    def events(self) -> list[str]:
+        """Reasons of the job's own, oldest first."""
+        of_job = f"--field-selector=involvedObject.kind=RLJob,involvedObject.name={self.name}"
+        found = json.loads(self.kubectl("get", "events", of_job, "--output=json"))["items"]
+        return [each["reason"] for each in sorted(found, key=lambda each: each["eventTime"] or "")]
+
+    def trains(self, beyond: int = 0) -> None:
+        """Waits for an RL step of a job that has a durable checkpoint, later than that one."""
+        after = max(beyond, SFT_STEPS + 1)
+        self.eventually(lambda: self.step > after and self.status.get("checkpoint"), f"step after {after}")
+
+    def updates(self) -> list[tuple[int, float]]:
+        """Attempt and Unix time of each step that the volume tells of."""
+        lines = 'for each in /checkpoints/metrics/a*[0-9].jsonl; do sed "s|^|$each |" $each; done'
+        told = self.run_in("head", "sh", "-c", lines, container="agent").splitlines()
+        split = [(re.search(r"a(\d+)[.]jsonl", each), each.partition(" ")[2]) for each in told]
+        return [
+            (int(name[1]), float(json.loads(line)["time"])) for name, line in split if name and '"time/step"' in line
+        ]
+
+    def seconds_to_next_update(self, since: float, attempt: int) -> float:
+        """From a loss to the end of the first optimizer step of that attempt. since: Unix time."""
+
+        def there() -> float | None:
+            ends = [at for number, at in self.updates() if number == attempt] if self.runs(attempt) else []
+            return min(ends) - since if ends else None
+
+        return self.eventually(there, f"step of attempt {attempt}")
+
+    def runs(self, attempt: int) -> bool:
+        status = self.status
+        return (status.get("attempt"), status.get("phase")) == (attempt, "Running")
+
     def pods(self, role: str = "") -> list[str]:
         selector = f"--selector=rljob.dev/job={self.name}" + (f",rljob.dev/role={role}" if role else "")
         return self.kubectl("get", "pods", selector, "--output=name").split()
 
-    def run_in(self, role: str, *command: str) -> str:
-        """In the first container of a pod of that role."""
+    def run_in(self, role: str, *command: str, container: str = "") -> str:
+        """In a container, by default the first, of the pod of that role."""
         (pod,) = self.pods(role)
-        return self.kubectl("exec", pod, "--", *command)
+        return self.kubectl("exec", pod, *([f"--container={container}"] if container else []), "--", *command)
+
+    def nodes(self) -> dict[str, str]:
+        """Of its pods: the node's name, by role."""
+        found = json.loads(self.kubectl("get", "pods", f"--selector=rljob.dev/job={self.name}", "--output=json"))
+        return {each["metadata"]["labels"]["rljob.dev/role"]: each["spec"]["nodeName"] for each in found["items"]}
 
     def reaches(self, phase: str, within: float = 8 * MINUTES) -> dict[str, Any]:
         """The status, once it has that phase. within: seconds."""

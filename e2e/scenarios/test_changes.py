@@ -1,0 +1,41 @@
+"""What people do to a job while it trains: they edit it, delete it, and start another beside it."""
+
+import pytest
+from kubernetes.client import ApiClient
+
+from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import new_namespace
+from e2e.scenarios.job import LONG, Job
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
+    job.apply(**LONG, checkpoint={"retain": False})
+    job.trains()
+    job.kubectl("delete", "rljob", job.name, "--timeout=300s")
+    kinds, of_job = "pods,rayclusters,configmaps,secrets,pvc,netpol,pdb", f"--selector=rljob.dev/job={job.name}"
+    assert job.kubectl("get", kinds, of_job, "--output=name").split() == []
+
+
+def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
+    job.apply(**LONG)
+    job.trains()
+    with pytest.raises(ClusterError, match="actor"):
+        job.patch(actor={"learningRate": 1e-6})
+    job.patch(training={"steps": 64})
+    status = job.reaches("Succeeded")
+    assert status["progress"]["step"] == status["progress"]["totalSteps"] == 74
+    assert status["restarts"] == 0
+    assert "MoreSteps" in job.events()
+
+
+def test_two_jobs_of_one_name_in_two_namespaces(cluster: Access, client: ApiClient, job: Job) -> None:
+    with new_namespace(client) as namespace:
+        other = Job(cluster, namespace)
+        for each in (job, other):
+            each.apply()
+        for each in (job, other):
+            status = each.reaches("Succeeded")
+            assert (status["progress"]["step"], status["restarts"]) == (22, 0)

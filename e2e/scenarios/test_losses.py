@@ -1,0 +1,64 @@
+"""What a job may lose while it trains: its head, a node that is emptied, a node that is gone without a word."""
+
+import time
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.layout import Layout
+from e2e.nodes import up
+from e2e.nodes.machine import Machine
+from e2e.scenarios.conftest import Report
+from e2e.scenarios.job import LONG, Job
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
+    job.apply(**LONG)
+    job.trains()
+    before = set(job.pods())
+    (head,) = job.pods("head")
+    lost = time.time()
+    job.kubectl("delete", head, "--force", "--grace-period=0")
+    report(job.seconds_to_next_update(lost, attempt=2))
+    assert before.isdisjoint(job.pods()), "another head knows nothing of the job"
+
+    status = job.reaches("Succeeded")
+    assert (status["restarts"], status["attempt"]) == (1, 2)
+    assert "RayLost" in job.events()
+
+
+def test_a_node_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, report: Report) -> None:
+    job.apply(**LONG)
+    job.trains()
+    node = job.nodes()["worker"]
+    begin = time.time()
+    try:
+        cluster.kubectl(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s",
+            f"--pod-selector=rljob.dev/job={job.name}",
+        )  # fmt: skip
+        report(job.seconds_to_next_update(begin, attempt=2))
+        assert node not in job.nodes().values()
+    finally:
+        cluster.kubectl("uncordon", node)
+
+    status = job.reaches("Succeeded")
+    assert (status["restarts"], status["attempt"]) == (0, 2), "free of charge"
+    assert "StoppedOnRequest" in job.events()
+
+
+def test_a_node_that_is_lost_without_a_word_is_left_behind(layout: Layout, job: Job, report: Report) -> None:
+    job.apply(**LONG, recovery={"nodeLostAfter": "5s", "forceDeleteLostPods": True, "evictionGracePeriod": "5s"})
+    job.trains()
+    name = job.nodes()["worker"]
+    node = Machine(layout.folder, int(name.rpartition("-")[2]))
+    lost = time.time()
+    node.power_off()
+    try:
+        report(job.seconds_to_next_update(lost, attempt=2))
+        assert name not in job.nodes().values()
+    finally:
+        up.start(layout, node)
+    assert job.reaches("Succeeded")["restarts"] == 1

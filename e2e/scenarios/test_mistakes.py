@@ -1,0 +1,41 @@
+"""What users get wrong: the job says so, in words of its own, and spends no GPU on it."""
+
+import pytest
+
+from e2e.scenarios.job import Job
+
+pytestmark = pytest.mark.timeout(1200)
+
+SIGNATURE = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+
+
+def reward(body: str) -> dict[str, object]:
+    functions = [{"name": "own", "source": SIGNATURE + body, "weight": 1.0}]
+    return {"functions": functions, "timeout": "3s", "processes": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param("    return 1 / (len(solution_str) * 0)\n", "ZeroDivisionError", id="crashes"),
+        pytest.param("    import os\n    os._exit(3)\n", "ended", id="ends its process"),
+        pytest.param("    import time\n    time.sleep(60)\n", "3s", id="hangs"),
+        pytest.param("    return float('nan')\n", "nan", id="returns NaN"),
+    ],
+)
+def test_a_wrong_reward_function_ends_the_job_at_once(job: Job, body: str, says: str) -> None:
+    job.apply(rewards=reward(body))
+    status = job.reaches("Failed")
+    failed = job.conditions["Failed"]
+    assert (failed["reason"], status["attempt"], status["restarts"]) == ("Reward", 1, 0)
+    assert "own" in failed["message"]
+    assert says in failed["message"].lower() or says in failed["message"]
+
+
+def test_an_image_that_does_not_exist_is_named(job: Job) -> None:
+    job.apply(cluster={"image": "localhost/no-such-image:1"})
+    job.reaches("Failed")
+    failed = job.conditions["Failed"]
+    assert failed["reason"] == "ImageNotUsable"
+    assert "localhost/no-such-image:1" in failed["message"]
+    assert "attempt" not in job.status

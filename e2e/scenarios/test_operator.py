@@ -1,0 +1,56 @@
+"""The operator ends, in every phase of a job, and is replaced by another version: no job notices."""
+
+import time
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.helm import Helm
+from e2e.nodes import release
+from e2e.scenarios.job import LONG, Job
+
+pytestmark = pytest.mark.timeout(1800)
+
+OPERATOR = (f"--namespace={release.NAMESPACE}", "--selector=app.kubernetes.io/name=rljob-operator")
+
+
+def kill_operator(cluster: Access) -> None:
+    """All of its replicas, with no time to say goodbye."""
+    cluster.kubectl("delete", "pods", *OPERATOR, "--force", "--grace-period=0")
+
+
+def test_the_operator_is_killed_in_every_phase(cluster: Access, job: Job) -> None:
+    job.apply(**LONG)
+    job.reaches("Starting")
+    kill_operator(cluster)
+    job.trains()
+    pods = set(job.pods())
+    kill_operator(cluster)
+    job.trains(beyond=job.step + 4)
+    assert set(job.pods()) == pods
+
+    job.patch(suspend=True)
+    job.reaches("Suspending")
+    kill_operator(cluster)
+    job.reaches("Suspended")
+    assert job.pods() == []
+    kill_operator(cluster)
+    job.patch(suspend=False)
+
+    status = job.reaches("Succeeded")
+    assert (status["restarts"], status["attempt"]) == (0, 2)
+
+
+def test_the_operator_is_rolled_while_a_job_trains(cluster: Access, helm: Helm, job: Job) -> None:
+    job.apply(**LONG)
+    job.trains()
+    pods = set(job.pods())
+    before = cluster.kubectl("get", "pods", *OPERATOR, "--output=name").split()
+    release.install(Helm(helm.home, cluster), podAnnotations={"rolled": f"{time.time():.0f}"})
+    after = cluster.kubectl("get", "pods", *OPERATOR, "--field-selector=status.phase=Running", "--output=name").split()
+    assert not set(before) & set(after)
+    job.trains(beyond=job.step + 4)
+    assert set(job.pods()) == pods
+
+    status = job.reaches("Succeeded")
+    assert (status["restarts"], status["attempt"]) == (0, 1)

@@ -1,0 +1,80 @@
+"""Who may do what: pods have no way into the API server, and nobody has a way into pods without their token."""
+
+import json
+
+import pytest
+
+from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
+from e2e.nodes import release
+from e2e.nodes.images import TRAINER
+from e2e.scenarios.job import LONG, Job
+from rljob_operator.head import AGENT_PORT, RAY_PORT
+
+pytestmark = pytest.mark.timeout(1200)
+
+ASK = """
+import sys, urllib.error, urllib.request
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=10).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+
+PATHS = (f":{AGENT_PORT}/v1/progress", f":{AGENT_PORT}/metrics", f":{RAY_PORT}/api/jobs/", f":{RAY_PORT}/api/version")
+
+STRANGER = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "stranger"},
+    "spec": {"containers": [{"name": "stranger", "image": TRAINER, "command": ["sleep", "600"]}]},
+}
+
+
+def test_pods_have_no_token_and_want_one(cluster: Access, job: Job) -> None:
+    job.apply(**LONG)
+    job.trains()
+    for role in ("head", "worker"):
+        assert job.run_in(role, "sh", "-c", "ls /var/run/secrets/kubernetes.io 2>&1 || true").count("No such file") == 1
+
+    (head,) = json.loads(
+        job.kubectl("get", "pods", f"--selector=rljob.dev/job={job.name},rljob.dev/role=head", "--output=json")
+    )["items"]
+    urls = [f"http://{head['status']['podIP']}{path}" for path in PATHS]
+    assert set(job.run_in("worker", "python", "-c", ASK, *urls).split()) <= {"401", "403"}
+
+    cluster.kubectl("apply", "--namespace=default", "--filename=-", objects=json.dumps(STRANGER))
+    try:
+        cluster.kubectl("wait", "pod/stranger", "--namespace=default", "--for=condition=Ready", "--timeout=60s")
+        told = cluster.kubectl("exec", "stranger", "--namespace=default", "--", "python", "-c", ASK, *urls)
+        assert set(told.split()) <= {"401", "403"}
+    finally:
+        cluster.kubectl("delete", "pod", "stranger", "--namespace=default", "--force", "--grace-period=0")
+
+
+def test_the_operator_reads_no_secret_but_its_key(cluster: Access, job: Job) -> None:
+    """The jobs' own tokens it derives from that key."""
+
+    def readable(namespace: str) -> list[str]:
+        names = cluster.kubectl("get", "secrets", f"--namespace={namespace}", "--output=name").split()
+        return [name for name in names if _allowed(cluster, "get", name, namespace)]
+
+    job.apply()
+    job.eventually(lambda: job.kubectl("get", "secrets", "--output=name"), "Secret of the job")
+    assert readable(release.NAMESPACE) == ["secret/rljob-operator-key"]
+    assert readable(job.namespace) == []
+    for namespace in (release.NAMESPACE, job.namespace):
+        assert not _allowed(cluster, "get", "secrets", namespace), "all at once"
+
+
+def _allowed(cluster: Access, verb: str, what: str, namespace: str) -> bool:
+    """For the operator's account."""
+    account = f"--as=system:serviceaccount:{release.NAMESPACE}:rljob-operator"
+    try:
+        cluster.kubectl(verb, what, f"--namespace={namespace}", account, "--output=name")
+    except ClusterError as error:
+        if "Forbidden" in str(error):
+            return False
+        raise
+    return True
