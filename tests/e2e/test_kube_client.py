@@ -64,8 +64,9 @@ async def test_apply_owns_the_fields_it_names_takes_them_from_others_and_drops_w
     async with kube_in(cluster) as kube:
         first = await kube.apply(config_map(namespace, data={"a": "1", "b": "1"}))
         await kube.patch(Ref.of(first), version(first), {"data": {"a": "somebody's", "theirs": "1"}})
-        second = await kube.apply(config_map(namespace, data={"a": "2"}))
-        third = await kube.apply(config_map(namespace, data={"a": "2"}))
+        second, third = [
+            await kube.apply(config_map(namespace, data={"a": "2"}), first["metadata"]["uid"]) for _ in range(2)
+        ]
     assert second["data"] == {"a": "2", "theirs": "1"}
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
     assert version(third) == version(second)
@@ -76,10 +77,19 @@ async def test_an_apply_with_a_uid_neither_makes_nor_changes_another_object(clus
     uid = "00000000-0000-0000-0000-000000000000"
     async with kube_in(cluster) as kube:
         with pytest.raises(Conflict):
-            await kube.apply(config_map(namespace, uid=uid))
+            await kube.apply(config_map(namespace), uid)
         made = await kube.create(config_map(namespace))
-        with pytest.raises(Invalid, match="uid"):
-            await kube.apply(config_map(namespace, data={"a": "1"}, uid=uid))
+        with pytest.raises(Conflict, match="another object has become"):
+            await kube.apply(config_map(namespace, data={"a": "1"}), uid)
+        assert version(await kube.get(Ref.of(made))) == version(made)
+
+
+@in_loop
+async def test_an_apply_without_a_uid_takes_over_nobody_s_object(cluster, namespace) -> None:
+    async with kube_in(cluster) as kube:
+        made = await kube.create(config_map(namespace, data={"a": "somebody's"}))
+        with pytest.raises(AlreadyExists, match="exists already"):
+            await kube.apply(config_map(namespace, data={"b": "1"}))
         assert version(await kube.get(Ref.of(made))) == version(made)
 
 

@@ -123,6 +123,19 @@ def test_a_template_that_the_api_server_refuses_fails_with_its_words(operator, h
     assert "workerGroupSpecs" in message
 
 
+def test_an_object_of_somebody_else_is_left_alone_and_named(operator, heads, jobs, cluster):
+    heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
+    where = f"--namespace={jobs.namespace}"
+    cluster.kubectl("create", "configmap", "job-job", "--from-literal=mine=1", where)
+    jobs.create()
+    message = eventually(lambda: jobs.conditions().get("Ready", ("", "", ""))[2].partition("refuses it: ")[2])
+    assert message.startswith("ConfigMap job-job exists and is not this job's: remove it")
+    assert cluster.kubectl("get", "configmap", "job-job", "--output=jsonpath={.data}", where) == '{"mine":"1"}'
+
+    cluster.kubectl("delete", "configmap", "job-job", where)
+    jobs.reaches("Succeeded")
+
+
 def test_the_operator_ends_cleanly_and_the_next_goes_on(operator, heads, jobs):
     head = heads.add(jobs.namespace, "job")
     jobs.create()

@@ -137,6 +137,9 @@ def test_a_deletion_that_is_refused_is_said_but_never_of_a_job_that_is_over():
     assert said.status.phase == "Suspending"
     ready = next(each for each in said.status.conditions if each.type == "Ready")
     assert (ready.reason, ready.message) == ("ObjectForbidden", "the API server refuses it: a policy keeps it")
+    assert ("ObjectForbidden", True) in [(each.reason, each.warning) for each in said.events]
+    again = replace(seen, job=replace(seen.job, status=said.status))
+    assert refused(again, decide(again, SETTINGS), Forbidden("a policy keeps it")) == Plan(), "it is said once"
 
     over = finished("Succeeded", "Completed", hours=2) | {"cluster": ray_cluster()}
     seen = snapshot(base=job(ttlAfterFinished="2h"), pods=PODS, **over)

@@ -205,6 +205,15 @@ def test_what_the_spec_does_not_name_any_more_is_deleted():
     ]  # fmt: skip
 
 
+def test_a_new_operator_s_image_is_for_the_next_cluster():
+    head = {"spec": {"containers": [{"name": "ray-head", "image": "trainer:old"}]}}
+    living = ray_cluster() | {"spec": {"headGroupSpec": {"template": head}}}
+    given: dict[str, Any] = {"pods": PODS, "head": reports()} | attempted("Submitted")
+    for cluster, image in ((living, "trainer:old"), (ray_cluster(), SETTINGS.trainer_image)):
+        (made,) = [each for each in plan_for(cluster=cluster, **given).apply if each["kind"] == "Deployment"][:1]
+        assert made["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
 def test_a_template_that_cannot_be_merged_fails_the_job_with_its_path():
     model = {**REWARDS["models"][0], "template": {"spec": []}}
     plan = plan_for(base=job(rewards={"models": [model]}))

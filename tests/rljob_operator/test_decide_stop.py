@@ -76,6 +76,15 @@ def test_a_cluster_of_an_older_spec_is_given_back_before_the_job_goes_on():
     assert (phase(again), again.status and again.status.restarts) == ("Recovering", 0)
 
 
+def test_a_cluster_of_this_very_generation_is_none_of_an_older_spec():
+    """A newer version may have another default, and read the same spec as another one."""
+    older = ray_cluster(made_for=NODES)
+    older["metadata"]["annotations"]["rljob.dev/generation"] = f"{job().generation}"
+    assert phase(plan_for(**living(cluster=older))) == "Running"
+    older["metadata"]["annotations"]["rljob.dev/generation"] = f"{job().generation - 1}"
+    assert phase(plan_for(**living(cluster=older))) == "Suspending"
+
+
 def test_a_cluster_of_another_key_is_given_back_before_the_job_goes_on_and_that_is_free():
     older = ray_cluster(key=b"old")
 

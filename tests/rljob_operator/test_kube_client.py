@@ -46,7 +46,7 @@ def pod(name: str = "a", **metadata: Any) -> Manifest:
 async def test_apply_is_a_forced_server_side_apply_of_one_field_manager() -> None:
     async with kube_and_server() as (kube, server):
         created = await kube.apply(pod(labels={"a": "1"}))
-        applied = await kube.apply(pod(labels={"a": "2"}))
+        applied = await kube.apply(pod(labels={"a": "2"}), created["metadata"]["uid"])
         sent = server.requests[-1]
     assert (sent.method, sent.path) == ("PATCH", f"{PODS}/a")
     assert sent.query == {"fieldManager": "rljob-operator", "force": "true"}

@@ -1,8 +1,12 @@
 """What a job's life costs the API server where nothing goes wrong, and in which order."""
 
-from rljob_operator.kube.kinds import SECRET
+import pytest
+
+from rljob_operator.kube.kinds import SECRET, Key, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.api_server import kind_of
+from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.world import World
 
 
@@ -37,3 +41,31 @@ async def test_what_pods_need_is_made_before_them_and_the_status_written_once_fo
     ]  # fmt: skip
     # Starting, the attempt's reservation, Running, a checkpoint, another, Succeeded.
     assert [words for words in writes[made + 1 :] if words != "post Event"] == ["patch RLJob status"] * 6
+
+
+CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}}
+
+FOREIGN: list[tuple[str, Manifest]] = [
+    ("job", {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": {"podSelector": {}}}),
+    ("job", {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": {"minAvailable": 1}}),
+    ("job-job", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"job.json": "{}"}}),
+    ("job-checkpoints", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": CLAIM}),
+]
+
+
+@pytest.mark.parametrize(("name", "manifest"), FOREIGN, ids=[each["kind"] for _, each in FOREIGN])
+@in_jumping_loop
+async def test_what_somebody_else_has_made_is_never_taken_over(name: str, manifest: Manifest) -> None:
+    world = World()
+    theirs = world.server.create({**manifest, "metadata": {"namespace": KEY.namespace, "name": name}})
+    world.user.create()
+    await world.start()
+    await world.rest()
+    assert world.user.job is not None
+    ready = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "ObjectForbidden"
+    assert f"{manifest['kind']} {name} exists and is not this job's: remove it" in ready["message"]
+    assert world.server.find(kind_of(theirs), Key.of(theirs)) == theirs
+    world.server.delete(theirs)
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"

@@ -21,6 +21,9 @@ RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster: a digest of what of the spec may not change while it lives."""
 
+GENERATION_ANNOTATION = f"{GROUP}/generation"
+"""On a RayCluster: the job's generation that it was made for."""
+
 MAKER_ANNOTATION = f"{GROUP}/made-for"
 """On a volume claim: the uid of the job that it was made for. Another job of the name may use it, and never owns it."""
 

@@ -38,7 +38,7 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
         return None
     job = read_job(manifest)
     children = {
-        kind: {child["metadata"]["name"]: child for child in store.children(kind, key) if _is_ours(kind, child, key)}
+        kind: {child["metadata"]["name"]: child for child in store.children(kind, key) if is_ours(kind, child, key)}
         for kind in CHILD_KINDS
     }
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
@@ -49,7 +49,7 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
     )  # fmt: skip
 
 
-def _is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
+def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
     """Others may carry the job's label too, as a user's own TensorBoard does, which the NetworkPolicy lets in then.
 
     Children of a deleted job of the same name are ours as well: they are waited for.

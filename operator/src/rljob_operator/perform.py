@@ -6,6 +6,7 @@ finalizer, deletions ──> what pods need, all of it at once ──> what has 
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
@@ -17,6 +18,7 @@ from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Key, Manifest, Ref
+from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
@@ -98,8 +100,8 @@ class Performer:
         create = (*plan.create, *self._missing(plan.secret))
         for has_pods in (False, True):
             await _together([
-                *(self._apply(each) for each in drifted if _has_pods(each) == has_pods),
-                *(self._create(each) for each in create if _has_pods(each) == has_pods),
+                *(self._apply(snapshot, each) for each in drifted if _has_pods(each) == has_pods),
+                *(self._create(snapshot, each) for each in create if _has_pods(each) == has_pods),
             ])  # fmt: skip
 
     def _missing(self, secret: Manifest | None) -> Iterable[Manifest]:
@@ -110,24 +112,44 @@ class Performer:
         self._secrets = {key: seen for key, seen in self._secrets.items() if now - seen < SECRET_SECONDS}
         return [] if Key.of(secret) in self._secrets else [secret]
 
-    async def _apply(self, manifest: Manifest) -> None:
-        async with self._making:
-            self._told(Ref.of(manifest).kind, await self._kube.apply(manifest))
+    async def _apply(self, snapshot: Snapshot, manifest: Manifest) -> None:
+        ref = Ref.of(manifest)
+        there = snapshot.child(ref.kind, ref.name)
+        try:
+            async with self._making:
+                made = await self._kube.apply(manifest, there["metadata"]["uid"] if there else "")
+        except AlreadyExists:
+            made = await self._known_late(snapshot.job, ref)
+        self._told(ref.kind, made)
 
-    async def _create(self, manifest: Manifest) -> None:
-        """What has the name already is ours, or is no business of ours."""
+    async def _create(self, snapshot: Snapshot, manifest: Manifest) -> None:
+        """A Secret that is there is ours: its name has the job's uid and our key, which its content follows from."""
         ref = Ref.of(manifest)
         try:
             async with self._making:
                 made = await self._kube.create(manifest)
         except AlreadyExists:
             if ref.kind != SECRET:
-                raise
+                self._told(ref.kind, await self._known_late(snapshot.job, ref))
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
-        if ref.kind == SECRET:  # its name has the job's uid and our key, and its content follows from those
+        if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
+
+    async def _known_late(self, job: Job, ref: Ref) -> Manifest:
+        """What has the name and is the job's: the answer to our write was lost, or no watch has told of it yet.
+
+        Raises AlreadyExists where it is somebody else's.
+        """
+        found = await self._kube.list(ref.kind, ref.namespace, f"{names.JOB_LABEL}={job.name}")
+        for each in found.items:
+            if each["metadata"]["name"] == ref.name and is_ours(ref.kind, each, Key(job.namespace, job.name)):
+                return each
+        raise AlreadyExists(
+            f"{ref.kind.name} {ref.name} exists and is not this job's: remove it, or choose another name for the job",
+            status=HTTPStatus.CONFLICT, reason="AlreadyExists",
+        )  # fmt: skip
 
     async def _report(self, job: Job, version: str, status: RLJobStatus) -> None:
         patch = _difference(_written(job.status), _written(status))

@@ -67,8 +67,17 @@ class ApiServer:
     def apply(self, manifest: Manifest) -> Manifest:
         kind, key = kind_of(manifest), Key.of(manifest)
         held = self.find(kind, key)
+        asked = {name: manifest["metadata"].get(name) for name in ("uid", "resourceVersion")}
+        manifest = {
+            **manifest,
+            "metadata": {name: manifest["metadata"][name] for name in manifest["metadata"] if name not in asked},
+        }
+        if held is not None and asked["resourceVersion"] not in (None, held["metadata"]["resourceVersion"]):
+            raise Refusal(409, "Conflict", f"Operation cannot be fulfilled on {kind.plural}: it has been modified")
+        if held is not None and asked["uid"] not in (None, held["metadata"]["uid"]):
+            raise Refusal(409, "Conflict", f"{kind} {key} has another uid")
         if held is None:
-            if manifest["metadata"].get("uid"):
+            if asked["uid"]:
                 raise Refusal(409, "Conflict", f"{kind} {key} with that uid does not exist")
             after = self.create(manifest)
         else:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from rljob_api.conditions import Reason
+from rljob_operator import names
 from rljob_operator.decide.ending import reward_models
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.step import Step
@@ -24,14 +25,21 @@ def served(snapshot: Snapshot, settings: Settings, step: Step) -> Step:
     job = snapshot.job
     if job.problem is not None or job.unread is not None or not step.deployed or step.phase not in _RUNS:
         return step
-    image = job.spec.cluster.image or settings.trainer_image
-    if image is None:  # the chart lost it while the job runs
+    image = job.spec.cluster.image or _image(snapshot) or settings.trainer_image
+    if image is None:  # the chart lost it while the job starts
         return step
     try:
         wanted = reward_models_of(job, image, Placement())
     except CannotMerge as error:
         return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
     return replace(step, apply=tuple(wanted), delete=(*step.delete, *_superfluous(snapshot, wanted)))
+
+
+def _image(snapshot: Snapshot) -> str | None:
+    """That of the living RayCluster: a new operator's, or its chart's, is for the next one."""
+    group = (snapshot.cluster or {}).get("spec", {}).get("headGroupSpec", {})
+    containers = group.get("template", {}).get("spec", {}).get("containers", ())
+    return next((each["image"] for each in containers if each["name"] == names.HEAD_CONTAINER), None)
 
 
 def _superfluous(snapshot: Snapshot, wanted: Sequence[Manifest]) -> Iterator[Ref]:

@@ -149,13 +149,28 @@ _TOLD = {
 """Conditions whose becoming true is an event, and whether it is a warning."""
 
 
+_TOLD_REASONS: dict[str, bool] = {
+    Reason.OBJECT_FORBIDDEN: True,
+    Reason.STOPPED_ON_REQUEST: False,
+    Reason.MORE_STEPS: False,
+    Reason.SPEC_CHANGED: False,
+    Reason.KEY_CHANGED: False,
+    Reason.SUSPENDED: False,
+    Reason.DELETING: False,
+}
+"""Reasons of Ready that make no condition true, and are events none the less; and whether they are warnings."""
+
+
 def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     before = {each.type: each.status for each in old.conditions}
+    ready = next(each for each in new.conditions if each.type == "Ready")
     if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
-        ready = next(each for each in new.conditions if each.type == "Ready")
         yield Event(ready.reason, ready.message, warning=True)
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
+    before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
+    if ready.reason in _TOLD_REASONS and ready.reason not in before_ready:
+        yield Event(ready.reason, ready.message, _TOLD_REASONS[ready.reason])
     for condition in new.conditions:
         turned = condition.status == "True" != before.get(condition.type)
         doubled = condition.type == "Stalled" and new.phase == "Failed"

@@ -39,12 +39,13 @@ def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
 def _is_outdated(snapshot: Snapshot) -> bool:
     """Whoever suspends, changes and resumes a job at once does all of it before its RayCluster is gone.
 
-    Of a spec with fields that only a newer operator knows nobody can tell.
+    Of a spec with fields that only a newer operator knows nobody can tell. A newer version may read the same spec
+    otherwise, as where a default has changed: so a cluster of this very generation is none.
     """
-    return snapshot.job.unread is None and _annotation(snapshot, names.SPEC_ANNOTATION) not in (
-        None,
-        spec_digest(snapshot.job.spec),
-    )
+    job, made_for = snapshot.job, _annotation(snapshot, names.SPEC_ANNOTATION)
+    if job.unread is not None or _annotation(snapshot, names.GENERATION_ANNOTATION) == f"{job.generation}":
+        return False
+    return made_for not in (None, spec_digest(job.spec))
 
 
 def _annotation(snapshot: Snapshot, name: str) -> str | None:

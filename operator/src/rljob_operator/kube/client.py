@@ -1,6 +1,6 @@
 """The calls of the API server that the operator makes: raw JSON in and out, and no retries.
 
-    apply           server-side apply: the fields that it names are ours
+    apply           server-side apply, the fields that it names are ours: to the object with this uid, or to none yet
     create          only if nobody has the name
     delete          only the object with this uid
     patch_*         only if the object is still at this resourceVersion
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from rljob_operator.kube.connection import Answer, Connection, Fence
-from rljob_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, Unavailable, error_from
+from rljob_operator.kube.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound, Unavailable, error_from
 from rljob_operator.kube.events import Event
 from rljob_operator.kube.kinds import Kind, Manifest, Ref
 
@@ -27,6 +27,9 @@ PAGE = 500
 
 _METHODS = {"apply": "PATCH", "create": "POST", "delete": "DELETE", "patch": "PATCH"}
 _JSON, _APPLY, _MERGE_PATCH = "application/json", "application/apply-patch+yaml", "application/merge-patch+json"
+_OF_NO_OBJECT = "1"
+"""A resourceVersion: whoever asks for it gets a new object, or Conflict. etcd begins to count above it."""
+
 _NO_QUERY: Mapping[str, str] = {}
 
 Observer = Callable[[str, str, str, float], None]
@@ -59,12 +62,23 @@ class Kube:
     namespace: str | None = field(default=None, kw_only=True)
     timeout: float = field(default=10.0, kw_only=True)
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """With a metadata.uid it changes that object only: it raises Conflict where the name is free, and Invalid where
-        another object has it.
+    async def apply(self, manifest: Manifest, uid: str = "") -> Manifest:
+        """uid: of the object to change; raises Conflict where it is gone, or another has its name. Without one it makes
+        the object, and raises AlreadyExists where anybody has the name: to apply to that would be to take it over.
         """
         ref, query = Ref.of(manifest), {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._write("apply", ref.kind, ref.path(), manifest, _APPLY, query)
+        condition = {"uid": uid} if uid else {"resourceVersion": _OF_NO_OBJECT}
+        asked = {**manifest, "metadata": {**manifest["metadata"], **condition}}
+        try:
+            return await self._write("apply", ref.kind, ref.path(), asked, _APPLY, query)
+        except Conflict as error:
+            if uid or f"on {ref.kind.plural}" not in error.message:  # a quota's, for one
+                raise
+            raise AlreadyExists(f"{ref} exists already", status=error.status, reason="AlreadyExists") from error
+        except Invalid as error:
+            if not any(cause.field == "metadata.uid" for cause in error.causes):
+                raise
+            raise Conflict(f"another object has become {ref}", status=error.status, reason="Conflict") from error
 
     async def create(self, manifest: Manifest) -> Manifest:
         ref = Ref.of(manifest)
