@@ -13,6 +13,7 @@ Our own lists take seconds, so who leads at once looks at every job first, and l
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -50,6 +51,9 @@ RESYNC_SECONDS = 300.0
 
 FIRST_RESYNC_SECONDS = 30.0
 """After kopf began: what was deleted between our list and its own shows only now."""
+
+STALE_SECONDS = 5.0
+"""Lists that are older than that are asked for anew before anything is decided."""
 
 FIRST_LOOK_SECONDS = 60.0
 """How long kopf waits for the first look at all jobs: what hangs with some of them must not keep news from others."""
@@ -99,12 +103,13 @@ class Operator:
             group.create_task(self._begin())
 
     async def _begin(self) -> None:
+        begun = time.monotonic()
         key = await _patiently(lambda: operator_key(self._kube, self._options.settings.operator_namespace))
         settings = self._options.settings.model_copy(update={"key": key})
         heads = Heads(self._session, HeadAddress(settings.head_url), settings)
         performer = Performer(self._kube, heads, self.store)
         self._reconciler = Reconciler(self.store, heads, performer, settings, self.metrics.restarted)
-        if self.watchable.is_set():  # it had to wait for the lease
+        if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it had to wait, for lease or key
             await _patiently(self._list)  # what happened since the first lists, and no watch told
         self.changed(set(self.store.all(RLJOB)))
         self.queue.start()
@@ -124,8 +129,10 @@ class Operator:
         while True:
             await asyncio.sleep(pause)
             pause = RESYNC_SECONDS
-            with suppress(KubeError):  # the next one may work; the watches go on meanwhile
+            try:
                 self.changed(await self._list())
+            except KubeError as error:  # the next one may work; the watches go on meanwhile
+                log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def _list(self) -> set[Key]:
         return await list_all(self._reads, self.store, self._options.namespaces)

@@ -53,7 +53,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self._work, self._workers, self._backoff = work, workers, backoff or Backoff()
         self._waited, self._failed = waited, failed
-        self._open = False
+        self._open = self._over = False
         self._waiting: OrderedDict[K, float] = OrderedDict()  # since when
         self._running: dict[K, tuple[float, asyncio.Task[None]]] = {}  # since when
         self._again: dict[K, float] = {}  # added while they run, and when
@@ -87,7 +87,8 @@ class WorkQueue(Generic[K]):
                 timer.cancel()
 
     def start(self) -> None:
-        self._open = True
+        """Not after it was stopped."""
+        self._open = not self._over
         self._start_runs()
 
     async def caught_up(self) -> None:
@@ -96,7 +97,7 @@ class WorkQueue(Generic[K]):
 
     async def stop(self, grace: float) -> None:
         """Begins no more runs, and waits for those that have begun. Cancels what still runs after `grace` seconds."""
-        self._open = False
+        self._open, self._over = False, True
         runs = [run for _, run in self._running.values()]
         if runs:
             _, late = await asyncio.wait(runs, timeout=grace)

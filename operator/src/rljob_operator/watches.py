@@ -8,14 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import kopf
+import structlog
 
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
-from rljob_operator.kube.errors import NotFound
+from rljob_operator.kube.errors import Forbidden, NotFound
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.observe import CHILD_KINDS
 from rljob_operator.store import Store
+
+log = structlog.get_logger()
 
 WATCHED = (RLJOB, *CHILD_KINDS, POD)
 
@@ -52,17 +55,30 @@ def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
 
 
 async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> set[Key]:
-    """Correct the store from lists. Returns the jobs for which something was new. namespaces: empty for all."""
+    """Correct the store from lists. Returns the jobs for which something was new. namespaces: empty for all.
+
+    A namespace whose jobs may not be listed counts as empty: its Role goes with it when somebody deletes it.
+    """
     new: set[Key] = set()
+    readable: Sequence[str | None] = [each for each in namespaces if await _is_readable(kube, each)] or (None,)
     for kind in WATCHED:
         selector = None if kind == RLJOB else JOB_LABEL
         try:
-            found = [await kube.list(kind, namespace, selector) for namespace in namespaces or (None,)]
+            found = [await kube.list(kind, namespace, selector) for namespace in readable]
         except NotFound as error:
             raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
         items = [item for listing in found for item in listing.items]
         new |= store.replace_all(kind, items, min((each.resource_version for each in found), key=int))
     return new
+
+
+async def _is_readable(kube: Kube, namespace: str) -> bool:
+    try:
+        await kube.list(RLJOB, namespace)
+    except Forbidden as error:
+        log.warning("namespace_not_readable", namespace=namespace, error=error.message)
+        return False
+    return True
 
 
 class _NoDiffs(kopf.AnnotationsDiffBaseStorage):

@@ -67,7 +67,13 @@ def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) ->
     spec = job.spec
     common: dict[str, Any] = {
         "automountServiceAccountToken": False,
-        "securityContext": {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER, "runAsNonRoot": True},
+        "securityContext": {
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",  # else a kubelet looks at every file of a large volume
+            "runAsNonRoot": True,
+        },
     }
     if spec.image_pull_secrets:
         common["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
