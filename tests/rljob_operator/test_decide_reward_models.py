@@ -206,8 +206,8 @@ def test_what_the_spec_does_not_name_any_more_is_deleted():
 
 
 def test_a_new_operator_s_image_is_for_the_next_cluster():
-    head = {"spec": {"containers": [{"name": "ray-head", "image": "trainer:old"}]}}
-    living = ray_cluster() | {"spec": {"headGroupSpec": {"template": head}}}
+    living = ray_cluster()
+    living["metadata"]["annotations"]["rljob.dev/image"] = "trainer:old"
     given: dict[str, Any] = {"pods": PODS, "head": reports()} | attempted("Submitted")
     for cluster, image in ((living, "trainer:old"), (ray_cluster(), SETTINGS.trainer_image)):
         (made,) = [each for each in plan_for(cluster=cluster, **given).apply if each["kind"] == "Deployment"][:1]

@@ -212,6 +212,16 @@ def test_a_driver_is_looked_at_also_while_a_pod_is_missing():
     assert plan.again_in == SETTINGS.poll_seconds
 
 
+def test_a_driver_whose_job_is_not_written_anew_is_not_asked_to_wait_for_it():
+    """The spec has a field that only a newer operator knows, so its ConfigMap stays as it is."""
+    seen = snapshot(base=replace(job(), unread="spec.new: not known"), **living(driver=None))
+    plan = decide(seen, SETTINGS)
+    assert (plan.apply, plan.status and plan.status.attempt) == ((), 2)
+    assert plan.status is not None
+    assert plan.status.driver is not None
+    assert plan.status.driver.generation is None
+
+
 def test_a_driver_that_ray_does_not_take_is_asked_for_again_and_ray_s_words_are_said():
     seen = snapshot(**living(head=HeadReport()) | attempted("Reserved"))
     assert decide(seen, SETTINGS).submit is not None

@@ -2,11 +2,12 @@
 
 import pytest
 
-from rljob_operator.kube.kinds import SECRET, Key, Manifest
+from rljob_operator.kube.kinds import NETWORK_POLICY, SECRET, Key, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
 from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
 
@@ -43,6 +44,47 @@ async def test_what_pods_need_is_made_before_them_and_the_status_written_once_fo
     assert [words for words in writes[made + 1 :] if words != "post Event"] == ["patch RLJob status"] * 6
 
 
+@in_jumping_loop
+async def test_an_object_whose_label_somebody_took_away_is_put_right() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    found = world.server.get(NETWORK_POLICY, KEY)
+    world.server.patch(NETWORK_POLICY, KEY, {"metadata": {"labels": None}})
+    await world.rest(drivers=False)
+    assert world.server.get(NETWORK_POLICY, KEY)["metadata"]["labels"] == found["metadata"]["labels"]
+    assert world.server.get(NETWORK_POLICY, KEY)["metadata"]["uid"] == found["metadata"]["uid"]
+    await stories.finishes(world)
+
+
+@in_jumping_loop
+async def test_what_ray_answers_where_it_does_not_take_a_driver_is_said() -> None:
+    world = World()
+    said: list[str] = []
+
+    def told() -> None:
+        status = (world.user.job or {}).get("status", {})
+        said.extend(each["message"] for each in status.get("conditions", ()) if each["type"] == "Ready")
+
+    failing = 3
+
+    def turn(call: Call) -> Turn:
+        nonlocal failing
+        told()
+        if not call.kube and call.writes and failing:
+            failing -= 1
+            return Turn(Fate.FAILED)
+        return Turn()
+
+    world.next_turn = turn
+    world.user.create()
+    await world.start()
+    await stories.finishes(world)
+    assert failing == 0
+    assert any(each.startswith("Ray does not take the driver, and is asked again: ") for each in said)
+
+
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}}
 
 FOREIGN: list[tuple[str, Manifest]] = [
@@ -64,7 +106,7 @@ async def test_what_somebody_else_has_made_is_never_taken_over(name: str, manife
     assert world.user.job is not None
     ready = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Ready")
     assert ready["reason"] == "ObjectForbidden"
-    assert f"{manifest['kind']} {name} exists and is not this job's: remove it" in ready["message"]
+    assert f"{manifest['kind']} {name} exists and is not this job's: choose another name" in ready["message"]
     assert world.server.find(kind_of(theirs), Key.of(theirs)) == theirs
     world.server.delete(theirs)
     await stories.finishes(world)

@@ -125,7 +125,8 @@ time.sleep(1000)
 def test_the_shared_memory_of_what_is_killed_goes_with_it():
     holder = [sys.executable, "-m", "rljob_trainer.local.holder"]
     ignorant = ["sh", "-c", 'trap "" TERM; "$@"; sleep 1000', "sh", sys.executable, "-c", SHARER]
-    with subprocess.Popen([*holder, *ignorant], stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*holder, *ignorant], stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         segment = Path("/dev/shm") / process.stdout.readline().strip()
         assert segment.exists()

@@ -166,7 +166,7 @@ def test_a_failure_knows_the_last_durable_step_though_the_volume_does_not_answer
 
 @pytest.mark.parametrize(
     ("name", "path", "call"),
-    [("write_job", "control/job.json", 2), ("newest_claim", "attempts", 2), ("local_ray", "logs/ray.log", 1)],
+    [("write_job", "control/job.json", 2), ("next_attempt", "attempts", 2), ("local_ray", "logs/ray.log", 1)],
 )
 def test_a_volume_that_does_not_answer_between_attempts_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch, name: str, path: str, call: int

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import survey
 from rljob_trainer.controller.attempt import claim, record_resume, root_nonce
-from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint
+from rljob_trainer.errors import FencedError, InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics, resumed_step
 from rljob_trainer.progress.state import next_attempt
 from rljob_trainer.volume import Volume
@@ -165,6 +166,25 @@ def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volu
     assert begin_attempt(volume, 3, resume=str(volume.checkpoint(50, 2)), keepLast=9).found.manifest.step == 50
     assert names(volume) == []
     assert len(list(volume.checkpoints.iterdir())) == 3, "nothing is deleted"
+
+
+def test_a_copy_speaks_for_its_own_attempt_alone(volume: Volume) -> None:
+    begin_attempt(volume, 1, keepLast=9).save(40)
+    volume.claim(1).unlink()
+    with pytest.raises(FencedError, match="attempt 1 is taken"):
+        claim(volume, 1)
+    volume.claim(1).write_text(json.dumps({"attempt": 1, "nonce": "another's"}))
+    found = read_claim(volume, 1)
+    assert found is not None
+    assert (found.nonce, found.resumed_step) == ("another's", None)
+
+
+def test_a_number_is_not_given_again_whose_attempt_left_but_metrics_or_a_journal(volume: Volume) -> None:
+    begin_attempt(volume, 1).save(40)
+    write_steps(volume, 4, [41])
+    assert next_attempt(volume) == 5
+    volume.journal(6, 42).parent.mkdir(parents=True)
+    assert next_attempt(volume) == 7
 
 
 def test_without_any_claim_a_run_goes_on_under_a_number_that_nothing_has(volume: Volume) -> None:

@@ -177,7 +177,7 @@ class Reason(Word):
 
     IMAGE_NOT_USABLE = (
         "ImageNotUsable", ("Failed",),
-        "An image does not exist, may not be pulled, or does not start, and no attempt has begun yet.",
+        "An image does not exist, may not be pulled, or lacks the program to start, and no attempt has begun yet.",
         "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
     )
     OBJECT_INVALID = (

@@ -30,9 +30,9 @@ Where a condition does not speak of the phase, or does not hold:
 
 _NOTES = """## Events
 
-A condition but Ready and Reconciling that becomes true is an event with its reason. So is each failure that is tried
-again, and Ready's reason where it becomes ObjectForbidden, StoppedOnRequest, MoreSteps, Suspended, SpecChanged,
-KeyChanged or Deleting. Of events alone:
+A condition that becomes true is an event with its reason, but for Ready, Reconciling and CheckpointAvailable. So is
+each failure that is tried again, and Ready's reason where it becomes ObjectForbidden, StoppedOnRequest, MoreSteps,
+Suspended, SpecChanged, KeyChanged or Deleting. Of events alone:
 """
 
 

@@ -21,6 +21,9 @@ RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster: a digest of what of the spec may not change while it lives."""
 
+IMAGE_ANNOTATION = f"{GROUP}/image"
+"""On a RayCluster: the image that it was made with, but for what templates say."""
+
 GENERATION_ANNOTATION = f"{GROUP}/generation"
 """On a RayCluster: the job's generation that it was made for."""
 

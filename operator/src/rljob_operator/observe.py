@@ -54,9 +54,12 @@ def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
 
     Children of a deleted job of the same name are ours as well: they are waited for.
     """
-    owners = child["metadata"].get("ownerReferences", ())
-    owned = any(owner.get("controller") and owner["kind"] == RLJOB.name for owner in owners)
-    return owned or (kind == VOLUME_CLAIM and child["metadata"]["name"] == names.claim(job.name))
+    metadata = child["metadata"]
+    owners = metadata.get("ownerReferences", ())
+    if any(owner.get("controller") and (owner["kind"], owner["name"]) == (RLJOB.name, job.name) for owner in owners):
+        return True
+    ours = names.JOB_LABEL in metadata.get("labels", ()) or names.MAKER_ANNOTATION in metadata.get("annotations", ())
+    return ours and kind == VOLUME_CLAIM and metadata["name"] == names.claim(job.name)
 
 
 def _has_driver(job: Job) -> bool:

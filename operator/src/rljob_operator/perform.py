@@ -12,14 +12,14 @@ from typing import Any
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.drift import adapted, has_drifted, stamped
-from rljob_operator.head import HeadRefused
+from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, Key, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, VOLUME_CLAIM, Key, Manifest, Ref
 from rljob_operator.observe import is_ours
-from rljob_operator.plan import SECRET_SECONDS, Event, Plan
+from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
@@ -39,7 +39,7 @@ class Refused(Exception):
 class NotSubmitted(Exception):
     """Ray answers, and does not take the driver."""
 
-    def __init__(self, error: HeadRefused) -> None:
+    def __init__(self, error: HeadError) -> None:
         super().__init__(f"{error}")
         self.error = error
 
@@ -59,14 +59,14 @@ class Performer:
         try:
             for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
                 await self._kube.delete(ref, grace_period)
+        except Forbidden as error:
+            raise Refused(error) from error
+        try:
             await self._make(snapshot, plan)
         except (Invalid, Forbidden, AlreadyExists) as error:
             raise Refused(error) from error
         if plan.submit is not None:
-            try:
-                await self._heads.submit(job, plan.submit)
-            except HeadRefused as error:
-                raise NotSubmitted(error) from error
+            await self._submit(job, plan.submit)
         if plan.stop:
             await self._heads.stop(job)
         if plan.end is not None:
@@ -75,6 +75,14 @@ class Performer:
             await self._report(job, version, plan.told)
             for event in plan.events:
                 await self._kube.post_event(_posted(job, event, snapshot))
+
+    async def _submit(self, job: Job, submission: Submission) -> None:
+        try:
+            await self._heads.submit(job, submission)
+        except HeadError as error:
+            if error.status is None:
+                raise
+            raise NotSubmitted(error) from error
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
         """The job's resourceVersion afterwards."""
@@ -119,7 +127,8 @@ class Performer:
             async with self._making:
                 made = await self._kube.apply(manifest, there["metadata"]["uid"] if there else "")
         except AlreadyExists:
-            made = await self._known_late(snapshot.job, ref)
+            there = await self._known_late(snapshot.job, ref)
+            made = await self._kube.apply(adapted(manifest, there), there["metadata"]["uid"])
         self._told(ref.kind, made)
 
     async def _create(self, snapshot: Snapshot, manifest: Manifest) -> None:
@@ -138,16 +147,18 @@ class Performer:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
     async def _known_late(self, job: Job, ref: Ref) -> Manifest:
-        """What has the name and is the job's: the answer to our write was lost, or no watch has told of it yet.
+        """What has the name and is the job's: our write's answer was lost, or no watch tells of it, perhaps for it has
+        lost our label.
 
         Raises AlreadyExists where it is somebody else's.
         """
-        found = await self._kube.list(ref.kind, ref.namespace, f"{names.JOB_LABEL}={job.name}")
-        for each in found.items:
-            if each["metadata"]["name"] == ref.name and is_ours(ref.kind, each, Key(job.namespace, job.name)):
-                return each
+        for found in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items:
+            if is_ours(ref.kind, found, Key(job.namespace, job.name)):
+                return found
+        use = ", name it in spec.checkpoint.volume.existingClaim" if ref.kind == VOLUME_CLAIM else ""
         raise AlreadyExists(
-            f"{ref.kind.name} {ref.name} exists and is not this job's: remove it, or choose another name for the job",
+            f"{ref.kind.name} {ref.name} exists and is not this job's: choose another name for the job{use}, or remove"
+            " it",
             status=HTTPStatus.CONFLICT, reason="AlreadyExists",
         )  # fmt: skip
 

@@ -9,8 +9,11 @@ _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
 _REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference")
 _NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
-_NO_PROGRAM = ('exec: "', "exec format error")
+_NO_PROGRAM = ('exec: "', "executable file", "exec format error")
 """Of an image that does not start anywhere. All else may be its node's fault: a device, a driver, a mount."""
+
+_OF_ITS_NODE = "nvidia-container"
+"""Programs that a node runs for its containers, and may lack."""
 
 
 def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
@@ -69,7 +72,7 @@ def _unusable(pod: str, container: Manifest) -> str | None:
     now = state.get("waiting") or state.get("terminated") or {}
     reason, message = now.get("reason"), now.get("message", "")
     refused = reason in _PULLING and any(word in message.lower() for word in _REFUSED)
-    broken = reason in _NOT_STARTED and any(word in message for word in _NO_PROGRAM)
+    broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and any(word in message for word in _NO_PROGRAM)
     if not (refused or reason in _NEVER_PULLED or broken):
         return None
     return f"{pod}: {reason} of image {container.get('image')}{': ' if message else ''}{message}"

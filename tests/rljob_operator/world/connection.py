@@ -52,6 +52,7 @@ class Connection:
         key = Key(place.namespace, place.name)
         if verb == "GET" and not place.name:
             items = [each for each in self._server.all(place.kind) if place.label in (None, *_labels(each))]
+            items = [each for each in items if place.only in (None, each["metadata"]["name"])]
             return {"metadata": {"resourceVersion": str(self._server.version)}, "items": items}
         if verb == "GET":
             return self._server.get(place.kind, key)
@@ -82,6 +83,7 @@ class _Place:
     name: str = ""
     subresource: str | None = None
     label: str | None = None
+    only: str | None = None
 
     @classmethod
     def of(cls, url: str) -> "_Place":
@@ -91,8 +93,9 @@ class _Place:
         namespace, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" else ("", rest)
         kind = next(kind for kind in KINDS.values() if kind.plural == rest[0])
         name, subresource = (*rest[1:], *("", "")[len(rest) - 1 :])[:2]
-        label = parse_qs(parts.query).get("labelSelector", [None])[0]
-        return cls(kind, namespace, name, subresource or None, label)
+        query = parse_qs(parts.query)
+        label, field = (query.get(each, [None])[0] for each in ("labelSelector", "fieldSelector"))
+        return cls(kind, namespace, name, subresource or None, label, field and field.removeprefix("metadata.name="))
 
 
 class Session:

@@ -2,6 +2,7 @@
 
     job.json                          {jobUid, name, layoutVersion}
     attempts/<n>.json                 the claim of attempt n: nonce, what it continues (checkpoint/lineage.py)
+    attempts/<n>.copy.json            the claim once more, as soon as it has decided
     attempts/<n>.newest.json          {name}: of the last checkpoint that it committed, so that its loss shows
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
     checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count

@@ -37,9 +37,8 @@ def served(snapshot: Snapshot, settings: Settings, step: Step) -> Step:
 
 def _image(snapshot: Snapshot) -> str | None:
     """That of the living RayCluster: a new operator's, or its chart's, is for the next one."""
-    group = (snapshot.cluster or {}).get("spec", {}).get("headGroupSpec", {})
-    containers = group.get("template", {}).get("spec", {}).get("containers", ())
-    return next((each["image"] for each in containers if each["name"] == names.HEAD_CONTAINER), None)
+    found: str | None = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {}).get(names.IMAGE_ANNOTATION)
+    return found
 
 
 def _superfluous(snapshot: Snapshot, wanted: Sequence[Manifest]) -> Iterator[Ref]:

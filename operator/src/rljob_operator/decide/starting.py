@@ -109,7 +109,7 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
         submission_id=names.submission(snapshot.job.uid, number),
         cluster_uid=snapshot.cluster_uid or "",
         state="Reserved",
-        generation=snapshot.job.generation,
+        generation=snapshot.job.generation if snapshot.job.unread is None else None,  # what it reads then is older
         steps=snapshot.job.spec.training.steps,
     )
     changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}

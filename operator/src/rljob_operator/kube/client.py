@@ -124,11 +124,14 @@ class Kube:
             raise NotFound(f"{ref} with the uid {ref.uid} is gone", status=404, reason="NotFound")
         return found
 
-    async def list(self, kind: Kind, namespace: str | None = None, label_selector: str | None = None) -> Listing:
-        """All of them at one moment, which is the resource_version."""
+    async def list(
+        self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
+    ) -> Listing:
+        """All of them at one moment, which is the resource_version. name: of the only one that is asked for."""
         # Page by page and consistent. resourceVersion=0 would be neither, and is no cheaper: since Kubernetes 1.34 the
         # watch cache answers these too.
         query = {"limit": str(PAGE)} | ({"labelSelector": label_selector} if label_selector else {})
+        query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
         path, items = kind.path(namespace or self.namespace), []
         while True:
             page = await self._read("list", kind, path, query)

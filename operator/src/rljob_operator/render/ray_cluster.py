@@ -28,6 +28,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
                 names.RENDERER_ANNOTATION: RENDERER_VERSION,
                 names.SPEC_ANNOTATION: spec_digest(job.spec),
                 names.GENERATION_ANNOTATION: f"{job.generation}",
+                names.IMAGE_ANNOTATION: image,
                 names.KEY_ANNOTATION: key,
                 # Another head would know nothing of the job: what a lost head means is ours to decide.
                 "ray.io/disable-provisioned-head-restart": "true",

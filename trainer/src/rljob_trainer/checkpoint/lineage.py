@@ -10,8 +10,8 @@ back from the newest one; what an older attempt wrote after it was superseded is
 
     lineage: a2, all of it; a1 up to step 40
 
-Clocks play no part in this. Whoever reads gets OSError where the volume does not answer: a claim that cannot be read
-now is not one that is missing, and no run is begun anew for it.
+A decision is also in attempts/<n>.copy.json. Clocks play no part in this. Whoever reads gets OSError where the volume
+does not answer: a claim that cannot be read now is not one that is missing, and no run is begun anew for it.
 """
 
 import math
@@ -115,9 +115,11 @@ def root_of(volume: Volume, attempt: int) -> int:
 def read_claim(volume: Volume, attempt: int) -> Claim | None:
     """None where there is no claim, or one that makes no sense: a crash cut it short, or it is being written."""
     claim = _claim(volume.claim(attempt), attempt)
-    if claim is None or claim.resumed_step is None:
-        claim = _claim(volume.claim_copy(attempt), attempt) or claim
-    return claim
+    if claim is not None and claim.resumed_step is not None:
+        return claim
+    copy = _claim(volume.claim_copy(attempt), attempt)
+    same = copy is not None and (claim is None or claim.nonce in ("", copy.nonce))
+    return copy if same else claim
 
 
 def _claim(path: Path, attempt: int) -> Claim | None:

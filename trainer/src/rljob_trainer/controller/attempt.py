@@ -28,6 +28,8 @@ def claim(volume: Volume, attempt: int) -> str:
     nonce = secrets.token_hex(16)
     try:
         volume.attempts.mkdir(parents=True, exist_ok=True)
+        if volume.claim_copy(attempt).exists():
+            raise FileExistsError
         volume.claim(attempt).touch(exist_ok=False)
         _write_claim(volume, attempt, nonce)
         sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again

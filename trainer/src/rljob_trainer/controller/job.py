@@ -64,5 +64,5 @@ def job_of_generation(path: Path, generation: int, seconds: float = JOB_SECONDS)
                 f"{path} still has generation {job.generation} of the spec after {seconds:.0f} s, not {generation}: see"
                 " whether the kubelet of the head's node renews the pod's ConfigMap"
             )
-        time.sleep(0.2)
+        time.sleep(1.0)
     return job

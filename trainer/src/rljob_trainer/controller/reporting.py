@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rljob_trainer.controller.rollouts import ScoredGroup
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.progress import names
-from rljob_trainer.progress.history import read_metrics
+from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.types import Group, Ids
@@ -67,7 +67,7 @@ class Reporting:
 
     def has_validated(self, step: int) -> bool:
         """Whether the run has a validation with the weights after `step`."""
-        lines = read_metrics(self._root)
+        lines = history(Volume(self._root))
         return any(line["step"] == step and names.VALIDATION_REWARD in line for line in lines)
 
     def validated(self, step: int, metrics: dict[str, float]) -> None:

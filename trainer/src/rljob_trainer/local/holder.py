@@ -18,20 +18,23 @@ STOP_SECONDS = 5.0
 
 def main() -> None:
     adopt_orphans()
-    wake_when_orphaned()
-    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, _leave)
+    command: subprocess.Popen[bytes] | None = None
     try:
+        wake_when_orphaned()
+        command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
         sys.exit(command.wait())
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        command.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            command.wait(STOP_SECONDS)
+        if command is not None:
+            command.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                command.wait(STOP_SECONDS)
         end_descendants()
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
     sys.exit(128 + number)
 
 

@@ -210,6 +210,7 @@ def _reap_orphans() -> NoReturn:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
     sys.exit(_TERMINATED)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from rljob_api.contract import DriverJob, ExitCode, ExitRecord
+from rljob_api.contract import GENERATION_VARIABLE, DriverJob, ExitCode, ExitRecord
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
 from rljob_trainer.checkpoint.lineage import read_claim
@@ -84,6 +84,7 @@ class Supervisor:
     def __init__(self, run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> None:
         self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
         self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment(), **trace_folder()}
+        self._environment.pop(GENERATION_VARIABLE, None)  # of a cluster's driver, should this run in one
         self._servers = RewardServers(
             run.servers, run.running, self._volume.logs, {**PATIENT_THREADS, **os.environ, **run.environment}
         )

@@ -1,7 +1,7 @@
 """Reading metrics: the lines of all attempts as one history. Light, because the agent reads them too."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +26,53 @@ def read_metrics(run_dir: Path) -> list[Line]:
     volume does not answer: who shows a run does not end for it.
     """
     try:
-        return history(Volume(run_dir))
+        return _history(Volume(run_dir), _answered)
     except OSError:
         return []
 
 
 def history(volume: Volume) -> list[Line]:
     """As read_metrics, for whoever keeps it: raises OSError where the volume does not answer."""
+    return _history(volume, _text)
+
+
+def _history(volume: Volume, read: Callable[[Path], str]) -> list[Line]:
     run = lineage(volume)
     if run.root is None:
         return []
     found: list[Line] = []
     done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
     for segment in run.segments:
-        lines = [line for line in _of_segment(volume, segment) if line["step"] not in done or TIME_STEP not in line]
+        lines = [
+            line for line in _of_segment(volume, segment, read) if line["step"] not in done or TIME_STEP not in line
+        ]
         done |= {line["step"] for line in lines if TIME_STEP in line}
         found = lines + found
-    return [*_lines(volume.metrics_before(run.root.attempt)), *found]
+    return [*_lines(read(volume.metrics_before(run.root.attempt))), *found]
 
 
-def _of_segment(volume: Volume, segment: Segment) -> list[Line]:
-    return [line for line in _lines(volume.metrics(segment.attempt)) if line["step"] <= segment.steps]
+def _of_segment(volume: Volume, segment: Segment, read: Callable[[Path], str]) -> list[Line]:
+    return [line for line in _lines(read(volume.metrics(segment.attempt))) if line["step"] <= segment.steps]
 
 
-def _lines(path: Path) -> list[Line]:
-    """None where there is no such file."""
-    try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
-        return []
+def _lines(text: str) -> list[Line]:
     return [line for line in parse_lines(text) if "stage" in line]
+
+
+def _text(path: Path) -> str:
+    """Empty where there is no such file."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _answered(path: Path) -> str:
+    """Empty also where the volume does not give it."""
+    try:
+        return _text(path)
+    except OSError:
+        return ""
 
 
 def last_line(volume: Volume, attempt: int) -> Line:

@@ -6,6 +6,7 @@ the agent must answer at any moment of a run's life.
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rljob_trainer.volume import Volume, read_json
 SILENT_AFTER = 30.0
 """Seconds without a sign of life after which a driver without exit record counts as gone: six heartbeats."""
 
-_CHECKPOINT = re.compile(r"step-\d+-a(\d+)")
+_WRITTEN_BY = re.compile(r"(?:step-\d+-)?a(\d+)(?:\..+)?")
 _OF_ATTEMPT = re.compile(r"(\d+)(\.copy|\.newest|\.exit)?\.json")
 
 
@@ -53,11 +54,11 @@ def next_attempt(volume: Volume) -> int:
 
     Raises OSError where the volume does not answer.
     """
-    try:
-        matches = [_CHECKPOINT.fullmatch(path.name) for path in volume.checkpoints.iterdir()]
-    except FileNotFoundError:
-        matches = []
-    return 1 + max([newest_claim(volume), *(int(match[1]) for match in matches if match)])
+    taken = [newest_claim(volume)]
+    for folder in (volume.checkpoints, volume.journals, volume.metrics(1).parent):
+        with suppress(FileNotFoundError):
+            taken += [int(match[1]) for path in folder.iterdir() if (match := _WRITTEN_BY.fullmatch(path.name))]
+    return 1 + max(taken)
 
 
 def supervised(volume: Volume) -> bool | None:
