@@ -79,8 +79,8 @@ class KubeObjects:
         path = request.path.removesuffix("/status")
         held = self.objects.get(path)
         if request.headers["Content-Type"] == "application/apply-patch+yaml":
-            request.body["metadata"].pop("resourceVersion", None)
-            return 200 if held else 201, self.put(path, merged(held or {}, request.body))
+            wanted = merged(request.body, {"metadata": {"resourceVersion": None}})
+            return 200 if held else 201, self.put(path, merged(held or {}, wanted))
         if held is None:
             return not_found(path)
         if request.body["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]:

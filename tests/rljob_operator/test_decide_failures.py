@@ -9,7 +9,7 @@ import pytest
 from rljob_api.v1alpha1 import CheckpointStatus, RecoveryStatus
 from rljob_operator import names
 from rljob_operator.head import RayJob, RayJobState
-from rljob_operator.kube.kinds import Ref
+from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
@@ -124,6 +124,31 @@ def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given
     assert plan.status.driver is None or plan.status.driver.state == given["driver"].state
     (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
     assert "i:2: not found" in ready.message
+
+
+def not_started(message: str) -> Manifest:
+    waiting = {"reason": "RunContainerError", "message": message}
+    container = {"name": "ray-worker", "image": "i:2", "state": {"waiting": waiting}}
+    return pod("worker-1", names.WORKER, "Pending", containerStatuses=[container])
+
+
+@pytest.mark.parametrize(
+    ("message", "phase_"),
+    [
+        ('exec: "ray": executable file not found in $PATH', "Failed"),
+        ("executable file `ray` not found in $PATH", "Failed"),  # crun's words
+        ("exec /opt/rljob/bin/rljob: exec format error", "Failed"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "Starting"),
+        ('exec: "nvidia-container-runtime": executable file not found in $PATH', "Starting"),
+        ("error mounting /var/lib/kubelet/pods/1/volumes to rootfs: no such file or directory", "Starting"),
+    ],
+)
+def test_an_image_that_lacks_its_program_ends_a_job_and_a_node_s_fault_does_not(message, phase_):
+    plan = plan_for(cluster=ray_cluster(1, provisioned=False), pods=[*PODS[:2], not_started(message)])
+    assert phase(plan) == phase_
+    assert plan.status is not None
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert message in ready.message
 
 
 def test_a_job_that_fails_beside_a_driver_that_lives_ends_it():
@@ -252,6 +277,16 @@ def test_replaced_pods_are_those_of_before_the_failure():
     fresh = [PODS[0], pod("new-0", names.WORKER, age=0), pod("new-1", names.WORKER, age=-5)]  # age in whole seconds
     done = plan_for(cluster=ray_cluster(), pods=fresh, **recovering("replace_pods"))
     assert done.delete == ()
+    assert done.status is not None
+    assert done.status.attempt == 2
+
+
+def test_a_pod_that_is_lost_with_its_node_is_not_waited_for():
+    evicted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    lost = pod("worker-1", names.WORKER, conditions=[evicted])
+    lost["metadata"]["deletionTimestamp"] = stamp(NOW - timedelta(seconds=1))
+    fresh = [PODS[0], pod("new-0", names.WORKER, age=0), pod("new-1", names.WORKER, age=-5), lost]
+    done = plan_for(cluster=ray_cluster(), pods=fresh, **recovering("replace_pods"))
     assert done.status is not None
     assert done.status.attempt == 2
 

@@ -47,7 +47,10 @@ async def test_apply_is_a_forced_server_side_apply_of_one_field_manager() -> Non
     async with kube_and_server() as (kube, server):
         created = await kube.apply(pod(labels={"a": "1"}))
         applied = await kube.apply(pod(labels={"a": "2"}), created["metadata"]["uid"])
-        sent = server.requests[-1]
+        first, sent = server.requests[-2:]
+    assert first.body["metadata"]["resourceVersion"] == "1", "of no object: it is made, or refused"
+    assert sent.body["metadata"]["uid"] == created["metadata"]["uid"]
+    assert "resourceVersion" not in sent.body["metadata"]
     assert (sent.method, sent.path) == ("PATCH", f"{PODS}/a")
     assert sent.query == {"fieldManager": "rljob-operator", "force": "true"}
     assert sent.headers["Content-Type"] == "application/apply-patch+yaml"
