@@ -39,9 +39,8 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
         with ProgressReporter(volume) as progress:
             interrupt.listen()
             requests = Requests(volume, interrupt.asked)
-            progress.phase("reading the job")
-            job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             progress.phase("waiting for Ray")
+            job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             address = _appeared(ray_address)
             with interrupt.postponed():
                 _connect(address, namespace=f"rljob-{job.uid}")
