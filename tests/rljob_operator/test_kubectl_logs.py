@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 from kubernetes.client import CoreV1Api
 
@@ -86,8 +87,15 @@ def test_the_drivers_log_comes_from_the_volume_by_way_of_the_agent(running, volu
         assert "of_attempt_2" in follower.stdout.readline()
         follower.send_signal(signal.SIGINT)
         assert follower.wait() == 130
-    with volume.log(2).open("a") as file:  # whoever followed notices that nobody listens any more
-        file.write("the end\n")
+
+    def has_noticed() -> bool:
+        """Who followed in the pod, with the next line, that nobody listens any more."""
+        with volume.log(2).open("a") as file:
+            file.write("the end\n")
+        found = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+        return not any(str(volume.root) in command and "--follow" in command for command in found)
+
+    eventually(has_noticed)
 
 
 @pytest.mark.parametrize(
