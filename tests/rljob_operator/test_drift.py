@@ -1,0 +1,62 @@
+"""Whether an object still is what was made of it, and what is kept of one that is there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rljob_operator import names
+from rljob_operator.drift import adapted, has_drifted, stamped
+
+WANTED = {"metadata": {"name": "a", "annotations": {}}, "spec": {"cpu": "1000m", "list": [{"a": 1}], "empty": []}}
+
+DRIFTS = [
+    ("gone", None, True),
+    ("as it was made", stamped(WANTED), False),
+    ("with what the API server adds", stamped(WANTED) | {"status": {"x": 1}}, False),
+    ("a quantity written otherwise", {**stamped(WANTED), "spec": {"cpu": "1", "list": [{"a": 1, "b": 2}]}}, False),
+    ("another value", {**stamped(WANTED), "spec": {"cpu": "2", "list": [{"a": 1}]}}, True),
+    ("a shorter list", {**stamped(WANTED), "spec": {"cpu": "1", "list": []}}, True),
+    ("a longer list", {**stamped(WANTED), "spec": {"cpu": "1", "list": [{"a": 1}, {}]}}, True),
+    ("made by another version", stamped(WANTED | {"more": 1}), True),
+]
+
+
+@pytest.mark.parametrize(("found", "drifted"), [row[1:] for row in DRIFTS], ids=[row[0] for row in DRIFTS])
+def test_only_what_has_changed_is_written(found, drifted):
+    assert has_drifted(found, stamped(WANTED)) is drifted
+
+
+def volume_claim(size: str, maker: str = "mine", owners: Sequence[str] = ("mine",)) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"annotations": {names.MAKER_ANNOTATION: maker} if maker else {}}
+    if owners:
+        metadata["ownerReferences"] = [{"uid": owner} for owner in owners]
+    spec = {"a": 1, "resources": {"requests": {"storage": size}}}
+    return {"kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize(("found", "expected"), [(None, "500Gi"), ("500Gi", "500Gi"), ("1Ti", "1Ti"), ("1Gi", "500Gi")])
+def test_a_volume_that_somebody_has_grown_is_not_shrunk(found, expected):
+    there = None if found is None else volume_claim(found)
+    assert adapted(volume_claim("500Gi"), there) == volume_claim(expected)
+
+
+@pytest.mark.parametrize(
+    ("found", "owned"),
+    [
+        pytest.param(volume_claim("1Gi"), True, id="this job's"),
+        pytest.param(volume_claim("1Gi", maker=""), True, id="this job's, of before the annotation"),
+        pytest.param(volume_claim("1Gi", owners=()), True, id="this job's, that was to be kept"),
+        pytest.param(volume_claim("1Gi", maker="other", owners=()), False, id="an earlier job's"),
+        pytest.param(volume_claim("1Gi", maker="", owners=()), False, id="anybody's"),
+    ],
+)
+def test_a_volume_that_was_kept_for_people_does_not_go_with_a_later_job(found, owned):
+    made = adapted(volume_claim("1Gi"), found)["metadata"]
+    assert ("ownerReferences" in made) is owned
+    kept = found["metadata"]["annotations"].get(names.MAKER_ANNOTATION, "")
+    assert made["annotations"][names.MAKER_ANNOTATION] == ("mine" if owned else kept)
+
+
+def test_other_objects_are_as_they_are_wanted():
+    assert adapted({"kind": "ConfigMap"}, {"kind": "ConfigMap", "data": {"a": "2"}}) == {"kind": "ConfigMap"}
