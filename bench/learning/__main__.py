@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.learning.arms import ROOT, SEEDS, TASKS
+from bench.learning.arms import COMPARED_SEEDS, ROOT, TASKS
 from bench.learning.campaign import Campaign, Run
 from bench.learning.page import write_page
 from bench.learning.results import alone_with, code_commit, missing, read
@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], help="only these")
     names = list(dict.fromkeys(arm.name for arm in known_arms()))
     parser.add_argument("--arms", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
-    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, help="only these")
+    parser.add_argument("--seeds", nargs="+", type=int, choices=COMPARED_SEEDS, help="only these")
     parser.add_argument("--parallel", type=_at_least_one, default=1, metavar="N", help="runs at a time")
     parser.add_argument(
         "--limit-minutes", type=float, default=1e6, metavar="M", help="begin no run after that; call it again to go on"
