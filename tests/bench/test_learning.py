@@ -130,7 +130,7 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     page = (tmp_path / "learning.md").read_text()
     assert (
         "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9, and over its start |"
-        " 1 of 3, 1 not run yet | c1 |" in page
+        " 1 of 6, 4 not run yet | c1 |" in page
     )
     assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page

@@ -19,7 +19,7 @@ from bench.learning.training import RunFailed, Slot
 from tests.bench.test_learning import RESULT
 
 ROOT = Path(__file__).parents[2]
-OPTIONS = ["--tasks", "reverse-text", "--arms", "grpo", "--commit", "c1", "--output"]
+OPTIONS = ["--tasks", "reverse-text", "--arms", "grpo", "--seeds", "0", "1", "2", "--commit", "c1", "--output"]
 
 
 def play(run, patch):
@@ -103,7 +103,7 @@ def test_whatever_ends_a_run_costs_that_run_alone_and_the_exit_code(tmp_path, mo
     ("wrong", "said"),
     [
         (["--arms", "grpoo"], "invalid choice: 'grpoo' (choose from 'grpo', 'vllm', 'TRL', "),
-        (["--seeds", "7"], "invalid choice: 7 (choose from 0, 1, 2)"),
+        (["--seeds", "7"], "invalid choice: 7 (choose from 0, 1, 2, 3, 4, 5)"),
         (["--parallel", "0"], "argument --parallel: must be 1 or more"),
         (["--output", "/dev/null/page"], "Not a directory: '/dev/null/page'"),
         (["--output", "OUTPUT", "--set", "nonsense"], "nonsense"),

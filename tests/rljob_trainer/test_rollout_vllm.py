@@ -34,6 +34,9 @@ from tests.rljob_trainer.rollout_support import (
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
+CLOSE = 2e-2 if torch.cuda.is_available() else 2e-5
+"""Nats. On a GPU vLLM multiplies float32 with TF32 in its attention: 0.005 was measured on an H200."""
+
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
@@ -95,14 +98,14 @@ def test_log_probs_are_at_the_temperature_and_before_truncation(engine, policies
     sampling = Sampling(max_tokens=12, temperature=temperature, top_p=0.9, top_k=50)
     samples = list(samples_of(engine, requests(prompts, samples=2), sampling))
     assert len(by_name(samples)) == 48
-    assert largest_gap(policies[0], prompts, samples, temperature) < 2e-5
+    assert largest_gap(policies[0], prompts, samples, temperature) < CLOSE
 
 
 def test_greedy_log_probs_are_those_at_temperature_one(engine, policies):
     prompts = random_prompts(4)
     list(samples_of(engine, requests(prompts), Sampling(max_tokens=2, temperature=0.5)))
     samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8, temperature=0)))
-    assert largest_gap(policies[0], prompts, samples) < 2e-5
+    assert largest_gap(policies[0], prompts, samples) < CLOSE
 
 
 def test_tokens_are_sampled_from_the_softmax_at_the_temperature(engine, policies):
@@ -215,7 +218,7 @@ def test_an_update_that_was_cut_off_starts_anew(engine, policies):
 def test_a_good_sync_passes_the_probe(engine, policies):
     sync(engine, policies[1], 1)
     assert engine.policy_version == 1
-    assert check_by_probe(engine, policies[1], 1).max < 1e-4
+    assert check_by_probe(engine, policies[1], 1).max < CLOSE
 
 
 @pytest.mark.parametrize(
