@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
-    job.apply(**LONG, checkpoint={"retain": False})
+    job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
     job.kubectl("delete", "rljob", job.name, "--timeout=300s")
     kinds, of_job = "pods,rayclusters,configmaps,secrets,pvc,netpol,pdb", f"--selector=rljob.dev/job={job.name}"

@@ -1,4 +1,4 @@
-"""The table of good and broken files before the real API server, which must judge them as its stand-in does."""
+"""The tables of files and of changes before the real API server, which must judge them as its stand-in does."""
 
 import json
 from typing import Any
@@ -11,6 +11,7 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob
 from rljob_api.validation import read_documents
 from tests.rljob_api import api_server
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, SPEC, WHILE_SUSPENDED, changed
 from tests.rljob_api.job_files import BROKEN, GOOD
 
 RLJOBS = JOBS[0]
@@ -28,6 +29,9 @@ def api(cluster):
         yield CustomObjectsApi(client)
 
 
+CHANGES = AT_ANY_TIME + WHILE_SUSPENDED + NEVER
+
+
 def document(row):
     return read_documents(row.text, "job.yaml")[0][0].value
 
@@ -39,8 +43,12 @@ def admit(api, row) -> Any:
 
 def refusal(api, row):
     """Why the API server refuses the file, as lines of FIELD: REASON; none where it admits it."""
+    return reasons(lambda: admit(api, row))
+
+
+def reasons(call):
     try:
-        admit(api, row)
+        call()
     except ApiException as error:
         status = json.loads(error.body or "")
         causes = status.get("details", {}).get("causes", ())
@@ -49,7 +57,7 @@ def refusal(api, row):
 
 
 def test_good_files_are_admitted(api):
-    assert {row.name: reasons for row in GOOD if (reasons := refusal(api, row))} == {}
+    assert {row.name: told for row in GOOD if (told := refusal(api, row))} == {}
 
 
 def test_broken_files_are_refused(api):
@@ -73,3 +81,30 @@ def test_defaults_are_those_that_the_models_give(api):
     schema = structural_schema(RLJob)
     differing = [row.name for row in GOOD if admit(api, row)["spec"] != with_defaults(schema, document(row))["spec"]]
     assert differing == []
+
+
+@pytest.fixture(params=["Running", "Succeeded"])
+def job(api, namespace, request):
+    """One that exists, as the API server has it."""
+    named = {**RLJOBS, "namespace": namespace, "name": "job"}
+    metadata = {"name": "job", "namespace": namespace}
+    body = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": SPEC}
+    api.create_namespaced_custom_object(**RLJOBS, namespace=namespace, body=body)
+    return api.patch_namespaced_custom_object_status(**named, body={"status": {"phase": request.param}})
+
+
+def test_changes_are_judged_as_the_rules_say(api, job):
+    """Values that a new job could not have are refused for that too."""
+    named = {**RLJOBS, "namespace": job["metadata"]["namespace"], "name": "job", "dry_run": "All"}
+    root = api_server.root_schema()
+    before = {"spec": SPEC, "status": job["status"]}
+    differing = {}
+    for path, value in CHANGES:
+        after = before | {"spec": changed(path, value)}
+        expected = api_server.refused_changes(root, before, after)
+        expected += api_server.refused_changes(root["properties"]["spec"], SPEC, after["spec"])
+        said = reasons(lambda after=after: api.replace_namespaced_custom_object(**named, body=job | after))
+        missing = [message for message in expected if not any(message in line for line in said)]
+        if missing or bool(said) != bool(expected):
+            differing[path] = (expected, said)
+    assert differing == {}

@@ -1,99 +1,19 @@
 """Which changes of a job that exists the CRD's rules let through."""
 
-import copy
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import Checkpoint, Rewards, RLJobSpec, Training
+from rljob_api.v1alpha1.status import Phase
 from tests.rljob_api import api_server
-
-SPEC = with_defaults(
-    structural_schema(RLJobSpec),
-    {
-        "model": {"path": "m"},
-        "data": {"train": ["t"]},
-        "rewards": {
-            "functions": [{"name": "a", "builtin": "gsm8k"}],
-            "models": [
-                {"name": "rm", "path": "m", "kind": "classifier"},
-                {
-                    "name": "judge",
-                    "path": "m",
-                    "kind": "generative",
-                    "promptTemplate": "{response}",
-                    "scorePattern": "(.)",
-                },
-            ],
-        },
-        "training": {"steps": 10},
-    },
-)
-
-MODELS = SPEC["rewards"]["models"]
-
-
-def changed(path: str, value: Any, spec: Any = SPEC) -> Any:
-    copied = copy.deepcopy(spec)
-    *parents, last = path.split(".")
-    node = copied
-    for parent in parents:
-        node = node[parent]
-    node[last] = value
-    return copied
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, SPEC, WHILE_SUSPENDED, changed
 
 
 def refused(old: Any, new: Any) -> list[str]:
     schema = api_server.root_schema()["properties"]["spec"]
     return api_server.refused_changes(schema, old, new)
 
-
-AT_ANY_TIME = [
-    ("suspend", True),
-    ("recovery.maxRestarts", 50),
-    ("recovery.forceDeleteLostPods", True),
-    ("activeDeadline", "5h"),
-    ("ttlAfterFinished", "5h"),
-    ("training.loggers", ["console", "wandb"]),
-    ("training.steps", 11),
-    ("rewards.models", [MODELS[1], {**MODELS[0], "replicas": 9}]),
-    ("checkpoint.everySteps", 3),
-    ("checkpoint.keepLast", 9),
-    ("checkpoint.keepEvery", 100),
-    ("checkpoint.keepBest", 1),
-]
-WHILE_SUSPENDED = [
-    ("data.promptsPerStep", 7),
-    ("algorithm.preset", "rloo"),
-    ("sft", {"steps": 5}),
-    ("rollout.temperature", 0.5),
-    ("actor.learningRate", 1e-5),
-    ("rewards.functions", []),
-    ("rewards.timeout", "1s"),
-    ("rewards.processes", 1),
-    ("rewards.onError", "drop_group"),
-    ("rewards.models", []),
-    ("rewards.models", [MODELS[0], {**MODELS[1], "name": "other"}]),
-    ("rewards.models", [MODELS[0], {**MODELS[1], "promptTemplate": "{response}."}]),
-    ("rewards.models", [MODELS[1], {**MODELS[0], "promptTemplate": "{response}"}]),
-    ("rewards.models", [MODELS[1], {**MODELS[0], "gpusPerReplica": 2}]),
-    ("rewards.models", [MODELS[1], {**MODELS[0], "arguments": ["--x"]}]),
-    ("cluster.nodes", 2),
-    ("env", [{"name": "A", "value": "b"}]),
-    ("envFrom", [{"secretRef": {"name": "a"}}]),
-    ("volumes", [{"name": "a"}]),
-    ("volumeMounts", [{"name": "a"}]),
-    ("imagePullSecrets", [{"name": "a"}]),
-    ("training.validateEvery", 5),
-    ("training.validateBeforeTraining", False),
-    ("training.seed", 5),
-    ("training.project", "other"),
-    ("training.epochs", 3),
-    ("training.steps", 9),
-    ("checkpoint.resume", "never"),
-]
-NEVER = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "another")]
 
 COVERED = {path for path, _ in AT_ANY_TIME + WHILE_SUSPENDED + NEVER}
 
@@ -125,3 +45,17 @@ def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:
         assert {f"{block}.{field.alias}" for field in model.model_fields.values()} == {
             path if path.count(".") < 2 else path.rsplit(".", 1)[0] for path in COVERED if path.startswith(block)
         }
+
+
+@pytest.mark.parametrize("phase", [*get_args(Phase), None])
+@pytest.mark.parametrize(("path", "value"), AT_ANY_TIME + WHILE_SUSPENDED + NEVER)
+def test_of_a_job_that_has_ended_nothing_changes_but_how_long_it_stays(
+    path: str, value: Any, phase: str | None
+) -> None:
+    before = {"spec": SPEC} | ({"status": {"phase": phase}} if phase else {})
+    told = api_server.refused_changes(api_server.root_schema(), before, before | {"spec": changed(path, value)})
+    if phase in ("Succeeded", "Failed") and path != "ttlAfterFinished":
+        (message,) = told
+        assert "has ended" in message
+    else:
+        assert told == []

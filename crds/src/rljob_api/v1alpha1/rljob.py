@@ -16,7 +16,7 @@ from rljob_api.v1alpha1.rollout import Rollout
 from rljob_api.v1alpha1.sft import Sft
 from rljob_api.v1alpha1.status import RLJobStatus
 from rljob_api.v1alpha1.training import Checkpoint, Training
-from rljob_api.v1alpha1.transitions import TRANSITIONS
+from rljob_api.v1alpha1.transitions import TRANSITIONS, once_ended
 from rljob_api.v1alpha1.unread import unread_rules
 
 _RANKS = (
@@ -165,4 +165,5 @@ class RLJob(ApiModel):
             " characters: the objects made for the job carry it with a suffix",
             "metadata.name",
         ),
+        once_ended(RLJobSpec),
     )

@@ -2,13 +2,13 @@
 
 At any time: suspend, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are saved and
 how many are kept, replicas of reward models, and training.steps upwards. Never: the model and the volume. All else
-while `suspend: true`.
+while `suspend: true`. Of a job that has ended nothing but ttlAfterFinished: whatever else it said would be ignored.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_api.v1alpha1.base import Rule
+from rljob_api.v1alpha1.base import ApiModel, Rule
 from rljob_api.v1alpha1.reward_models import RewardModel
 from rljob_api.v1alpha1.rewards import Rewards
 
@@ -29,18 +29,22 @@ def _same_optional(field: str) -> str:
     return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {_same(field)})"
 
 
+def _fields(model: type[ApiModel], *but: str) -> list[tuple[str, bool]]:
+    """Each with whether it always has a value."""
+    return [
+        (str(field.alias), field.is_required() or field.get_default(call_default_factory=True) is not None)
+        for name, field in model.model_fields.items()
+        if name not in but
+    ]
+
+
 def _same_models() -> str:
     """All but their replicas; a list map has no order."""
-    fields = [
-        (field.alias, field.is_required() or field.get_default(call_default_factory=True) is not None)
-        for name, field in RewardModel.model_fields.items()
-        if name != "replicas"
-    ]
     same = " && ".join(
         f"m.{name} == o.{name}"
         if always
         else f"has(m.{name}) == has(o.{name}) && (!has(m.{name}) || m.{name} == o.{name})"
-        for name, always in fields
+        for name, always in _fields(RewardModel, "replicas")
     )
     models = "self.rewards.models"
     return (
@@ -69,6 +73,21 @@ TRANSITIONS = (
         "training.steps",
     ),
 )
+
+
+def once_ended(spec: type[ApiModel]) -> Rule:
+    """Of the whole object, which has the status."""
+    same = " && ".join(
+        f"({_same(f'spec.{name}') if always else _same_optional(f'spec.{name}')})"
+        for name, always in _fields(spec, "ttl_after_finished")
+    )
+    phase = "oldSelf.status.phase"
+    return Rule(
+        f"!has(oldSelf.status) || !has({phase}) || !({phase} in ['Succeeded', 'Failed']) || ({same})",
+        "this job has ended, so nothing of it can change but spec.ttlAfterFinished: make another RLJob, whose"
+        " checkpoint.volume.existingClaim may name this one's claim",
+        "spec",
+    )
 
 
 def fixed_while_running(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Changes of a job that exists, by when the CRD's rules let them through."""
+
+import copy
+from typing import Any
+
+from rljob_api.schema import structural_schema, with_defaults
+from rljob_api.v1alpha1 import RLJobSpec
+
+SPEC = with_defaults(
+    structural_schema(RLJobSpec),
+    {
+        "model": {"path": "m"},
+        "data": {"train": ["t"]},
+        "rewards": {
+            "functions": [{"name": "a", "builtin": "gsm8k"}],
+            "models": [
+                {"name": "rm", "path": "m", "kind": "classifier"},
+                {
+                    "name": "judge",
+                    "path": "m",
+                    "kind": "generative",
+                    "promptTemplate": "{response}",
+                    "scorePattern": "(.)",
+                },
+            ],
+        },
+        "training": {"steps": 10},
+    },
+)
+
+MODELS = SPEC["rewards"]["models"]
+
+
+def changed(path: str, value: Any, spec: Any = SPEC) -> Any:
+    copied = copy.deepcopy(spec)
+    *parents, last = path.split(".")
+    node = copied
+    for parent in parents:
+        node = node[parent]
+    node[last] = value
+    return copied
+
+
+AT_ANY_TIME = [
+    ("suspend", True),
+    ("recovery.maxRestarts", 50),
+    ("recovery.forceDeleteLostPods", True),
+    ("activeDeadline", "5h"),
+    ("ttlAfterFinished", "5h"),
+    ("training.loggers", ["console", "wandb"]),
+    ("training.steps", 11),
+    ("rewards.models", [MODELS[1], {**MODELS[0], "replicas": 9}]),
+    ("checkpoint.everySteps", 3),
+    ("checkpoint.keepLast", 9),
+    ("checkpoint.keepEvery", 100),
+    ("checkpoint.keepBest", 1),
+]
+WHILE_SUSPENDED = [
+    ("data.promptsPerStep", 7),
+    ("algorithm.preset", "rloo"),
+    ("sft", {"steps": 5}),
+    ("rollout.temperature", 0.5),
+    ("actor.learningRate", 1e-5),
+    ("rewards.functions", []),
+    ("rewards.timeout", "1s"),
+    ("rewards.processes", 1),
+    ("rewards.onError", "drop_group"),
+    ("rewards.models", []),
+    ("rewards.models", [MODELS[0], {**MODELS[1], "name": "other"}]),
+    ("rewards.models", [MODELS[0], {**MODELS[1], "promptTemplate": "{response}."}]),
+    ("rewards.models", [MODELS[1], {**MODELS[0], "promptTemplate": "{response}"}]),
+    ("rewards.models", [MODELS[1], {**MODELS[0], "gpusPerReplica": 2}]),
+    ("rewards.models", [MODELS[1], {**MODELS[0], "arguments": ["--x"]}]),
+    ("cluster.nodes", 2),
+    ("env", [{"name": "A", "value": "b"}]),
+    ("envFrom", [{"secretRef": {"name": "a"}}]),
+    ("volumes", [{"name": "a"}]),
+    ("volumeMounts", [{"name": "a"}]),
+    ("imagePullSecrets", [{"name": "a"}]),
+    ("training.validateEvery", 5),
+    ("training.validateBeforeTraining", False),
+    ("training.seed", 5),
+    ("training.project", "other"),
+    ("training.epochs", 3),
+    ("training.steps", 9),
+    ("checkpoint.resume", "never"),
+]
+NEVER = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "another")]
