@@ -1,10 +1,12 @@
 """A job's life on real nodes: it trains, pauses, and survives the loss of its processes and pods."""
 
 import json
+import time
 
 import pytest
 
-from e2e.scenarios.job import Job
+from e2e.scenarios.conftest import Report
+from e2e.scenarios.job import LONG, Job
 
 KILL_DRIVER = """
 import psutil
@@ -44,24 +46,29 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
     assert status["progress"]["step"] == 22
 
 
-def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job) -> None:
-    job.apply()
-    job.eventually(lambda: job.step >= 12, "RL step")
+def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job, report: Report) -> None:
+    job.apply(**LONG)
+    job.trains()
     before = sorted(job.pods())
+    lost = time.time()
     job.run_in("head", "python", "-c", KILL_DRIVER)
-    job.eventually(lambda: (job.status["attempt"], job.phase) == (2, "Running"), "second attempt")
+    report(job.seconds_to_next_update(lost, attempt=2))
     assert sorted(job.pods()) == before
 
     status = job.reaches("Succeeded")
     assert (status["restarts"], status["attempt"]) == (1, 2)
 
 
-def test_a_lost_worker_pod_is_replaced(job: Job) -> None:
-    job.apply()
-    job.eventually(lambda: job.step >= 12, "RL step")
-    (lost,) = job.pods("worker")
-    job.kubectl("delete", lost, "--force", "--grace-period=0")
-    status = job.reaches("Succeeded")
+def test_a_lost_worker_pod_is_replaced(job: Job, report: Report) -> None:
+    job.apply(**LONG)
+    job.trains()
+    (head,), (worker,) = job.pods("head"), job.pods("worker")
+    lost = time.time()
+    job.kubectl("delete", worker, "--force", "--grace-period=0")
+    report(job.seconds_to_next_update(lost, attempt=2))
+    assert job.pods("head") == [head]
+    assert job.pods("worker") != [worker]
 
-    assert status["attempt"] > 1
-    assert status["progress"]["step"] == 22
+    status = job.reaches("Succeeded")
+    assert (status["restarts"], status["attempt"]) == (1, 2)
+    assert status["progress"]["step"] == status["progress"]["totalSteps"]

@@ -41,7 +41,7 @@ def changed(path: str, value: Any, spec: Any = SPEC) -> Any:
     return copied
 
 
-AT_ANY_TIME = [
+AT_ANY_TIME: list[tuple[str, Any]] = [
     ("suspend", True),
     ("recovery.maxRestarts", 50),
     ("recovery.forceDeleteLostPods", True),
@@ -55,7 +55,7 @@ AT_ANY_TIME = [
     ("checkpoint.keepEvery", 100),
     ("checkpoint.keepBest", 1),
 ]
-WHILE_SUSPENDED = [
+WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("data.promptsPerStep", 7),
     ("algorithm.preset", "rloo"),
     ("sft", {"steps": 5}),
@@ -85,4 +85,4 @@ WHILE_SUSPENDED = [
     ("training.steps", 9),
     ("checkpoint.resume", "never"),
 ]
-NEVER = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "another")]
+NEVER: list[tuple[str, Any]] = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "another")]
