@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_lost_while_workers_live_is_not_forgotten(volume, l
     record_resume(volume, 2, nonce, None, parent=1, step=6, lost=newest.path.name)
     second.prune()
     assert ref.path.exists() == (loss == "its manifest"), "somebody may restore it"
-    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or gone"):
         begin_attempt(volume, 3)
 
 
@@ -261,7 +261,7 @@ def test_a_run_that_began_elsewhere_and_lost_its_own_checkpoints_does_not_go_bac
     assert begin_attempt(volume, 2, resume=elsewhere).found.manifest.step == 1
     own = begin_attempt(volume, 3, resume=elsewhere).save(2)
     (own.path / "trainer.json").write_text("{}")
-    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or gone"):
         resumption_of(volume, resume=elsewhere).find()
 
 
@@ -282,7 +282,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume, known_by)
         volume.newest_commit(1).unlink()
     shutil.rmtree(volume.checkpoint(2, 1))
     assert standings(volume) == {"step-2-a1": "gone"}
-    with pytest.raises(NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone .*resume: never"):
+    with pytest.raises(NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or gone .*resume: never"):
         resumption_of(volume).find()
     assert resumption_of(volume, resume="never").find() is None
 

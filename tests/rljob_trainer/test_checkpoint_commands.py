@@ -82,6 +82,10 @@ def test_one_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(vo
 def test_a_folder_without_checkpoints_says_so(tmp_path):
     done = rljob_checkpoints(tmp_path)
     assert (done.returncode, done.stderr) == (65, f"error: {tmp_path} has no checkpoint\n")
+    (tmp_path / "file").touch()
+    for other in ("file", "missing"):
+        done = rljob_checkpoints(tmp_path / other)
+        assert (done.returncode, "is no directory; give a run's" in done.stderr) == (65, True)
 
 
 @pytest.mark.parametrize("taken", range(0, 3 * ROWS + 1, 2))

@@ -1,6 +1,8 @@
 """A rank's checkpoint as a model folder; and shards that cannot be written or read."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,15 @@ def test_a_target_that_cannot_be_written_is_named(finished, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="file/model cannot be written: Not a directory"):
         export_model(ref, tmp_path / "file" / "model", "float32")
+
+
+def test_a_checkpoint_that_lacks_its_model_is_named(finished, tmp_path):
+    ref, _ = finished
+    files = {name: entry for name, entry in ref.manifest.files.items() if not name.startswith(MODEL)}
+    manifest = ref.manifest.model_copy(update={"files": files})
+    shutil.rmtree(ref.path / MODEL)
+    with pytest.raises(DataError, match=f"transformers cannot load the model of {ref.path}/model: "):
+        export_model(replace(ref, manifest=manifest), tmp_path / "model", "float32")
 
 
 def test_the_newest_checkpoint_is_chosen(finished, tmp_path):

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from rljob_trainer.checkpoint.manifest import MANIFEST, durable_step, survey, verify
 from rljob_trainer.controller import checkpoints as checkpoints_module
 from rljob_trainer.controller.attempt import claim
-from rljob_trainer.errors import InfrastructureError, NoUsableCheckpoint, StorageFullError
+from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.checkpoint_support import (
     Attempt,
@@ -298,7 +298,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume,
     inflict, _ = DAMAGES[damage]
     inflict(begin_attempt(volume, 1).save(1))
     with pytest.raises(
-        NoUsableCheckpoint, match=r"all 1 checkpoints are damaged or gone in .*restore one .*resume: never"
+        NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or gone in .*restore one .*resume: never"
     ) as no:
         resumption_of(volume).find()
     assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
@@ -318,7 +318,7 @@ def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_
     only = first.save(1)
     manifest = (only.path / MANIFEST).read_bytes()
     (only.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or gone"):
         resumption_of(volume).find()
     (only.path / MANIFEST).write_bytes(manifest)
     newest = begin_attempt(volume, 2, keepLast=9).save(2)
@@ -338,8 +338,13 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
         assert resumption_of(volume).find() == whole
     said = [(line["path"], line["reason"]) for line in logs if line["event"] == "checkpoint_skipped"]
     assert said == [(str(each.path), "it has no manifest") for each in (earlier, newest)]
+    first.save(4)
+    with capture_logs() as logs:
+        assert names([resumption_of(volume).find()]) == ["step-4-a1"]
+    assert not logs, "older ones may be what a deletion has left that was cut short"
+    shutil.rmtree(volume.checkpoint(4, 1))
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="all 3 checkpoints are damaged or gone"):  # as many as are listed
+    with pytest.raises(NoUsableCheckpoint, match="4 of 4 checkpoints are damaged or gone"):  # as many as are listed
         resumption_of(volume).find()
 
 
@@ -354,3 +359,12 @@ def test_a_checkpoint_counts_also_where_its_name_cannot_be_noted(volume, monkeyp
     first.save(2)
     monkeypatch.undo()
     assert [(each.path.name, each.standing, each.lost) for each in survey(volume)] == [("step-2-a1", "counts", False)]
+
+
+def test_no_checkpoint_is_taken_of_a_model_that_nobody_could_load(volume):
+    attempt = begin_attempt(volume, 1)
+    attempt.save(1)
+    (volume.root / "model" / "config.json").unlink()
+    with pytest.raises(DataError, match=r"model/config.json is gone, .*: restore that folder"):
+        attempt.save(2)
+    assert names(volume) == ["step-1-a1"]

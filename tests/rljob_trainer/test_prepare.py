@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_trainer.errors import DataError, RewardError, RLJobError
+from rljob_trainer.errors import DataError, JobError, RewardError, RLJobError
 from rljob_trainer.local.prepare import LocalRun, adopt, nothing_left, prepare
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, job_spec
@@ -95,6 +95,12 @@ def test_data_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: b
         error = refused(tmp_path, data={part: [name]})
         assert error.field == f"spec.data.{part}[0]"
         assert words in error.message
+
+
+def test_a_folder_for_temporary_files_that_is_too_long_for_sockets_is_named(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", f"/tmp/{'x' * 40}")
+    with pytest.raises(JobError, match=r"TMPDIR=/tmp/x+ is too long .* at most \d\d characters, such as /tmp"):
+        prepare(write_job(tmp_path), None, None, [])
 
 
 def test_supervised_data_needs_a_target(tmp_path: Path):

@@ -69,7 +69,7 @@ def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(ref.path / MODEL, trust_remote_code=trust_remote_code)
         model = bare_model(config, trust_remote_code=trust_remote_code)
-    except (ValueError, ImportError) as error:
-        raise DataError(f"transformers cannot load the model of {ref.path}: {error}") from error
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"transformers cannot load the model of {ref.path / MODEL}: {error}") from error
     load_shards({"model": model.state_dict()}, ref.path / ACTOR, alone=True)
     return model

@@ -31,6 +31,8 @@ def checkpoints(
     from rljob_trainer.errors import DataError
     from rljob_trainer.volume import Volume
 
+    if not run.is_dir():
+        raise DataError(f"{run} is no directory; give a run's, such as runs/NAME")
     found = survey(Volume(run))
     if not found:
         raise DataError(f"{run} has no checkpoint")

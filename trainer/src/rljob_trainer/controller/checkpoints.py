@@ -32,7 +32,7 @@ from rljob_trainer.checkpoint.manifest import (
 )
 from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.controller.attempt import check_not_superseded
-from rljob_trainer.errors import InfrastructureError, StorageFullError, is_full
+from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, is_full
 from rljob_trainer.progress.history import history
 from rljob_trainer.volume import Volume, write_json
 
@@ -43,6 +43,8 @@ SAVE_SECONDS = 3600.0
 
 DURABLE_SECONDS = 2 * SAVE_SECONDS
 """Deadline of a whole one: a volume may stop to answer."""
+
+_CONFIG = "config.json"
 
 _WEIGHTS = (".safetensors", ".bin")
 
@@ -217,7 +219,12 @@ class Checkpoints:
 
 
 def _copy_without_weights(source: Path, target: Path) -> None:
-    """Not by shutil.copytree: it turns the system's errors into text, and a full disk has to be told from others."""
+    """Not by shutil.copytree: it turns the system's errors into text, and a full disk has to be told from others.
+
+    Raises DataError where there is no configuration: nobody could load such a checkpoint.
+    """
+    if not (source / _CONFIG).exists():
+        raise DataError(f"{source / _CONFIG} is gone, and no checkpoint is of use without it: restore that folder")
     for path in files_below(source):
         if path.suffix not in _WEIGHTS:
             copy = target / path.relative_to(source)

@@ -104,7 +104,7 @@ class Resumption:
                 return each.ref
         if candidates:
             shown = sum(run.holds(each.step, each.attempt) for each in found)  # by rljob checkpoints, as this run's
-            raise self._none_usable(f"all {shown} checkpoints are damaged or gone")
+            raise self._none_usable(f"{shown} of {shown} checkpoints are damaged or gone")
         return _named(origin) if origin is not None else None
 
     def newest(self) -> Found | None:
@@ -123,10 +123,14 @@ class Resumption:
         return True
 
     def _survey(self) -> list[Found]:
-        """Logs what has no manifest that can be read. What was lost is spared, for whoever restores it."""
+        """Logs what has no manifest that can be read. What was lost is spared, for whoever restores it.
+
+        One older than a checkpoint that counts may be what a deletion that was cut short has left: nobody misses it.
+        """
         found = survey(self._volume)
+        newest_whole = max((each.step for each in found if each.standing == "counts"), default=-1)
         for each in found:
-            if each.ref is None:
+            if each.ref is None and (each.standing != "unfinished" or each.step > newest_whole):
                 reason = each.problem or _WITHOUT_MANIFEST[each.standing]
                 log.warning("checkpoint_skipped", path=str(each.path), reason=reason)
         self.spared |= {each.path for each in found if each.lost}

@@ -2,6 +2,7 @@
 code as text. Nothing of the user's runs here.
 """
 
+import tempfile
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,8 @@ from rljob_trainer.actor.folder import local_model
 from rljob_trainer.controller.stages import supervised_steps
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
-from rljob_trainer.errors import RewardError
+from rljob_trainer.errors import JobError, RewardError
+from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.rewards.code import CodeError, find_code
 from rljob_trainer.rollout.engine import vllm_missing
@@ -20,6 +22,7 @@ from rljob_trainer.rollout.engine import vllm_missing
 
 def check(spec: ResolvedSpec, base_dir: Path) -> None:
     """Raises JobError, DataError or RewardError for the first thing that is missing or wrong."""
+    _check_temporary_folder()
     require_packages(spec.training.loggers)
     if not spec.supervised_only and spec.rollout.engine == "vllm" and find_spec("vllm") is None:
         raise vllm_missing("No module named 'vllm'")
@@ -29,6 +32,15 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     for index, function in enumerate(spec.rewards.functions):
         if function.path is not None or function.source is not None:  # a module is for a reward process to find
             _check_reward(function, base_dir, f"spec.rewards.functions[{index}]")
+
+
+def _check_temporary_folder() -> None:
+    folder = tempfile.gettempdir()
+    if len(folder) > LONGEST_TEMPORARY:
+        raise JobError(
+            f"TMPDIR={folder} is too long for the names of Ray's sockets: set it to a folder of at most"
+            f" {LONGEST_TEMPORARY} characters, such as /tmp"
+        )
 
 
 def _check_data(spec: ResolvedSpec, base_dir: Path) -> None:

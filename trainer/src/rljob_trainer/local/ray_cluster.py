@@ -34,6 +34,10 @@ def ray_environment() -> dict[str, str]:
     }
 
 
+LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+"""Characters of the folder for temporary files: a socket's name has 107, and Ray's begin with that folder."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalRay:
     """address_file: holds Ray's address as soon as Ray is up."""
@@ -49,7 +53,7 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
 
     engine: the kind of which its workers will be.
     """
-    # The head makes it, as soon as it can take it away again, whatever ends us. Short: sockets' names have 107 bytes.
+    # The head makes it, as soon as it can take it away again, whatever ends us.
     folder = Path(tempfile.gettempdir()) / f"rljob-ray-{secrets.token_hex(4)}"
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]

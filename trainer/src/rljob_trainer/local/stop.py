@@ -48,7 +48,11 @@ class Stop:
         """Of a driver that was ended here because of it."""
         if self.signals < 2:
             return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
-        return ExitRecord(code=128 + self.signal, reason="Interrupted", message="stopped at once, without a checkpoint")
+        return ExitRecord(
+            code=128 + self.signal,
+            reason="Interrupted",
+            message="stopped at once: rljob checkpoints lists what is saved",
+        )
 
 
 @contextmanager

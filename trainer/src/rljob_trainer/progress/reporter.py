@@ -76,12 +76,12 @@ class ProgressReporter:
             stage=stage,
             eta=self._eta(step),
             policy_version=int(line.get(names.POLICY_VERSION, self._state.policy_version)),
-            **{name: value for name, value in measured.items() if value is not None},
+            **{name: _short(value) for name, value in measured.items() if value is not None},
         )
 
     def validated(self, reward: float) -> None:
         """A validation that belongs to no step."""
-        self._update(validation_reward=reward)
+        self._update(validation_reward=_short(reward))
 
     def close(self) -> None:
         """Write the last state and stop."""
@@ -126,6 +126,11 @@ class ProgressReporter:
         except OSError as error:
             # The next checkpoint or metrics line meets the same trouble and stops the run with the right words.
             log.warning("progress_not_written", path=str(self._path), error=str(error))
+
+
+def _short(value: float) -> float:
+    """Four digits of it, as kubectl's columns show them."""
+    return float(f"{value:.4g}")
 
 
 def _percent(step: int, total_steps: int) -> float:
