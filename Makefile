@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,11 @@ bench-operator: $(READY)  ## Time the operator at 10,000 jobs on a real API serv
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/python -m bench.operator $(ARGS)
 
-chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes docs/benchmarks/recovery.md
+chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)
+
+chaos: $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
+	$(BIN)/python -m e2e.cluster_chaos --output docs/benchmarks $(ARGS)
 
 chaos-operator: $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour)
 	RLJOB_EVERY_WRITE=1 $(BIN)/python -m pytest tests/rljob_operator/test_world_deaths.py tests/e2e/test_operator_deaths.py -k "last_one or death_at_any_write" $(ARGS)
@@ -66,7 +69,7 @@ demo: $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (
 e2e-smoke: $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
 	$(BIN)/python -m pytest e2e/scenarios/test_life.py $(ARGS)
 
-e2e: $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes docs/benchmarks/scenarios.md
+e2e: $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.scenarios $(ARGS)
 
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing

@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 import torch
 
+from bench.recovery_page import write_part
 from e2e.chaos.faults import Fault
 from e2e.chaos.trial import Struck, Trial, disturbed, write_job
 from rljob_trainer.progress import names
@@ -117,7 +118,7 @@ def main() -> None:
     if not Volume(directory).metrics(1).exists():
         raise SystemExit(trial.output)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "recovery_gpu.md").write_text(page(trial))
+    write_part(options.out, "recovery_gpu.md", page(trial))
     say(f"`rljob run` ended with {trial.code}; wrote {options.out / 'recovery_gpu.md'}")
 
 
@@ -199,7 +200,7 @@ def checkpoint_part(volume: Volume) -> list[str]:
     rows = [_save_row(each, usual) for each in found]
     intro = (
         f"{len(quiet)} steps without a checkpoint took {usual:.2f} s in the median, between {min(spread):+.1f} % and "
-        f"{max(spread):+.1f} % of that. Goal: a checkpoint costs less than 2 % of a step."
+        f"{max(spread):+.1f} % of that. Goal: training waits for a checkpoint for less than 2 % of a step."
     )
     return [
         intro,

@@ -1,9 +1,8 @@
-"""`make chaos-local`: at least as many faults as asked for, over three jobs; writes recovery.md and its picture."""
+"""`make chaos-local`: at least as many faults as asked for, over its jobs; writes its part of recovery.md."""
 
 import argparse
 import os
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from math import inf
 from pathlib import Path
 
 from bench.commits import last_change
+from bench.recovery_page import write_part
 from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
 from e2e.chaos.report import Campaign, goals, table
@@ -115,13 +115,7 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
     for campaign in campaigns:
         ratio = f"ETTR {campaign.effective_time_ratio:.2f}."
         parts += [f"## {campaign.title}", f"{campaign.verdict} {ratio}", table(campaign)]
-    (folder / "recovery.md").write_text("\n\n".join(parts) + "\n" + _one_gpu(folder))
-
-
-def _one_gpu(folder: Path) -> str:
-    """What `bench.recovery_gpu` measured, as a section."""
-    page = folder / "recovery_gpu.md"
-    return "\n" + re.sub("^#", "##", page.read_text(), flags=re.MULTILINE) if page.exists() else ""
+    write_part(folder, "recovery_local.md", "\n\n".join(parts))
 
 
 def _say(text: str) -> None:
@@ -133,7 +127,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, default=100, help="how many, over all jobs")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
     parser.add_argument("--jobs", nargs="+", choices=[job.name for job in JOBS], help="only these")
-    parser.add_argument("--output", type=Path, help="folder for recovery.md and recovery.png")
+    parser.add_argument("--output", type=Path, help="folder for recovery.md, its parts and pictures")
     return parser.parse_args()
 
 

@@ -35,7 +35,9 @@ class Traces:
 
     def __init__(self) -> None:
         self._run = uuid.uuid4().hex
-        self._temporary = Path(tempfile.mkdtemp(prefix="rc-"))  # short: the names of Ray's sockets have 107 bytes
+        self._temporary = Path(
+            tempfile.mkdtemp(prefix="rc-", dir="/tmp")
+        )  # short: the names of Ray's sockets have 107 bytes
         self._shared = shared_memory()
         self._mark = self._temporary / "scoring"
         self.environment: Mapping[str, str] = {

@@ -19,8 +19,9 @@ from typing import Any
 import psutil
 
 from e2e.chaos.faults import Fault, Phase, inject
+from e2e.chaos.steps import Recovery, Steps, recovery_in
 from e2e.chaos.traces import Traces
-from rljob_trainer.progress.history import Line, parse_lines, read_metrics
+from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume
 
@@ -169,18 +170,7 @@ class _Watch:
 
     def __init__(self, volume: Volume, process: "subprocess.Popen[bytes]", traces: Traces) -> None:
         self._volume, self._process, self._traces = volume, process, traces
-        self._files: dict[Path, tuple[int, list[Line]]] = {}
-
-    def lines(self) -> list[Line]:
-        """Every step that any attempt finished, in the order in which they were written; `attempt` is whose it is."""
-        for attempt in range(1, last_attempt(self._volume) + 1):
-            path = self._volume.metrics(attempt)
-            size, _ = self._files.get(path, (0, []))
-            if path.exists() and path.stat().st_size != size:
-                text = path.read_text()
-                lines = [line | {"attempt": attempt} for line in parse_lines(text) if "time/step" in line]
-                self._files[path] = len(text.encode()), lines
-        return sorted((line for _, lines in self._files.values() for line in lines), key=lambda line: line["time"])
+        self.lines = Steps(volume).lines
 
     def has_begun(self) -> bool:
         """Whether an RL step is done."""
@@ -234,38 +224,6 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
         return Struck(fault, in_phase, last, inf, inf, 0, 0) if run.is_running() else None
     seconds = found.update - at, found.step - at
     return Struck(fault, in_phase, last, *seconds, found.repeated, found.journaled, alone=alone)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What came after a fault. update, step: when the next update and the next new step ended. Others: as in Struck."""
-
-    update: float
-    step: float
-    repeated: int
-    journaled: int
-
-
-def recovery_in(lines: list[Line], known: int, *, updating: bool, lost: int | None) -> Recovery | None:
-    """None while there is no new step.
-
-    lines: of all steps. known: how many of them were there before the fault. updating: whether the next step's own
-    update had begun, so that it is not one that came after the fault. lost: the attempt that was struck, where the
-    fault ends it: what it still finishes, before that takes effect, is no recovery.
-    """
-    before, after = lines[:known], lines[known:]
-    if lost is not None:
-        before, after = [[line for line in lines if (line["attempt"] > lost) is later] for later in (False, True)]
-        updating = False
-    last = max(line["step"] for line in before)
-    under_way = last + updating
-    new = next((line for line in after if line["step"] > under_way), None)
-    if new is None:
-        return None
-    upto = after[: after.index(new) + 1]
-    update = next(line for line in upto if line["step"] != under_way or not updating)
-    journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
-    return Recovery(update["time"], new["time"], sum(line["step"] <= last for line in upto), journaled)
 
 
 def _missed(target: psutil.Process, fault: Fault) -> bool:

@@ -15,15 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster.access import Access
-from e2e.cluster.build import build
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane, default_folder
-from e2e.nodes import images, packages, release
+from e2e.nodes import release
 
 EXAMPLE = Path("examples/reverse-text.yaml")
 JOB = "reverse-text"
-NODES = 2
 
 
 def main() -> None:
@@ -38,12 +36,10 @@ def main() -> None:
 
 
 def local() -> Access:
-    packages.ensure()
-    build(["helm"])
-    images.ensure(images.ALL)
+    release.prepare()
     plane = Plane(default_folder())
     _say("starting a cluster of two nodes" if not plane.running else "the cluster is up")
-    plane.up(kubelets=NODES)
+    plane.up(kubelets=release.NODES)
     _say("installing the operator")
     release.install(Helm(plane.folder / "helm", plane.access))
     return plane.access

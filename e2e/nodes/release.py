@@ -1,13 +1,43 @@
 """RLJob's operator in pods, from its chart and the images that were built here."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import yaml
 
+from e2e.cluster.build import build
 from e2e.cluster.helm import Helm
+from e2e.cluster.plane import Plane
+from e2e.cluster.sharing import shared
+from e2e.nodes import images, packages
 from e2e.nodes.images import OPERATOR, REPOSITORY, TRAINER
 
 NAMESPACE = "rljob-system"
 
+PODS = (f"--namespace={NAMESPACE}", "--selector=app.kubernetes.io/name=rljob-operator")
+"""kubectl's arguments that choose the operator's."""
+
 CHART = REPOSITORY / "charts/rljob-operator"
+
+
+NODES = 2
+
+
+@contextmanager
+def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
+    """A cluster with real nodes and the operator in it; it goes with its last user."""
+    prepare()
+    with shared(folder, kubelets=NODES) as plane:
+        install(Helm(helm_home, plane.access))
+        yield plane
+
+
+def prepare() -> None:
+    """All that takes long the first time."""
+    packages.ensure()
+    build(["helm"])
+    images.ensure(images.ALL)
 
 
 def install(helm: Helm, **values: object) -> None:

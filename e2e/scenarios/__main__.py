@@ -1,4 +1,4 @@
-"""`make e2e`: every scenario, one after the other, on one cluster; writes docs/benchmarks/scenarios.md.
+"""`make e2e`: every scenario, one after the other, on one cluster; writes its part of docs/benchmarks/recovery.md.
 
 A scenario that has passed at this commit is not run again, so the same command goes on after an interruption.
 """
@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from bench.recovery_page import write_part
 from e2e.scenarios.conftest import SECONDS
 from rljob_api.markdown import table
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "docs/benchmarks/scenarios.jsonl"
+PAGES = ROOT / "docs/benchmarks"
+RESULTS = PAGES / "scenarios.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,12 @@ def write_page(results: list[Result]) -> None:
         for name, each in sorted(last.items())
     ]
     heading = ("scenario", "", "seconds", "from the loss to the next optimizer step (s)", "commit", "date")
-    RESULTS.with_suffix(".md").write_text(
-        "# Scenarios on a cluster with real nodes\n\nThe last result of each, by `make e2e`, on one machine whose two"
-        " kubelets share its CPUs. [e2e/scenarios](../../e2e/scenarios) has their stories.\n\n" + table(heading, rows)
+    about = (
+        "The last result of each, by `make e2e`, on one machine whose two kubelets share its CPUs."
+        " [e2e/scenarios](../../e2e/scenarios) has their stories."
+    )
+    write_part(
+        PAGES, "recovery_scenarios.md", f"# Scenarios on a cluster with real nodes\n\n{about}\n\n{table(heading, rows)}"
     )
 
 

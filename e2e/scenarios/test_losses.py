@@ -49,7 +49,9 @@ def test_a_node_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, 
     assert "StoppedOnRequest" in job.events()
 
 
-def test_a_node_that_is_lost_without_a_word_is_left_behind(layout: Layout, job: Job, report: Report) -> None:
+def test_a_node_that_is_lost_without_a_word_is_left_behind(
+    cluster: Access, layout: Layout, job: Job, report: Report
+) -> None:
     job.apply(**LONG, recovery={"nodeLostAfter": "5s", "forceDeleteLostPods": True, "evictionGracePeriod": "5s"})
     job.trains()
     name = job.nodes()["worker"]
@@ -61,4 +63,5 @@ def test_a_node_that_is_lost_without_a_word_is_left_behind(layout: Layout, job: 
         assert name not in job.nodes().values()
     finally:
         up.start(layout, node)
+        up.wait_until_ready(cluster, [node])
     assert job.reaches("Succeeded")["restarts"] == 1

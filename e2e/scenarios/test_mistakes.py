@@ -1,7 +1,14 @@
 """What users get wrong: the job says so, in words of its own, and spends no GPU on it."""
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from e2e.cluster import processes
+from e2e.cluster.layout import Layout
+from e2e.nodes.machine import machines
 from e2e.scenarios.job import Job
 
 pytestmark = pytest.mark.timeout(1200)
@@ -32,10 +39,24 @@ def test_a_wrong_reward_function_ends_the_job_at_once(job: Job, body: str, says:
     assert says in failed["message"].lower() or says in failed["message"]
 
 
-def test_an_image_that_does_not_exist_is_named(job: Job) -> None:
-    job.apply(cluster={"image": "localhost/no-such-image:1"})
+@pytest.fixture
+def registry(layout: Layout, tmp_path: Path) -> Iterator[str]:
+    """Of images, and empty: on every node's own loopback, where containerd asks without TLS."""
+    command = [sys.executable, "-m", "http.server", "80", "--bind=127.0.0.1", f"--directory={tmp_path}"]
+    nodes = machines(layout.folder)
+    for node in nodes:
+        node.start("registry", command)
+    yield "localhost"
+    running = processes.find(layout.folder)
+    for process in [each for node in nodes for each in running.get(f"{node.name}/registry", ())]:
+        processes.stop(process, 1)
+
+
+def test_an_image_that_does_not_exist_is_named(job: Job, registry: str) -> None:
+    image = f"{registry}/no-such-image:1"
+    job.apply(cluster={"image": image})
     job.reaches("Failed")
     failed = job.conditions["Failed"]
     assert failed["reason"] == "ImageNotUsable"
-    assert "localhost/no-such-image:1" in failed["message"]
+    assert image in failed["message"]
     assert "attempt" not in job.status

@@ -11,12 +11,10 @@ from e2e.scenarios.job import LONG, Job
 
 pytestmark = pytest.mark.timeout(1800)
 
-OPERATOR = (f"--namespace={release.NAMESPACE}", "--selector=app.kubernetes.io/name=rljob-operator")
-
 
 def kill_operator(cluster: Access) -> None:
     """All of its replicas, with no time to say goodbye."""
-    cluster.kubectl("delete", "pods", *OPERATOR, "--force", "--grace-period=0")
+    cluster.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
 
 
 def test_the_operator_is_killed_in_every_phase(cluster: Access, job: Job) -> None:
@@ -45,9 +43,11 @@ def test_the_operator_is_rolled_while_a_job_trains(cluster: Access, helm: Helm, 
     job.apply(**LONG)
     job.trains()
     pods = set(job.pods())
-    before = cluster.kubectl("get", "pods", *OPERATOR, "--output=name").split()
+    before = cluster.kubectl("get", "pods", *release.PODS, "--output=name").split()
     release.install(Helm(helm.home, cluster), podAnnotations={"rolled": f"{time.time():.0f}"})
-    after = cluster.kubectl("get", "pods", *OPERATOR, "--field-selector=status.phase=Running", "--output=name").split()
+    after = cluster.kubectl(
+        "get", "pods", *release.PODS, "--field-selector=status.phase=Running", "--output=name"
+    ).split()
     assert not set(before) & set(after)
     job.trains(beyond=job.step + 4)
     assert set(job.pods()) == pods

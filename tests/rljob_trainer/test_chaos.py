@@ -21,8 +21,9 @@ from e2e.chaos.__main__ import judge
 from e2e.chaos.faults import Fault, draw
 from e2e.chaos.jobs import JOBS, SUPERVISED_STEPS
 from e2e.chaos.report import percentiles
+from e2e.chaos.steps import Recovery, recovery_in
 from e2e.chaos.traces import Traces
-from e2e.chaos.trial import Recovery, Struck, Trial, _strike, _Watch, disturbed, recovery_in, undisturbed, write_job
+from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
 from e2e.chaos.weights import differing
 from rljob_trainer.controller.attempt import claim
 from rljob_trainer.progress.history import Line

@@ -1,0 +1,132 @@
+"""`make chaos`: at least as many faults as asked for, over several jobs of a cluster with real nodes, two at a time.
+
+Writes its part of docs/benchmarks/recovery.md, and a picture. Needs root, as real nodes do.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.commits import last_change
+from bench.recovery_page import write_part
+from e2e.chaos.weights import differing
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import new_namespace
+from e2e.cluster.plane import Plane
+from e2e.cluster_chaos.faults import Fault, draw
+from e2e.cluster_chaos.report import page
+from e2e.cluster_chaos.timeline import draw as draw_picture
+from e2e.cluster_chaos.trial import Trial, problems, remove, trial
+from e2e.nodes import release
+from e2e.scenarios.job import Job
+
+_CODE = ("trainer/src", "crds/src", "operator/src", "charts", "e2e/cluster_chaos")
+"""What decides the results."""
+
+LANES = 2
+"""Jobs at a time."""
+
+FAULTS_EACH = 9
+"""Of a job, at most."""
+
+
+def main() -> None:
+    options = _arguments()
+    with tempfile.TemporaryDirectory(prefix="rljob-cluster-chaos-") as folder:
+        try:
+            with release.operated(Path(folder) / "cluster", Path(folder) / "helm") as plane:
+                failed = _campaign(plane, options)
+        except ClusterError as error:
+            sys.exit(f"chaos: {error}")
+    sys.exit("\n".join(failed) or None)
+
+
+def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
+    """What is wrong."""
+    with _job(plane) as job:
+        calm = trial(job, plane, iter(()), random.Random(0))
+        wrong = _judged(job, calm, calm)
+        shares = [options.faults // LANES + (lane < options.faults % LANES) for lane in range(LANES)]
+        with ThreadPoolExecutor(LANES) as lanes:
+            ends = [
+                lanes.submit(_lane, plane, calm, share, random.Random(f"{options.seed}/{lane}"))
+                for lane, share in enumerate(shares)
+            ]
+        trials = [each for end in ends for each, _ in end.result()]
+        wrong += [problem for end in ends for _, found in end.result() for problem in found]
+        remove(job, calm)
+    verdict = (
+        f"All {len(trials)} jobs succeeded with each step once and the undisturbed job's weights, bit for bit; no"
+        " finished group of the journal was generated again, no update repeated that a durable checkpoint had, no job"
+        " had two clusters, and none left an object behind."
+        if not wrong
+        else f"WRONG: {'; '.join(wrong)}."
+    )
+    if options.output:
+        draw_picture(trials, options.output / "recovery_cluster.png")
+        write_part(options.output, "recovery_cluster.md", page(_about(options.seed, trials), calm, trials, verdict))
+    print(verdict, flush=True)
+    return wrong
+
+
+def _lane(plane: Plane, calm: Trial, faults: int, dice: random.Random) -> list[tuple[Trial, list[str]]]:
+    """Jobs, one after the other, until so many faults have struck; with what is wrong with each."""
+    done: list[tuple[Trial, list[str]]] = []
+    while (left := faults - sum(len(each.struck) for each, _ in done)) > 0:
+        drawn: Iterator[Fault] = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
+        with _job(plane) as job:
+            found = trial(job, plane, drawn, dice, _say)
+            done.append((found, _judged(job, found, calm)))
+            remove(job, found)
+            done[-1][1].extend(f"{job.namespace}: {each} is left" for each in found.left)
+        if done[-1][1]:
+            _say(f"{job.namespace}: {'; '.join(done[-1][1])}")
+            break
+    return done
+
+
+def _judged(job: Job, found: Trial, calm: Trial) -> list[str]:
+    wrong = problems(found)
+    if not wrong and (names := differing(calm.volume.root, found.volume.root)):
+        wrong = [f"{len(names)} parameters differ from the undisturbed job's, {names[0]} for one"]
+    _say(f"{job.namespace}: {found.status.get('phase')} after {len(found.struck)} faults")
+    return [f"{job.namespace}: {each}" for each in wrong]
+
+
+@contextmanager
+def _job(plane: Plane) -> Iterator[Job]:
+    with plane.access.client() as client, new_namespace(client) as namespace:
+        yield Job(plane.access, namespace)
+
+
+def _about(seed: int, trials: list[Trial]) -> str:
+    struck = sum(len(each.struck) for each in trials)
+    return (
+        f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
+        f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
+        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times start at the fault, also"
+        " where steps go on until it is noticed; where a pod is deleted, the next attempt's steps count."
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m e2e.cluster_chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=50, help="how many, over all jobs")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults and of when they strike")
+    parser.add_argument("--output", type=Path, help="folder for recovery.md, its parts and pictures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What the faults of a campaign cost, as a page."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+from e2e.chaos.report import percentiles
+from e2e.cluster_chaos.faults import FAULTS
+from e2e.cluster_chaos.trial import Struck, Trial
+from rljob_api.markdown import table
+
+
+def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
+    """calm: the undisturbed job."""
+    ratio = fmean(each.effective_time_ratio for each in trials)
+    effective = (
+        f"ETTR, seconds of the steps that count over those from the first one's begin to the last one's end:"
+        f" {calm.effective_time_ratio:.2f} of the undisturbed job, {ratio:.2f} of the others, which had a fault every"
+        f" {_between(trials):.0f} s."
+    )
+    parts = ["# Recovery in a cluster", about, verdict, effective, "![Jobs and faults over time](recovery_cluster.png)"]
+    return "\n\n".join([*parts, costs([each for trial in trials for each in trial.struck])])
+
+
+def costs(struck: Sequence[Struck]) -> str:
+    """Markdown: a row for each fault."""
+    groups: dict[str, list[Struck]] = defaultdict(list)
+    for each in struck:
+        groups[each.fault.name].append(each)
+    rows = [_row(fault.name, groups[fault.name]) for fault in FAULTS if fault.name in groups]
+    heading = ("fault", "times", "next update, s: p50", "p95", "next new step, s: p50", "p95",
+               "repeated updates: mean", "max", "journaled groups")  # fmt: skip
+    return table(heading, [*rows, _row("**all**", struck)])
+
+
+def _row(name: str, struck: Sequence[Struck]) -> list[str]:
+    times = [percentiles([getattr(each, field) for each in struck]) for field in ("next_update", "next_step")]
+    repeated = [each.repeated for each in struck]
+    seconds = [f"{value:.1f}" for pair in times for value in pair]
+    groups = sum(each.journaled for each in struck)
+    return [name, str(len(struck)), *seconds, f"{fmean(repeated):.1f}", str(max(repeated)), str(groups)]
+
+
+def _between(trials: Sequence[Trial]) -> float:
+    """Seconds of training for each fault."""
+    seconds = sum(each.history[-1]["time"] - each.begin for each in trials)
+    return float(seconds / sum(len(each.struck) for each in trials))

@@ -1,0 +1,283 @@
+"""One job under faults, and what is wrong with it afterwards. Its volume is a folder of this machine, too."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from kubernetes.client import ApiException, CustomObjectsApi
+from urllib3.exceptions import HTTPError
+
+from e2e.chaos.steps import Recovery, Steps, recovery_in
+from e2e.chaos.trial import UPDATED
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import JOBS
+from e2e.cluster.plane import Plane
+from e2e.cluster_chaos.faults import Fault
+from e2e.scenarios.job import Job
+from rljob_trainer.checkpoint.manifest import durable_step
+from rljob_trainer.journal.files import list_files
+from rljob_trainer.journal.frames import read_frames
+from rljob_trainer.progress.history import Line, read_metrics
+from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.volume import Volume
+
+T = TypeVar("T")
+
+SUPERVISED, STEPS = 10, 300
+
+TRAINED: dict[str, Any] = {
+    "model": {"fromScratch": {"layers": 2, "hiddenSize": 64, "heads": 2}},
+    "data": {"promptsPerStep": 8},
+    "sft": {"steps": SUPERVISED},
+    "rollout": {"deterministic": True, "samplesPerPrompt": 8},
+    "actor": {"miniBatchSize": 4},
+    "training": {"steps": STEPS, "validateEvery": 0},
+    "checkpoint": {"everySteps": 5, "volume": {"retain": False}},
+    "recovery": {"hangAfter": "5s", "maxRestarts": 100, "backoff": {"initial": "100ms", "max": "1s"}},
+}
+"""A job whose weights hang on nothing but its spec."""
+
+BEGIN_SECONDS = 300.0
+RECOVERY_SECONDS = 300.0
+"""Deadline for the next step after a fault."""
+
+END_SECONDS = 1200.0
+
+AWAY_SECONDS = 60.0
+
+PAUSE_SECONDS = (1.0, 8.0)
+"""From a step after one fault to the next one."""
+
+LOOK_SECONDS = 0.1
+
+_KUBERNETES_OWN = ("configmap/kube-root-ca.crt", "serviceaccount/default")
+
+_KINDS = "all,rayclusters,configmaps,secrets,pvc,networkpolicies,pdb,serviceaccounts,roles,rolebindings,leases"
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """at: Unix time. step: the last one before. durable: the newest checkpoint's.
+
+    next_update, next_step: seconds to the end of the next optimizer step, a repeated one included, and of a new one;
+        inf where none came in time. repeated: updates that were done again. journaled: groups from the journal.
+    lost: groups that the journal held and that the next attempt generated again.
+    """
+
+    fault: Fault
+    at: float
+    step: int
+    durable: int
+    next_update: float
+    next_step: float
+    repeated: int
+    journaled: int
+    lost: int
+
+
+@dataclass(slots=True)
+class Trial:
+    """lines: every RL step that any attempt finished. history: those that count. clusters: most that lived at once."""
+
+    name: str
+    volume: Volume
+    lines: list[Line] = field(default_factory=list)
+    history: list[Line] = field(default_factory=list)
+    struck: list[Struck] = field(default_factory=list)
+    status: dict[str, Any] = field(default_factory=dict)
+    clusters: int = 0
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def begin(self) -> float:
+        """Unix time of the first RL step's begin."""
+        return float(self.history[0]["time"] - self.history[0]["time/step"])
+
+    @property
+    def effective_time_ratio(self) -> float:
+        """ETTR: seconds of the steps that count over those from the first one's begin to the last one's end."""
+        return float(sum(line["time/step"] for line in self.history) / (self.history[-1]["time"] - self.begin))
+
+
+def trial(
+    job: Job, plane: Plane, faults: Iterator[Fault], dice: random.Random, say: Callable[[str], None] = lambda _: None
+) -> Trial:
+    """Apply the job, strike while it trains, and wait for its end. Its objects stay; `remove` deletes them."""
+    _patiently(lambda: job.apply(**TRAINED))
+    volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
+    found, steps = Trial(job.namespace, volume), Steps(volume)
+    with _clusters_counted(job, plane, found):
+        job.eventually(lambda: [line for line in steps.lines() if _is_rl(line)], "first RL step", BEGIN_SECONDS)
+        for fault in faults:
+            time.sleep(dice.uniform(*PAUSE_SECONDS))
+            struck = _strike(job, plane, volume, steps, fault)
+            if struck is None:
+                break
+            found.struck.append(struck)
+            cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
+            say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
+            if struck.next_update == inf:
+                break
+        else:
+            job.eventually(lambda: _ended(job), "end", END_SECONDS)
+    found.status = _patiently(lambda: job.status)
+    found.lines = [line for line in steps.lines() if _is_rl(line)]
+    found.history = [line for line in read_metrics(volume.root) if "time/step" in line and _is_rl(line)]
+    return found
+
+
+def remove(job: Job, found: Trial) -> None:
+    """Delete the job, and see what it leaves."""
+    _patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
+
+    def nothing_else() -> bool:
+        there = _patiently(lambda: job.kubectl("get", _KINDS, "--output=name")).split()
+        found.left = [each for each in there if each not in _KUBERNETES_OWN]
+        return not found.left
+
+    try:
+        job.eventually(nothing_else, "empty namespace", 60)
+    except AssertionError:  # `left` says what
+        return
+
+
+def problems(found: Trial) -> list[str]:
+    """What is wrong with a job, but for its weights."""
+    wrong = []
+    if late := [each.fault.name for each in found.struck if each.next_update == inf]:
+        wrong.append(f"it did not go on within {RECOVERY_SECONDS:.0f} s: {late[0]}")
+    if found.status.get("phase") != "Succeeded":
+        wrong.append(f"it is {found.status.get('phase')}: {found.status.get('conditions')}")
+    if (steps := [line["step"] for line in found.history]) != list(range(SUPERVISED + 1, SUPERVISED + STEPS + 1)):
+        wrong.append(f"its steps are {steps}")
+    if found.status.get("restarts", 0) > len(found.struck):
+        wrong.append(f"{found.status['restarts']} restarts for {len(found.struck)} faults")
+    if found.clusters > 1:
+        wrong.append(f"{found.clusters} clusters at once")
+    for each in found.struck:
+        if each.lost:
+            wrong.append(f"{each.lost} finished groups were generated again: {each.fault.name} at step {each.step}")
+        if each.repeated > each.step - each.durable:
+            wrong.append(f"{each.repeated} updates repeated from step {each.step}, {each.durable} was durable")
+    return wrong + [f"{each} is left" for each in found.left]
+
+
+def _strike(job: Job, plane: Plane, volume: Volume, steps: Steps, fault: Fault) -> Struck | None:
+    """None where the job ended before."""
+    before, durable, attempt = steps.lines(), durable_step(volume), last_attempt(volume)
+    held = _groups(volume)
+    updating = (read_object(volume.progress) or {}).get("phase") in UPDATED
+    at = time.time()
+    while not _patiently(lambda: fault.strike(job, plane)):  # what it strikes may just be replaced
+        if _ended(job) or time.time() > at + RECOVERY_SECONDS:
+            return None
+        time.sleep(1)
+        before, durable, attempt = steps.lines(), durable_step(volume), last_attempt(volume)
+        held, at = _groups(volume), time.time()
+    lost = attempt if fault.costs_attempt else None
+    recovery = _recovery(job, steps, before, updating=updating, lost=lost)
+    last = max(line["step"] for line in before)
+    if recovery is None:
+        return None if _ended(job) else Struck(fault, at, last, durable, inf, inf, 0, 0, 0)
+    again = _generated_again(held, [line for line in steps.lines() if line["attempt"] > attempt])
+    seconds = recovery.update - at, recovery.step - at
+    return Struck(fault, at, last, durable, *seconds, recovery.repeated, recovery.journaled, again)
+
+
+def _recovery(job: Job, steps: Steps, before: list[Line], *, updating: bool, lost: int | None) -> Recovery | None:
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    look_at_job = time.monotonic() + 5
+    while (found := recovery_in(steps.lines(), len(before), updating=updating, lost=lost)) is None:
+        if time.monotonic() > deadline:
+            return None
+        if time.monotonic() > look_at_job:
+            if _ended(job):
+                return None
+            look_at_job = time.monotonic() + 5
+        time.sleep(LOOK_SECONDS)
+    return found
+
+
+def _groups(volume: Volume) -> dict[int, int]:
+    """Finished groups in the journal, by step; of the newest attempt that has any."""
+    counts: dict[tuple[int, int], int] = {}
+    for each in list_files(volume):
+        try:
+            with each.path.open("rb") as file:
+                counts[each.attempt, each.step] = sum(frame.payload is not None for frame in read_frames(file))
+        except FileNotFoundError:  # a checkpoint has made it needless
+            continue
+    newest = max((attempt for attempt, _ in counts), default=0)
+    return {step: count for (attempt, step), count in counts.items() if attempt == newest}
+
+
+def _generated_again(held: dict[int, int], after: list[Line]) -> int:
+    """Groups in the journal before a fault that the next attempt, whose steps these are, did not take from it."""
+    if not after:
+        return 0
+    first = after[0]["step"]
+    taken = {line["step"]: int(line.get("recovery/journaled_groups", 0)) for line in after}
+    return sum(max(0, count - taken[step]) for step, count in held.items() if step >= first and step in taken)
+
+
+@contextmanager
+def _clusters_counted(job: Job, plane: Plane, found: Trial) -> Iterator[None]:
+    """The most RayClusters of the namespace that lived at once, also while the API server is away now and then."""
+    stop = Event()
+
+    def count() -> None:
+        with plane.access.client() as client:
+            api: Any = CustomObjectsApi(client)
+            while not stop.wait(1):
+                try:
+                    there = api.list_namespaced_custom_object(**JOBS[1], namespace=job.namespace)
+                except (ApiException, HTTPError):
+                    continue
+                alive = [each for each in there["items"] if "deletionTimestamp" not in each["metadata"]]
+                found.clusters = max(found.clusters, len(alive))
+
+    thread = Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _folder(job: Job) -> Path | None:
+    """Of the job's volume on this machine."""
+    try:
+        claim = json.loads(job.kubectl("get", "pvc", f"{job.name}-checkpoints", "--output=json"))
+        volume = json.loads(job.kubectl("get", "pv", claim["spec"]["volumeName"], "--output=json"))
+    except (ClusterError, KeyError):
+        return None
+    source = volume["spec"].get("hostPath") or volume["spec"]["local"]
+    return Path(source["path"])
+
+
+def _ended(job: Job) -> bool:
+    return _patiently(lambda: job.phase) in ("Succeeded", "Failed")
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """Also where another job's fault takes the API server away for a moment."""
+    deadline = time.monotonic() + AWAY_SECONDS
+    while True:
+        try:
+            return call()
+        except ClusterError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+
+
+def _is_rl(line: Line) -> bool:
+    return str(line["stage"]) == "rl"
