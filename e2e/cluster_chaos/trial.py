@@ -186,7 +186,7 @@ def _strike(job: Job, plane: Plane, volume: Volume, steps: Steps, fault: Fault) 
     last = max(line["step"] for line in before)
     if recovery is None:
         return None if _ended(job) else Struck(fault, at, last, durable, inf, inf, 0, 0, 0)
-    again = _generated_again(held, [line for line in steps.lines() if line["attempt"] > attempt])
+    again = generated_again(held, [line for line in steps.lines() if line["attempt"] > attempt])
     seconds = recovery.update - at, recovery.step - at
     return Struck(fault, at, last, durable, *seconds, recovery.repeated, recovery.journaled, again)
 
@@ -218,7 +218,7 @@ def _groups(volume: Volume) -> dict[int, int]:
     return {step: count for (attempt, step), count in counts.items() if attempt == newest}
 
 
-def _generated_again(held: dict[int, int], after: list[Line]) -> int:
+def generated_again(held: dict[int, int], after: list[Line]) -> int:
     """Groups in the journal before a fault that the next attempt, whose steps these are, did not take from it."""
     if not after:
         return 0

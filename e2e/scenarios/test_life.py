@@ -70,5 +70,6 @@ def test_a_lost_worker_pod_is_replaced(job: Job, report: Report) -> None:
     assert job.pods("worker") != [worker]
 
     status = job.reaches("Succeeded")
-    assert (status["restarts"], status["attempt"]) == (1, 2)
+    assert status["attempt"] == 2
+    assert status["restarts"] <= 1, "free of charge where the driver heard of it in time"
     assert status["progress"]["step"] == status["progress"]["totalSteps"]

@@ -26,7 +26,7 @@ def reward(body: str) -> dict[str, object]:
     [
         pytest.param("    return 1 / (len(solution_str) * 0)\n", "ZeroDivisionError", id="crashes"),
         pytest.param("    import os\n    os._exit(3)\n", "ended", id="ends its process"),
-        pytest.param("    import time\n    time.sleep(60)\n", "3s", id="hangs"),
+        pytest.param("    import time\n    time.sleep(60)\n", "did not return within 3 s", id="hangs"),
         pytest.param("    return float('nan')\n", "nan", id="returns NaN"),
     ],
 )
