@@ -67,6 +67,9 @@ class Job:
     def conditions(self) -> dict[str, dict[str, str]]:
         return {each["type"]: each for each in self.status.get("conditions", ())}
 
+    def holds(self, condition: str) -> bool:
+        return self.conditions.get(condition, {}).get("status") == "True"
+
     def events(self) -> list[str]:
         """Reasons of the job's own, oldest first."""
         of_job = f"--field-selector=involvedObject.kind=RLJob,involvedObject.name={self.name}"

@@ -17,6 +17,11 @@ def kill_operator(cluster: Access) -> None:
     cluster.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
 
 
+def operators(cluster: Access) -> set[str]:
+    """Names of its pods, those that are ending among them."""
+    return set(cluster.kubectl("get", "pods", *release.PODS, "--output=name").split())
+
+
 def test_the_operator_is_killed_in_every_phase(cluster: Access, job: Job) -> None:
     job.apply(**LONG)
     job.reaches("Starting")
@@ -43,12 +48,9 @@ def test_the_operator_is_rolled_while_a_job_trains(cluster: Access, helm: Helm, 
     job.apply(**LONG)
     job.trains()
     pods = set(job.pods())
-    before = cluster.kubectl("get", "pods", *release.PODS, "--output=name").split()
+    before = operators(cluster)
     release.install(Helm(helm.home, cluster), podAnnotations={"rolled": f"{time.time():.0f}"})
-    after = cluster.kubectl(
-        "get", "pods", *release.PODS, "--field-selector=status.phase=Running", "--output=name"
-    ).split()
-    assert not set(before) & set(after)
+    job.eventually(lambda: not before & operators(cluster), "end of the older version")
     job.trains(beyond=job.step + 4)
     assert set(job.pods()) == pods
 

@@ -34,7 +34,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
         env=[{"name": name, "value": value} for name, value in ENVIRONMENT.items()],
         training={"steps": 30},
     )
-    job.eventually(lambda: job.conditions["ClusterReady"]["status"] == "True", "Ray cluster")
+    job.eventually(lambda: job.holds("ClusterReady"), "Ray cluster")
     waiting = job.conditions["RewardModelsReady"]
     assert (waiting["status"], waiting["reason"]) == ("False", "ServersNotReady")
     assert "attempt" not in job.status, "a driver would only wait"
@@ -43,7 +43,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     pods = {each for role in ("head", "worker") for each in job.pods(role)}
     (lost,) = job.kubectl("get", "pods", "--selector=rljob.dev/reward-model=rm", "--output=name").split()
     job.kubectl("delete", lost, "--force", "--grace-period=0")
-    job.eventually(lambda: job.conditions["RewardModelsReady"]["status"] == "False", "lost server in the conditions")
+    job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
     job.trains(beyond=job.step + 2)
     assert pods == {each for role in ("head", "worker") for each in job.pods(role)}
 
