@@ -59,4 +59,4 @@ def test_an_image_that_does_not_exist_is_named(job: Job, registry: str) -> None:
     failed = job.conditions["Failed"]
     assert failed["reason"] == "ImageNotUsable"
     assert image in failed["message"]
-    assert "attempt" not in job.status
+    assert job.status["attempt"] == 0

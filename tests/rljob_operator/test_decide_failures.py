@@ -28,6 +28,12 @@ from tests.rljob_operator.snapshots import (
     stamp,
 )
 
+FULL = """Job entrypoint command failed with exit code 79, last available logs (truncated to 20,000 chars):
+{"event": "workers_taken_over", "level": "info"}
+{"event": "attempt_ended", "code": 79, "message": "no space left for the checkpoint of step 4: free space"}
+"""
+"""What Ray says of such a driver."""
+
 ENDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("done", ended(0, "Completed"), "Succeeded", "Completed"),
     ("done without a record", living(head=HeadReport(RayJob(RayJobState.SUCCEEDED))), "Succeeded", "Completed"),
@@ -44,6 +50,12 @@ ENDS: list[tuple[str, dict[str, Any], str, str]] = [
         "Recovering",
         "DriverLost",
     ),
+    (
+        "a full volume without a record",
+        living(head=HeadReport(RayJob(RayJobState.FAILED, FULL, driver_exit_code=79))),
+        "Failed",
+        "StorageFull",
+    ),
     ("Ray forgot it", living(head=HeadReport(None)), "Recovering", "RayLost"),
     ("its cluster is gone", living(cluster=None, pods=[], head=None), "Recovering", "RayLost"),
     ("its cluster is another", living(cluster=ray_cluster(uid="cc-2"), head=None), "Recovering", "RayLost"),
@@ -55,6 +67,13 @@ ENDS: list[tuple[str, dict[str, Any], str, str]] = [
         "RayLost",
     ),
 ]  # fmt: skip
+
+
+def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log():
+    plan = plan_for(**living(head=HeadReport(RayJob(RayJobState.FAILED, FULL, driver_exit_code=79))))
+    assert plan.status is not None
+    (ready,) = [each for each in plan.status.conditions if each.type == "Ready"]
+    assert ready.message.endswith("left no record: no space left for the checkpoint of step 4: free space")
 
 
 def test_a_head_pod_that_no_watch_has_told_of_is_not_lost_while_kuberay_sees_it():

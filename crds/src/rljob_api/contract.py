@@ -1,10 +1,14 @@
 """What operator and trainer agree on: the job that a driver gets, exit codes, and the files an attempt leaves."""
 
+import json
+from collections.abc import Mapping
+from contextlib import suppress
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
+from rljob_api.conditions import Reason
 from rljob_api.resolve import ResolvedSpec
 from rljob_api.v1alpha1.base import ApiModel
 
@@ -56,6 +60,24 @@ class ExitCode(IntEnum):
     FENCED = 77  # another attempt took over
     NO_CHECKPOINT = 78  # checkpoints exist but none is usable
     STORAGE_FULL = 79
+
+
+REASONS: Final[Mapping[int, Reason]] = {
+    ExitCode.JOB: Reason.JOB,
+    ExitCode.DATA: Reason.DATA,
+    ExitCode.REWARD: Reason.REWARD,
+    ExitCode.FENCED: Reason.FENCED,
+    ExitCode.NO_CHECKPOINT: Reason.NO_USABLE_CHECKPOINT,
+    ExitCode.STORAGE_FULL: Reason.STORAGE_FULL,
+}
+"""Of drivers that could write no record: they did not get the volume, or it was full."""
+
+
+def last_words(line: str) -> str:
+    """Of such a driver: what the last line of its log says."""
+    with suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(line)["message"])
+    return line
 
 
 class ExitRecord(ApiModel):

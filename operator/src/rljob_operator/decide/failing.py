@@ -13,7 +13,7 @@ from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
-from rljob_api.contract import ExitCode, ExitRecord
+from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
@@ -163,11 +163,13 @@ def _record_without(head: HeadReport) -> ExitRecord:
     assert driver is not None
     if driver.state is RayJobState.SUCCEEDED:
         return ExitRecord(code=ExitCode.DONE, reason=Reason.COMPLETED, message="the driver ended with 0")
-    code = driver.driver_exit_code
+    code = ExitCode.INFRASTRUCTURE if driver.driver_exit_code is None else driver.driver_exit_code
+    lines = driver.message.strip().splitlines()
+    said = last_words(lines[-1]) if code in REASONS and lines else driver.message or driver.state
     return ExitRecord(
-        code=ExitCode.INFRASTRUCTURE if code is None else code,
-        reason=Reason.DRIVER_LOST,
-        message=f"the driver left no record: {driver.message or driver.state}"[:32_768],
+        code=code,
+        reason=REASONS.get(code, Reason.DRIVER_LOST),
+        message=f"the driver left no record: {said}"[:32_768],
     )
 
 

@@ -10,7 +10,6 @@ The children start together: the driver imports what it needs while Ray comes up
 policy says whether another one takes over its workers, whether Ray is built anew, or whether the run is over.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -20,19 +19,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from rljob_api.contract import GENERATION_VARIABLE, DriverJob, ExitCode, ExitRecord
+from rljob_api.conditions import Reason
+from rljob_api.contract import GENERATION_VARIABLE, REASONS, DriverJob, ExitCode, ExitRecord, last_words
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import durable_step
-from rljob_trainer.controller.attempt import exit_record, read_exit, reason_of
+from rljob_trainer.controller.attempt import exit_record, read_exit
 from rljob_trainer.controller.job import write_job
 from rljob_trainer.errors import (
-    DataError,
-    FencedError,
     InfrastructureError,
-    JobError,
-    NoUsableCheckpoint,
     RLJobError,
     StorageFullError,
 )
@@ -267,30 +263,15 @@ def _driver(
         end_child(child)
 
 
-_KNOWN = {
-    int(error.exit_code): (error.exit_code, reason_of(error))
-    for error in (JobError, DataError, FencedError, NoUsableCheckpoint, StorageFullError)
-}
-"""Of drivers that ended before they could write a record: those that did not get the volume."""
-
-
 def lost(code: int, volume: Volume) -> ExitRecord:
     """What is known of a driver that left no record."""
-    known, reason = _KNOWN.get(code, (ExitCode.INFRASTRUCTURE, "DriverLost"))
-    if known is ExitCode.STORAGE_FULL:
+    known = code if code in REASONS else ExitCode.INFRASTRUCTURE
+    if known == ExitCode.STORAGE_FULL:
         message = no_room(volume)
     else:
-        how = (_last_words(volume) if code > 0 else "") or _how(code)
+        how = (last_words(last_line(volume.logs / "driver.log")) if code > 0 else "") or _how(code)
         message = f"the driver left no record: {how}"
-    return ExitRecord(code=known, reason=reason, message=message)
-
-
-def _last_words(volume: Volume) -> str:
-    """The driver's: of the record that it could not write, or the last line of its output."""
-    line = last_line(volume.logs / "driver.log")
-    with suppress(ValueError, TypeError, KeyError):
-        return str(json.loads(line)["message"])
-    return line
+    return ExitRecord(code=known, reason=REASONS.get(known, Reason.DRIVER_LOST), message=message)
 
 
 def _how(code: int) -> str:
