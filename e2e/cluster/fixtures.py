@@ -15,10 +15,11 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,8 @@ JOBS: tuple[dict[str, Any], ...] = (
     {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs"},
     {"group": "ray.io", "version": "v1", "plural": "rayclusters"},
 )
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 NO_FINALIZERS = {"metadata": {"finalizers": None}}
 
@@ -103,13 +106,13 @@ def namespace(client: "ApiClient", namespaces: list[str]) -> Iterator[str]:
 
 
 @contextmanager
-def new_namespace(client: "ApiClient") -> Iterator[str]:
+def new_namespace(client: "ApiClient", labels: Mapping[str, str] = NO_LABELS) -> Iterator[str]:
     """Deleted afterwards, and its jobs are gone."""
     from kubernetes.client import CoreV1Api, V1Namespace, V1ObjectMeta
 
     name = f"rljob-test-{uuid.uuid4().hex[:8]}"
     core = CoreV1Api(client)
-    core.create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name)))
+    core.create_namespace(V1Namespace(metadata=V1ObjectMeta(name=name, labels=dict(labels))))
     try:
         _wait_for_service_account(core, name)
         yield name

@@ -102,7 +102,7 @@ def _judged(job: Job, found: Trial, calm: Trial) -> list[str]:
 
 @contextmanager
 def _job(plane: Plane) -> Iterator[Job]:
-    with plane.access.client() as client, new_namespace(client) as namespace:
+    with plane.access.client() as client, new_namespace(client, release.RESTRICTED) as namespace:
         yield Job(plane.access, namespace)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane, default_folder
 from e2e.nodes import release
 
@@ -41,7 +40,7 @@ def local() -> Access:
     _say("starting a cluster of two nodes" if not plane.running else "the cluster is up")
     plane.up(kubelets=release.NODES)
     _say("installing the operator")
-    release.install(Helm(plane.folder / "helm", plane.access))
+    release.install(plane.access, plane.folder / "helm")
     return plane.access
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from e2e.cluster.access import Access
 from e2e.cluster.build import build
 from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane
@@ -14,6 +15,9 @@ from e2e.nodes import images, packages
 from e2e.nodes.images import OPERATOR, REPOSITORY, TRAINER
 
 NAMESPACE = "rljob-system"
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+"""Labels of a namespace: whoever makes a pod there that may do more than it needs is refused."""
 
 PODS = (f"--namespace={NAMESPACE}", "--selector=app.kubernetes.io/name=rljob-operator")
 """kubectl's arguments that choose the operator's."""
@@ -29,7 +33,7 @@ def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
     """A cluster with real nodes and the operator in it; it goes with its last user."""
     prepare()
     with shared(folder, kubelets=NODES) as plane:
-        install(Helm(helm_home, plane.access))
+        install(plane.access, helm_home)
         yield plane
 
 
@@ -40,7 +44,7 @@ def prepare() -> None:
     images.ensure(images.ALL)
 
 
-def install(helm: Helm, **values: object) -> None:
+def install(access: Access, helm_home: Path, **values: object) -> None:
     """Or upgrade it, and wait until its pods are ready. values: of the chart, on top of what these images ask for."""
     repository, _, tag = OPERATOR.rpartition(":")
     given = {
@@ -48,5 +52,7 @@ def install(helm: Helm, **values: object) -> None:
         "operator": {"trainerImage": TRAINER, "pollSeconds": 1},
         **values,
     }
-    options = ("--install", "--create-namespace", f"--namespace={NAMESPACE}", "--values=-", "--wait", "--timeout=3m")
-    helm("upgrade", "rljob-operator", str(CHART), *options, values=yaml.safe_dump(given))
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}}
+    access.kubectl("apply", "--server-side", "--filename=-", objects=yaml.safe_dump(namespace))
+    options = ("--install", f"--namespace={NAMESPACE}", "--values=-", "--wait", "--timeout=3m")
+    Helm(helm_home, access)("upgrade", "rljob-operator", str(CHART), *options, values=yaml.safe_dump(given))

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
-from e2e.cluster.fixtures import CONTEXT, client, helm, namespace, namespaces
+from e2e.cluster.fixtures import CONTEXT, client, helm, namespaces, new_namespace
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
 from e2e.nodes import release
 from e2e.scenarios.job import Job
 
-__all__ = ["client", "helm", "namespace", "namespaces"]
+__all__ = ["client", "helm", "namespaces"]
 
 SECONDS = "seconds to the next step"
 
@@ -43,6 +44,13 @@ def layout(cluster: Access) -> Layout:
     if cluster.cache is None:
         pytest.skip(f"needs the cluster's machines, and {CONTEXT} names a cluster")
     return Plane(cluster.cache.parent).layout
+
+
+@pytest.fixture
+def namespace(client: ApiClient, namespaces: list[str]) -> Iterator[str]:
+    with new_namespace(client, release.RESTRICTED) as name:
+        namespaces.append(name)
+        yield name
 
 
 @pytest.fixture

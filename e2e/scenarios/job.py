@@ -29,6 +29,9 @@ SMALL = {
 LONG = {"training": {"steps": 60}}
 """Time enough to lose something and to see what follows."""
 
+LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
+"""Where a pod finds the token of its account, if it has one."""
+
 MINUTES = 60.0
 
 

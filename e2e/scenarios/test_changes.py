@@ -6,6 +6,7 @@ from kubernetes.client import ApiClient
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import new_namespace
+from e2e.nodes import release
 from e2e.scenarios.job import LONG, Job
 
 pytestmark = pytest.mark.timeout(1800)
@@ -32,7 +33,7 @@ def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
 
 
 def test_two_jobs_of_one_name_in_two_namespaces(cluster: Access, client: ApiClient, job: Job) -> None:
-    with new_namespace(client) as namespace:
+    with new_namespace(client, release.RESTRICTED) as namespace:
         other = Job(cluster, namespace)
         for each in (job, other):
             each.apply()

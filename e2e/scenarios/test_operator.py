@@ -49,7 +49,7 @@ def test_the_operator_is_rolled_while_a_job_trains(cluster: Access, helm: Helm, 
     job.trains()
     pods = set(job.pods())
     before = operators(cluster)
-    release.install(Helm(helm.home, cluster), podAnnotations={"rolled": f"{time.time():.0f}"})
+    release.install(cluster, helm.home, podAnnotations={"rolled": f"{time.time():.0f}"})
     job.eventually(lambda: not before & operators(cluster), "end of the older version")
     job.trains(beyond=job.step + 4)
     assert set(job.pods()) == pods

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.scenarios.job import Job
+from e2e.scenarios.job import LIST_TOKENS, Job
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, classifier, judge
 
 pytestmark = pytest.mark.timeout(2400)
@@ -42,6 +42,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     job.trains()
     pods = {each for role in ("head", "worker") for each in job.pods(role)}
     (lost,) = job.kubectl("get", "pods", "--selector=rljob.dev/reward-model=rm", "--output=name").split()
+    assert "No such file" in job.kubectl("exec", lost, "--", "sh", "-c", LIST_TOKENS)
     job.kubectl("delete", lost, "--force", "--grace-period=0")
     job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
     job.trains(beyond=job.step + 2)
