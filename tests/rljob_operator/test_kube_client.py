@@ -230,6 +230,20 @@ async def test_what_an_admission_webhook_or_policy_denies_may_pass_later(code: i
     assert caught.value.message == words
 
 
+YOUNG = (
+    'configmaps "a-job" is forbidden: cannot set blockOwnerDeletion in this case because cannot find RESTMapping for '
+    'APIVersion rljob.dev/v1alpha1 Kind RLJob: no matches for kind "RLJob" in version "rljob.dev/v1alpha1"'
+)
+
+
+@in_loop
+async def test_a_crd_that_the_api_server_does_not_quite_know_yet_is_no_refusal() -> None:
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response(status(403, YOUNG, reason="Forbidden")))
+        with pytest.raises(Unavailable, match="no matches for kind"):
+            await kube.create(pod())
+
+
 @in_loop
 async def test_an_invalid_object_names_its_fields() -> None:
     causes = [{"field": "spec.replicas", "message": "must not be negative", "reason": "FieldValueInvalid"}]

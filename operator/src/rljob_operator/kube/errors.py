@@ -9,7 +9,8 @@ KubeError
 │                   whatever else an admission webhook or policy answers: others
 │                   change those, and webhooks that fail come back
 ├── Invalid         400, 422 and the like: the object is wrong                         tell the user; it stays wrong
-└── Unavailable     5xx, 408, 410, no connection, no answer in time                    try again
+└── Unavailable     5xx, 408, 410, no connection, no answer in time; a CRD that is     try again
+    │               younger than the API server's list of kinds
     └── Throttled   429                                                                try again after retry_after
 
 A write that ends in Unavailable may have been carried out.
@@ -94,6 +95,10 @@ _OF_ADMISSION = re.compile(r"(admission webhook|ValidatingAdmissionPolicy) .*den
 """The API server's words around those of whoever it asked, with whatever status that one chose."""
 
 
+_UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches for kind")
+"""The API server's own list of kinds is half a minute old, so it cannot yet check who owns a child of a new one."""
+
+
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
     """What an answer other than 2xx means. The body is a Status object, or a proxy's or a filter's plain text."""
     told = _status_of(body)
@@ -104,6 +109,8 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
     message = str(told.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
+    elif _UNKNOWN_KIND.search(message):
+        kind = Unavailable
     elif _OF_ADMISSION.search(message):
         kind = Forbidden
     return kind(
