@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,12 +40,12 @@ FAULTS_EACH = 9
 
 def main() -> None:
     options = _arguments()
-    with tempfile.TemporaryDirectory(prefix="rljob-cluster-chaos-") as folder:
-        try:
-            with release.operated(Path(folder) / "cluster", Path(folder) / "helm") as plane:
-                failed = _campaign(plane, options)
-        except ClusterError as error:
-            sys.exit(f"chaos: {error}")
+    folder = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"  # goes with the cluster
+    try:
+        with tempfile.TemporaryDirectory() as helm_home, release.operated(folder, Path(helm_home)) as plane:
+            failed = _campaign(plane, options)
+    except ClusterError as error:
+        sys.exit(f"chaos: {error}")
     sys.exit("\n".join(failed) or None)
 
 
@@ -70,8 +71,8 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         else f"WRONG: {'; '.join(wrong)}."
     )
     if options.output:
-        draw_picture(trials, options.output / "recovery_cluster.png")
         write_part(options.output, "recovery_cluster.md", page(_about(options.seed, trials), calm, trials, verdict))
+        draw_picture(trials, options.output / "recovery_cluster.png")
     print(verdict, flush=True)
     return wrong
 
