@@ -112,8 +112,9 @@ def _about(seed: int, trials: list[Trial]) -> str:
     return (
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
-        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times start at the fault, also"
-        " where steps go on until it is noticed; where a pod is deleted, the next attempt's steps count."
+        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times start when a fault is asked"
+        " for: `kubectl exec` strikes a process up to a second later, and a step that ends in between counts, as do"
+        " those that go on until a fault is noticed; where a pod is deleted, the next attempt's steps count."
     )
 
 
