@@ -14,7 +14,7 @@ JOB = {
     "kind": "RLJob",
     "metadata": {"name": "smoke"},
     "spec": {
-        "model": {"fromScratch": {"layers": 1, "hiddenSize": 32, "heads": 2}},
+        "model": {"fromScratch": {"layers": 1, "hiddenSize": 32, "heads": 1}},
         "data": {
             "train": ["synthetic://reverse-text?rows=64&letters=10&maxLength=3"],
             "maxPromptTokens": 16,
@@ -24,7 +24,7 @@ JOB = {
         "algorithm": {"preset": "grpo"},
         "rollout": {"engine": "hf", "samplesPerPrompt": 4},
         "actor": {"learningRate": 1.0e-3, "miniBatchSize": 4, "gradientCheckpointing": False},
-        "rewards": {"functions": [{"builtin": "exact_match"}]},
+        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
         "training": {"steps": 1},
         "checkpoint": {"everySteps": 1},
         "cluster": {"gpusPerNode": 0},

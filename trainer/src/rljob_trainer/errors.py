@@ -119,7 +119,10 @@ def is_outage(error: BaseException | None) -> bool:
 
 
 def _is_behind(error: BaseException | None, numbers: Container[int | None]) -> bool:
-    if error is None:
-        return False
-    found = isinstance(error, OSError) and error.errno in numbers
-    return found or _is_behind(error.__cause__, numbers)
+    seen: list[BaseException] = []  # causes may go in a circle: Ray names an error as the cause of its own cause
+    while error is not None and not any(error is each for each in seen):
+        if isinstance(error, OSError) and error.errno in numbers:
+            return True
+        seen.append(error)
+        error = error.__cause__
+    return False
