@@ -18,6 +18,7 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.actor_support import alone, make_spec, random_sequences, write_model
 from tests.rljob_trainer.checkpoint_support import begin_attempt
 from tests.rljob_trainer.rollout_support import forward_log_probs, write_model_dir
+from tests.rljob_trainer.test_checkpoint_faults import mounted
 
 SEQUENCES = random_sequences(4)
 
@@ -179,6 +180,14 @@ def test_a_full_disk_is_told_from_other_failures(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InfrastructureError, match=r"the checkpoint's storage failed: .*File exists"):
         alone(make_spec(), save_into, folder, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("kib", range(4, 133, 32))
+def test_a_volume_that_fills_up_at_any_byte_is_a_full_one(tmp_path, kib):
+    """PyTorch's writer of small files says "unexpected pos" then, and no more."""
+    folder = write_model(tmp_path)
+    with mounted(tmp_path / "small", f"size={kib}k") as volume, pytest.raises(StorageFullError, match="no space left"):
+        alone(make_spec(), save_into, folder, str(volume.root))
 
 
 def save_into(worker, folder, directory):

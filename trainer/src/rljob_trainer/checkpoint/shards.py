@@ -1,6 +1,7 @@
 """The tensors of a checkpoint, some files a rank: torch.distributed.checkpoint, its failures in terms of the job."""
 
 import errno
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ _MAX_FILES = 8
 """A rank's files are written, and later hashed, by a thread each: one alone is slower than the volume."""
 
 
+_NO_SPACE = "no space left for a checkpoint: free space, grow the volume or keep fewer"
+
+_ROOM = 1 << 20
+"""Bytes that a file system has, unless a write has just failed for want of more."""
+
+
 def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup) -> None:
     """Write this rank's part of `state`, durably; collective over `group`. state: in host memory.
 
@@ -35,7 +42,8 @@ def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup
         dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
-        raise _storage_problem(reason) or InfrastructureError(f"the checkpoint was not written: {reason}") from error
+        failure = InfrastructureError(f"the checkpoint was not written: {reason}")
+        raise _storage_problem(reason) or _no_room(directory) or failure from error
 
 
 def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) -> None:
@@ -68,9 +76,14 @@ def _reason(error: dcp.api.CheckpointException) -> BaseException:
     return cause
 
 
+def _no_room(directory: Path) -> StorageFullError | None:
+    """Where PyTorch's own writer met it, the system's answer is lost ("unexpected pos"); the file system knows."""
+    return StorageFullError(_NO_SPACE) if shutil.disk_usage(directory).free < _ROOM else None
+
+
 def _storage_problem(reason: BaseException) -> RLJobError | None:
     if not isinstance(reason, OSError):
         return None
     if reason.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError("no space left for a checkpoint: free space, grow the volume or keep fewer")
+        return StorageFullError(_NO_SPACE)
     return InfrastructureError(f"the checkpoint's storage failed: {reason}")
