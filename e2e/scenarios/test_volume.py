@@ -42,7 +42,7 @@ def test_a_full_volume_ends_the_job_and_names_the_way_out(job: Job) -> None:
     failed = job.conditions["Failed"]
     assert (failed["reason"], status["restarts"]) == ("StorageFull", 0)
     assert "free space" in failed["message"]
-    assert job.pods() == []
+    job.eventually(lambda: not job.pods(), "end of the pods", 120)
 
 
 def test_a_job_that_may_restart_goes_on_once_the_volume_has_grown(node: Machine, job: Job) -> None:
