@@ -53,7 +53,7 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
     """What is wrong."""
     with _job(plane) as job:
         calm = trial(job, plane, iter(()), random.Random(0))
-        wrong = _judged(job, calm, calm)
+        wrong = problems(calm)
         shares = [options.faults // LANES + (lane < options.faults % LANES) for lane in range(LANES)]
         with ThreadPoolExecutor(LANES) as lanes:
             ends = [
@@ -112,9 +112,9 @@ def _about(seed: int, trials: list[Trial]) -> str:
     return (
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
-        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times start when a fault is asked"
-        " for: `kubectl exec` strikes a process up to a second later, and a step that ends in between counts, as do"
-        " those that go on until a fault is noticed; where a pod is deleted, the next attempt's steps count."
+        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times are those of"
+        " deleted pods, to the next attempt's steps: a process is struck by `kubectl exec` up to a second after it is"
+        " asked to, so that what was measured there says nothing, and is left out."
     )
 
 

@@ -171,16 +171,16 @@ def problems(found: Trial) -> list[str]:
 
 def _strike(job: Job, plane: Plane, volume: Volume, steps: Steps, fault: Fault) -> Struck | None:
     """None where the job ended before."""
-    before, durable, attempt = steps.lines(), durable_step(volume), last_attempt(volume)
-    held = _groups(volume)
-    updating = (read_object(volume.progress) or {}).get("phase") in UPDATED
-    at = time.time()
-    while not _patiently(lambda: fault.strike(job, plane)):  # what it strikes may just be replaced
-        if _ended(job) or time.time() > at + RECOVERY_SECONDS:
-            return None
-        time.sleep(1)
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while True:
         before, durable, attempt = steps.lines(), durable_step(volume), last_attempt(volume)
-        held, at = _groups(volume), time.time()
+        held, updating = _groups(volume), (read_object(volume.progress) or {}).get("phase") in UPDATED
+        at = time.time()
+        if _patiently(lambda: fault.strike(job, plane)):
+            break
+        if _ended(job) or time.monotonic() > deadline:
+            return None
+        time.sleep(1)  # what it strikes may just be replaced
     lost = attempt if fault.costs_attempt else None
     recovery = _recovery(job, steps, before, updating=updating, lost=lost)
     last = max(line["step"] for line in before)

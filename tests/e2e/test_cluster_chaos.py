@@ -70,7 +70,9 @@ def test_groups_that_the_journal_held_and_nobody_took_are_counted(held, after, l
 def test_costs_are_told_by_fault():
     last = costs([STRUCK, replace(STRUCK, fault=FAULTS[-1], next_update=8.0, repeated=0)]).splitlines()
     assert [row.split("|")[1].strip() for row in last if row][2:] == [FAULTS[0].name, FAULTS[-1].name, "**all**"]
-    assert last[2] == "| driver killed | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |"
+    assert last[2] == "| driver killed | 1 |  |  |  |  | 3.0 | 3 | 24 |"
+    deleted = next(each for each in FAULTS if each.name == "head pod deleted")
+    assert "| head pod deleted | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |" in costs([replace(STRUCK, fault=deleted)])
 
 
 def test_the_page_holds_every_part_that_is_there(tmp_path):
