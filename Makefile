@@ -7,7 +7,7 @@ READY := .venv/.ready
 MEMBERS := crds operator trainer
 CRD := crds/rljobs.rljob.dev.yaml
 CHART_CRD := charts/rljob-operator/files/rljobs.rljob.dev.yaml
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21

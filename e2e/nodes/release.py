@@ -7,11 +7,12 @@ from pathlib import Path
 import yaml
 
 from e2e.cluster.access import Access
+from e2e.cluster.binaries import DEFAULT
 from e2e.cluster.build import build
 from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane
 from e2e.cluster.sharing import shared
-from e2e.nodes import images, packages
+from e2e.nodes import images, up
 from e2e.nodes.images import OPERATOR, REPOSITORY, TRAINER
 
 NAMESPACE = "rljob-system"
@@ -39,9 +40,9 @@ def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
 
 def prepare() -> None:
     """All that takes long the first time."""
-    packages.ensure()
-    build(["helm"])
-    images.ensure(images.ALL)
+    build((*DEFAULT, "helm"))
+    up.prepare()
+    images.ensure((OPERATOR, TRAINER))
 
 
 def install(access: Access, helm_home: Path, **values: object) -> None:

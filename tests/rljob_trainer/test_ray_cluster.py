@@ -61,6 +61,38 @@ def test_nothing_is_left_of_a_head_that_starts_while_its_supervisor_is_killed(tm
         wait_until(lambda: has_ended(head), GONE_SECONDS)
 
 
+TOLD = """
+import os, signal, sys, time
+from rljob_trainer.local import holder, ray_head
+
+class Destroyed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+def tell(*_):
+    Destroyed()
+
+def start(*_):
+    tell()
+    return "127.0.0.1:6379"
+
+ray_head._start = start
+ray_head.wake_when_orphaned = lambda: None
+holder.wake_when_orphaned = tell
+{"ray_head": ray_head, "holder": holder}[sys.argv.pop(1)].main()
+"""
+"""Told to end where Python drops what a signal's handler raises: in a destructor."""
+
+
+@pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["holder", "sleep", "1000"]])
+def test_it_ends_whenever_it_is_told_to(tmp_path: Path, command: list[str]):
+    with machine() as place:
+        given = [str(place.temporary / "rljob-ray") if each == "FOLDER" else each for each in command]
+        told = place.start([sys.executable, "-c", TOLD, *given])
+        assert told.wait(GONE_SECONDS) == 128 + signal.SIGTERM
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP], ids=["was killed", "was frozen"])
 def test_nothing_is_left_of_a_ray_whose_head(sign: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

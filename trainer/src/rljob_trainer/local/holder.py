@@ -7,35 +7,34 @@ is told to end, as the kernel does when its parent dies, or when the command end
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
-from types import FrameType
 
 from rljob_trainer.local.machine import adopt_orphans, end_descendants, wake_when_orphaned
 
 STOP_SECONDS = 5.0
 """How long the command may take to end by itself."""
 
+LOOK_SECONDS = 0.1
+
 
 def main() -> None:
+    told: list[int] = []  # signals; an exception of their handler could get lost, in a destructor or around a fork
     adopt_orphans()
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     command: subprocess.Popen[bytes] | None = None
     try:
         wake_when_orphaned()
         command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-        sys.exit(command.wait())
+        while (code := command.poll()) is None and not told:
+            time.sleep(LOOK_SECONDS)
+        sys.exit(128 + told[0] if told else code)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if command is not None:
             command.terminate()
             with suppress(subprocess.TimeoutExpired):
                 command.wait(STOP_SECONDS)
         end_descendants()
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 from ray._private.node import Node
@@ -84,15 +84,23 @@ class _Watch:
 
     Until a new GCS has said its port (half a second), Ray waits for that with the GIL, 30 s at most, and then raises.
 
-    started: whether Ray is up. ending: held by the thread that ends this process, until its end.
+    started: whether Ray is up. told: whether somebody wants this process to end. ending: held by the thread that ends
+    it, until its end.
     """
 
     folder: Path
     started: bool = False
+    told: bool = False
     ending: Lock = field(default_factory=Lock)
 
     def begin(self, preloaded: psutil.Process) -> None:
         Thread(target=self._watch, args=(preloaded,), daemon=True).start()
+
+    def leave(self, _number: int, _frame: FrameType | None) -> None:
+        """Handles SIGTERM. Where Python drops the exception, as in a destructor or around a fork, Ray starts first."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
+        self.told = True
+        sys.exit(_TERMINATED)
 
     def clean_up(self) -> None:
         """Every process below this one, and the folder. For whoever ends this process: it does not return twice."""
@@ -137,7 +145,7 @@ def main() -> None:
     folder, gpus, engine = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     watch = _Watch(folder)
     adopt_orphans()
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, watch.leave)
     folder.mkdir(mode=0o700)
     try:
         tempfile.tempdir = None  # TMPDIR is this folder: what asked before it was there got another
@@ -147,7 +155,10 @@ def main() -> None:
         (folder / "part").write_text(address)
         (folder / "part").rename(folder / ADDRESS)
         watch.started = True
-        _reap_orphans()
+        while not watch.told:
+            _reap_orphans()
+            time.sleep(LOOK_SECONDS)
+        sys.exit(_TERMINATED)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         watch.clean_up()
@@ -201,17 +212,10 @@ def _status(process: psutil.Process) -> str | None:
         return None
 
 
-def _reap_orphans() -> NoReturn:
+def _reap_orphans() -> None:
     """Of Ray's workers. Not before Ray is up: it waits for children of its own meanwhile."""
-    while True:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-        time.sleep(LOOK_SECONDS)
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
-    sys.exit(_TERMINATED)
+    while os.waitpid(-1, os.WNOHANG)[0]:
+        pass
 
 
 if __name__ == "__main__":
