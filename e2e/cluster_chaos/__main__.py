@@ -112,9 +112,8 @@ def _about(seed: int, trials: list[Trial]) -> str:
     return (
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
-        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Times are those of"
-        " deleted pods, to the next attempt's steps: a process is struck by `kubectl exec` up to a second after it is"
-        " asked to, so that what was measured there says nothing, and is left out."
+        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Where a fault costs the"
+        " attempt (pods, drivers, ranks), times are those to the next attempt's steps."
     )
 
 

@@ -2,6 +2,7 @@
 
 import random
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,7 @@ from e2e.nodes import release
 from e2e.scenarios.job import Job
 
 _STRIKE = """
-import psutil, sys
+import psutil, sys, time
 title, number = sys.argv[1:]
 found = []
 for process in psutil.process_iter(["cmdline", "cpu_times"]):
@@ -22,67 +23,74 @@ for process in psutil.process_iter(["cmdline", "cpu_times"]):
 if found:  # of engines the one that works, not its spare
     struck = max(found, key=lambda each: each.info["cpu_times"].user)
     struck.send_signal(int(number))
-    print(struck.pid)
+    print(time.time())
 """
+
+Strike = Callable[[Job, Plane], float | None]
+"""Unix time at which it struck, None where there was nothing to strike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """strike: whether it struck anything. weight: how often it is drawn.
+    """weight: how often it is drawn.
 
     costs_attempt: whether the steps that come after are another attempt's. Pods that are deleted live a moment longer.
     """
 
     name: str
     weight: float
-    strike: Callable[[Job, Plane], bool]
+    strike: Strike
     costs_attempt: bool = False
 
 
-def _process(title: str, number: signal.Signals) -> Callable[[Job, Plane], bool]:
-    def strike(job: Job, _plane: Plane) -> bool:
-        pods = [*job.pods("head"), *job.pods("worker")]
-        return any(_exec(job, pod, title, number) for pod in pods)
+def _process(title: str, number: signal.Signals) -> Strike:
+    def strike(job: Job, _plane: Plane) -> float | None:
+        struck = (_exec(job, pod, title, number) for pod in (*job.pods("head"), *job.pods("worker")))
+        return next((at for at in struck if at is not None), None)
 
     return strike
 
 
-def _exec(job: Job, pod: str, title: str, number: signal.Signals) -> bool:
+def _exec(job: Job, pod: str, title: str, number: signal.Signals) -> float | None:
+    """It takes a second to get there, so the pod says when it was."""
     try:
-        return bool(job.kubectl("exec", pod, "--", "python", "-c", _STRIKE, title, str(int(number))).strip())
+        told = job.kubectl("exec", pod, "--", "python", "-c", _STRIKE, title, str(int(number)))
     except ClusterError:  # the pod ends, or has not begun
-        return False
+        return None
+    return float(told) if told.strip() else None
 
 
-def _pod(role: str) -> Callable[[Job, Plane], bool]:
-    def strike(job: Job, _plane: Plane) -> bool:
-        pods = job.pods(role)
+def _pod(role: str) -> Strike:
+    def strike(job: Job, _plane: Plane) -> float | None:
+        pods, at = job.pods(role), time.time()
         for pod in pods:
             job.kubectl("delete", pod, "--force", "--grace-period=0", "--ignore-not-found")
-        return bool(pods)
+        return at if pods else None
 
     return strike
 
 
-def _operator(_job: Job, plane: Plane) -> bool:
+def _operator(_job: Job, plane: Plane) -> float:
+    at = time.time()
     plane.access.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
-    return True
+    return at
 
 
-def _component(name: str) -> Callable[[Job, Plane], bool]:
-    def strike(_job: Job, plane: Plane) -> bool:
+def _component(name: str) -> Strike:
+    def strike(_job: Job, plane: Plane) -> float:
+        at = time.time()
         plane.stop(name, grace=0)
         plane.start(name)
-        return True
+        return at
 
     return strike
 
 
 FAULTS: Final = (
-    Fault("driver killed", 3, _process("driver", signal.SIGKILL)),
-    Fault("driver frozen", 1, _process("driver", signal.SIGSTOP)),
-    Fault("rank killed", 2, _process("ray::ActorHost", signal.SIGKILL)),
-    Fault("rank frozen", 1, _process("ray::ActorHost", signal.SIGSTOP)),
+    Fault("driver killed", 3, _process("driver", signal.SIGKILL), costs_attempt=True),
+    Fault("driver frozen", 1, _process("driver", signal.SIGSTOP), costs_attempt=True),
+    Fault("rank killed", 2, _process("ray::ActorHost", signal.SIGKILL), costs_attempt=True),
+    Fault("rank frozen", 1, _process("ray::ActorHost", signal.SIGSTOP), costs_attempt=True),
     Fault("engine killed", 2, _process("ray::EngineHost", signal.SIGKILL)),
     Fault("engine frozen", 1, _process("ray::EngineHost", signal.SIGSTOP)),
     Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL)),

@@ -34,11 +34,8 @@ def costs(struck: Sequence[Struck]) -> str:
 
 
 def _row(name: str, struck: Sequence[Struck]) -> list[str]:
-    timed = [each for each in struck if each.fault.costs_attempt]
-    seconds = ["", "", "", ""]
-    if len(timed) == len(struck):
-        times = [percentiles([getattr(each, field) for each in timed]) for field in ("next_update", "next_step")]
-        seconds = [f"{value:.1f}" for pair in times for value in pair]
+    times = [percentiles([getattr(each, field) for each in struck]) for field in ("next_update", "next_step")]
+    seconds = [f"{value:.1f}" for pair in times for value in pair]
     repeated = [each.repeated for each in struck]
     groups = sum(each.journaled for each in struck)
     return [name, str(len(struck)), *seconds, f"{fmean(repeated):.1f}", str(max(repeated)), str(groups)]

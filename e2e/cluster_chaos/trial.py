@@ -15,7 +15,6 @@ from kubernetes.client import ApiException, CustomObjectsApi
 from urllib3.exceptions import HTTPError
 
 from e2e.chaos.steps import Recovery, Steps, recovery_in
-from e2e.chaos.trial import UPDATED
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import JOBS
 from e2e.cluster.plane import Plane
@@ -25,7 +24,8 @@ from rljob_trainer.checkpoint.manifest import durable_step
 from rljob_trainer.journal.files import list_files
 from rljob_trainer.journal.frames import read_frames
 from rljob_trainer.progress.history import Line, read_metrics
-from rljob_trainer.progress.state import last_attempt, read_object
+from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
+from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.volume import Volume
 
 T = TypeVar("T")
@@ -173,28 +173,26 @@ def _strike(job: Job, plane: Plane, volume: Volume, steps: Steps, fault: Fault) 
     """None where the job ended before."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while True:
-        before, durable, attempt = steps.lines(), durable_step(volume), last_attempt(volume)
-        held, updating = _groups(volume), (read_object(volume.progress) or {}).get("phase") in UPDATED
-        at = time.time()
-        if _patiently(lambda: fault.strike(job, plane)):
+        durable, attempt, held = durable_step(volume), last_attempt(volume), _groups(volume)
+        if (at := _patiently(lambda: fault.strike(job, plane))) is not None:
             break
         if _ended(job) or time.monotonic() > deadline:
             return None
         time.sleep(1)  # what it strikes may just be replaced
-    lost = attempt if fault.costs_attempt else None
-    recovery = _recovery(job, steps, before, updating=updating, lost=lost)
-    last = max(line["step"] for line in before)
+    recovery = _recovery(job, steps, at, lost=attempt if fault.costs_attempt else None)
+    lines = steps.lines()
+    last = max(line["step"] for line in lines if line["time"] <= at)
     if recovery is None:
         return None if _ended(job) else Struck(fault, at, last, durable, inf, inf, 0, 0, 0)
-    again = generated_again(held, [line for line in steps.lines() if line["attempt"] > attempt])
+    again = generated_again(held, [line for line in lines if line["attempt"] > attempt])
     seconds = recovery.update - at, recovery.step - at
     return Struck(fault, at, last, durable, *seconds, recovery.repeated, recovery.journaled, again)
 
 
-def _recovery(job: Job, steps: Steps, before: list[Line], *, updating: bool, lost: int | None) -> Recovery | None:
+def _recovery(job: Job, steps: Steps, at: float, *, lost: int | None) -> Recovery | None:
     deadline = time.monotonic() + RECOVERY_SECONDS
     look_at_job = time.monotonic() + 5
-    while (found := recovery_in(steps.lines(), len(before), updating=updating, lost=lost)) is None:
+    while (found := recovery_after(steps.lines(), at, lost=lost)) is None:
         if time.monotonic() > deadline:
             return None
         if time.monotonic() > look_at_job:
@@ -203,6 +201,19 @@ def _recovery(job: Job, steps: Steps, before: list[Line], *, updating: bool, los
             look_at_job = time.monotonic() + 5
         time.sleep(LOOK_SECONDS)
     return found
+
+
+def recovery_after(lines: list[Line], at: float, *, lost: int | None) -> Recovery | None:
+    """As recovery_in, of a fault at that Unix time."""
+    known = sum(line["time"] <= at for line in lines)
+    updating = known < len(lines) and _update_began(lines[known]) < at
+    return recovery_in(lines, known, updating=updating, lost=lost)
+
+
+def _update_began(line: Line) -> float:
+    """Unix time."""
+    since = (TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT)
+    return float(line["time"] - sum(line.get(name, 0.0) for name in since))
 
 
 def _groups(volume: Volume) -> dict[int, int]:

@@ -8,7 +8,7 @@ import pytest
 from bench.recovery_page import write_part
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs
-from e2e.cluster_chaos.trial import STEPS, SUPERVISED, Struck, Trial, generated_again, problems
+from e2e.cluster_chaos.trial import STEPS, SUPERVISED, Struck, Trial, generated_again, problems, recovery_after
 from rljob_trainer.volume import Volume
 
 
@@ -70,9 +70,28 @@ def test_groups_that_the_journal_held_and_nobody_took_are_counted(held, after, l
 def test_costs_are_told_by_fault():
     last = costs([STRUCK, replace(STRUCK, fault=FAULTS[-1], next_update=8.0, repeated=0)]).splitlines()
     assert [row.split("|")[1].strip() for row in last if row][2:] == [FAULTS[0].name, FAULTS[-1].name, "**all**"]
-    assert last[2] == "| driver killed | 1 |  |  |  |  | 3.0 | 3 | 24 |"
-    deleted = next(each for each in FAULTS if each.name == "head pod deleted")
-    assert "| head pod deleted | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |" in costs([replace(STRUCK, fault=deleted)])
+    assert last[2] == "| driver killed | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |"
+
+
+@pytest.mark.parametrize(
+    ("at", "lost", "update", "step"),
+    [
+        (125.0, None, 126.0, 126.0),  # in the rollout of step 13
+        (125.7, None, 128.0, 128.0),  # the update of step 13 goes on: of the one after it something can be said
+        (125.7, 1, None, None),  # what the attempt that was struck still writes is no recovery
+    ],
+)
+def test_what_comes_after_a_fault(at, lost, update, step):
+    lines = [line(each, **{"time/update": 0.5}) for each in range(11, 18)]
+    found = recovery_after(lines, at, lost=lost)
+    assert (found and found.update, found and found.step) == (update, step)
+
+
+def test_what_comes_after_a_fault_that_costs_the_attempt():
+    lines = [line(11), line(12), line(13), *(line(each, 2) | {"time": 140.0 + each} for each in (12, 13, 14))]
+    found = recovery_after(lines, 125.0, lost=1)
+    assert found is not None
+    assert (found.update, found.step, found.repeated) == (152.0, 154.0, 2)
 
 
 def test_the_page_holds_every_part_that_is_there(tmp_path):
