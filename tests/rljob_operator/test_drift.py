@@ -1,5 +1,6 @@
 """Whether an object still is what was made of it, and what is kept of one that is there."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,37 @@ def test_a_volume_that_was_kept_for_people_does_not_go_with_a_later_job(found, o
     assert ("ownerReferences" in made) is owned
     kept = found["metadata"]["annotations"].get(names.MAKER_ANNOTATION, "")
     assert made["annotations"][names.MAKER_ANNOTATION] == ("mine" if owned else kept)
+
+
+def servers(image: str, replicas: int = 1, spec: str = "as it was") -> dict[str, Any]:
+    """A Deployment as an operator renders it."""
+    template = {"containers": [{"image": image}]}
+    annotations = {names.SPEC_ANNOTATION: spec, names.TEMPLATE_ANNOTATION: json.dumps(template)}
+    deployment = {"replicas": replicas, "template": template}
+    return {"kind": "Deployment", "metadata": {"annotations": annotations}, "spec": deployment}
+
+
+def edited(deployment: dict[str, Any]) -> dict[str, Any]:
+    """By hand, and by the API server, which fills in defaults."""
+    return deployment | {"spec": {**deployment["spec"], "template": {"containers": [{"image": "x", "tty": False}]}}}
+
+
+OLD, NEW = servers("v1"), servers("v2")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "expected"),
+    [
+        pytest.param(NEW, OLD, OLD, id="a newer operator"),
+        pytest.param(NEW, edited(OLD), OLD, id="somebody's edit, and a newer operator"),
+        pytest.param(servers("v2", 3), OLD, servers("v1", 3), id="more of them"),
+        pytest.param(servers("v2", spec="new"), OLD, servers("v2", spec="new"), id="another spec"),
+        pytest.param(NEW, {"kind": "Deployment", "metadata": {}}, NEW, id="of before the annotation"),
+        pytest.param(NEW, None, NEW, id="none"),
+    ],
+)
+def test_servers_of_reward_models_keep_the_template_that_they_were_made_from(wanted, found, expected):
+    assert adapted(wanted, found) == expected
 
 
 def test_other_objects_are_as_they_are_wanted():

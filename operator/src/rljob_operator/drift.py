@@ -7,8 +7,8 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
-from rljob_operator.names import DIGEST_ANNOTATION, MAKER_ANNOTATION
+from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
+from rljob_operator.names import DIGEST_ANNOTATION, MAKER_ANNOTATION, SPEC_ANNOTATION, TEMPLATE_ANNOTATION
 
 
 def stamped(manifest: Manifest) -> Manifest:
@@ -24,11 +24,18 @@ def digest(content: Any) -> str:
 
 
 def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
-    """To a volume claim that is there. One that somebody has grown stays so: the API server refuses to shrink it. One
-    that was made for an earlier job of the name goes with neither.
+    """To what of it is there already and has to stay."""
+    if found is not None and wanted["kind"] == VOLUME_CLAIM.name:
+        return _kept_claim(wanted, found)
+    if found is not None and wanted["kind"] == DEPLOYMENT.name:
+        return _kept_servers(wanted, found)
+    return wanted
+
+
+def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
+    """One that somebody has grown stays so: the API server refuses to shrink it. One that was made for an earlier job
+    of the name goes with neither.
     """
-    if found is None or wanted["kind"] != VOLUME_CLAIM.name:
-        return wanted
     largest = max((found, wanted), key=lambda claim: parse_quantity(_storage(claim)))
     spec = wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}
     metadata = wanted["metadata"]
@@ -37,6 +44,18 @@ def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
         metadata = {key: value for key, value in metadata.items() if key != "ownerReferences"}
         metadata |= {"annotations": metadata["annotations"] | {MAKER_ANNOTATION: maker}}
     return wanted | {"spec": spec, "metadata": metadata}
+
+
+def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
+    """What a newer operator, its chart or spec.recovery makes of their pods is for the next ones: these hold a model,
+    and a driver asks them.
+    """
+    annotations, made = found["metadata"].get("annotations", {}), wanted["metadata"]["annotations"]
+    template = annotations.get(TEMPLATE_ANNOTATION)
+    if template is None or annotations.get(SPEC_ANNOTATION) != made[SPEC_ANNOTATION]:
+        return wanted
+    metadata = wanted["metadata"] | {"annotations": made | {TEMPLATE_ANNOTATION: template}}
+    return wanted | {"spec": wanted["spec"] | {"template": json.loads(template)}, "metadata": metadata}
 
 
 def _was_made_for(uid: str, metadata: Manifest) -> bool:

@@ -19,7 +19,10 @@ REWARD_MODEL_LABEL = f"{GROUP}/reward-model"
 DIGEST_ANNOTATION = f"{GROUP}/digest"
 RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
-"""On a RayCluster: a digest of what of the spec may not change while it lives."""
+"""On a RayCluster and on a reward model's Deployment: a digest of what of the spec may not change while it lives."""
+
+TEMPLATE_ANNOTATION = f"{GROUP}/template"
+"""On a reward model's Deployment: its pod template, as the operator that made it rendered it."""
 
 IMAGE_ANNOTATION = f"{GROUP}/image"
 """On a RayCluster: the image that it was made with, but for what templates say."""

@@ -1,5 +1,6 @@
 """A Deployment and a Service for each reward model: vLLM servers, which the trainer asks by the Service's name."""
 
+import json
 from typing import Any
 
 from rljob_api import reward_server
@@ -16,6 +17,7 @@ from rljob_operator.render.pods import (
     shared_memory,
     tolerant,
 )
+from rljob_operator.render.ray_cluster import spec_digest
 
 PORT = 8000
 
@@ -31,16 +33,21 @@ def url(job: str, model: str) -> str:
 
 
 def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -> dict[str, Any]:
+    template = server_template(job, model, image, placement)
+    annotations = {
+        names.SPEC_ANNOTATION: spec_digest(job.spec),
+        names.TEMPLATE_ANNOTATION: json.dumps(template, sort_keys=True),
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": names.reward_model(job.name, model.name)},
+        "metadata": {"name": names.reward_model(job.name, model.name), "annotations": annotations},
         "spec": {
             "replicas": model.replicas,
             "selector": {"matchLabels": _selector(job, model)},
             # GPUs are scarce: a new server takes the place of an old one.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "template": server_template(job, model, image, placement),
+            "template": template,
         },
     }
 
