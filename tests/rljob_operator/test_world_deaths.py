@@ -5,7 +5,7 @@ Whichever write it was, the job's life ends as if nothing had happened: no dupli
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -17,16 +17,32 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.ending import check_silence
 from tests.rljob_operator.world.stories import Story
+from tests.rljob_operator.world.user import SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
-LIVES: tuple[Story, ...] = (
-    stories.finishes,
-    stories.gets_other_pods,
-    stories.gets_another_cluster,
-    stories.is_suspended_and_resumed,
-    stories.is_deleted,
-    stories.is_wrong,
+
+@dataclass(frozen=True)
+class Life:
+    """born: fields of the spec."""
+
+    story: Story
+    born: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.story.__name__.replace("_", " ") + (", with a reward model" if self.born else "")
+
+
+LIVES = (
+    Life(stories.finishes),
+    Life(stories.gets_other_pods),
+    Life(stories.gets_another_cluster),
+    Life(stories.is_suspended_and_resumed),
+    Life(stories.is_deleted),
+    Life(stories.is_wrong),
+    Life(stories.loses_its_reward_models, SERVED),
+    Life(stories.is_suspended_and_resumed, SERVED),
+    Life(stories.is_deleted, SERVED),
 )
 
 
@@ -49,12 +65,12 @@ class FateOfWrites:
         return Turn(self.fate if len(self.writes) - 1 == self.number else Fate.DONE)
 
 
-async def life(story: Story, fates: Callable[[Call], Turn]) -> World:
+async def lived(life: Life, fates: Callable[[Call], Turn]) -> World:
     world = World()
     world.next_turn = fates
-    world.user.create()
+    world.user.create(**life.born)
     await world.start()
-    await story(world)
+    await life.story(world)
     await world.rest()
     return world
 
@@ -72,22 +88,22 @@ def outcome(world: World) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fate", FATES, ids=["killed", "lost"])
-@pytest.mark.parametrize("story", LIVES, ids=lambda story: story.__name__.replace("_", " "))
+@pytest.mark.parametrize("life", LIVES, ids=str)
 @in_jumping_loop
-async def test_whichever_write_is_the_last_one_the_life_ends_the_same(story: Story, fate: Fate) -> None:
+async def test_whichever_write_is_the_last_one_the_life_ends_the_same(life: Life, fate: Fate) -> None:
     told = FateOfWrites()
-    wanted = outcome(await life(story, told))
-    first = await beginning(story, told.writes) + (LIVES.index(story) + FATES.index(fate)) % EACH
+    wanted = outcome(await lived(life, told))
+    first = await beginning(life, told.writes) + (LIVES.index(life) + FATES.index(fate)) % EACH
     for number in range(first, len(told.writes), EACH):
-        world = await life(story, FateOfWrites(fate, number))
+        world = await lived(life, FateOfWrites(fate, number))
         assert outcome(world) == wanted, f"{fate.name} at {told.writes[number]}, write {number}"
         await check_silence(world)
 
 
-async def beginning(story: Story, writes: list[Call]) -> int:
-    """How many writes it takes until more happens than in the first story, where those are visited."""
-    if story is LIVES[0]:
+async def beginning(life: Life, writes: list[Call]) -> int:
+    """How many writes it takes until more happens than in the first life, where those are visited."""
+    if life is LIVES[0]:
         return 0
     first = FateOfWrites()
-    await life(LIVES[0], first)
+    await lived(LIVES[0], first)
     return len([*takewhile(lambda pair: pair[0] == pair[1], zip(writes, first.writes, strict=False))])

@@ -15,6 +15,7 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
 from tests.rljob_operator.world.schedule import HAPPENINGS, STEPS, Disturbance, Step, Turns, disturb, play
 from tests.rljob_operator.world.stories import STORIES
+from tests.rljob_operator.world.user import SERVED
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
@@ -30,7 +31,7 @@ OFTEN = ("all goes well", "KubeRay reconciles", "nodes act", "drivers work", "th
 happenings = st.just("nothing") | st.sampled_from(list(HAPPENINGS))
 turns = st.tuples(st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings)
 steps = st.sampled_from(OFTEN) | st.sampled_from(list(STEPS)) | st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
-births = st.sampled_from([{}, {}, {"suspend": True}, {"activeDeadline": "10m"}])
+births = st.sampled_from([{}, {}, {"suspend": True}, {"activeDeadline": "10m"}, SERVED, SERVED | {"suspend": True}])
 disturbances = st.tuples(
     st.integers(0, 60), st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings
 )
@@ -57,13 +58,15 @@ async def test_any_schedule_keeps_the_invariants_and_ends_well(
 
 
 @drawn
-@given(story=st.sampled_from(list(STORIES)), troubles=st.lists(disturbances, min_size=1, max_size=5))
+@given(
+    story=st.sampled_from(list(STORIES)), served=st.booleans(), troubles=st.lists(disturbances, min_size=1, max_size=5)
+)
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
-    story: str, troubles: Sequence[Disturbance]
+    story: str, served: bool, troubles: Sequence[Disturbance]
 ) -> None:
     world = World()
-    world.user.create()
+    world.user.create(**(SERVED if served else {}))
     await world.start()
     await world.settle()
     disturb(world, troubles)

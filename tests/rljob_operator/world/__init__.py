@@ -2,7 +2,7 @@
 
     user.py, trouble.py                     who starts and stops jobs, and what goes wrong
           |
-    api_server.py  <-- kuberay.py, controllers.py (nodes, garbage collection)
+    api_server.py  <-- kuberay.py, controllers.py (nodes, Deployments, garbage collection)
        |        ^            |
        |        |         heads.py, drivers.py: Ray and the agent in head pods, drivers, the volume
     watching.py |            ^

@@ -1,11 +1,18 @@
-"""What else moves objects: nodes that run pods, and the garbage collector. Each step says whether it did anything."""
+"""What else moves objects: nodes that run pods, Deployments, and the garbage collector.
+
+Each step says whether it did anything.
+"""
 
 from collections.abc import Callable
+from itertools import count
 
-from rljob_operator.kube.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.drift import digest
+from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
 from tests.rljob_operator.world.clock import now, stamp
+
+TEMPLATE = "pod-template-hash"
 
 Lost = Callable[[Manifest], None]
 """Told of a pod whose processes have just died."""
@@ -52,6 +59,66 @@ class Nodes:
 
     def _mountable(self, pod: Manifest) -> bool:
         return all(self._server.find(kind, Key(pod["metadata"]["namespace"], name)) for kind, name in _mounts(pod))
+
+
+class Deployments:
+    """Their controller, and that of ReplicaSets, in one: pods of an older template go first, one at a time."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._numbers = count(1)
+
+    def step(self) -> bool:
+        """Reconcile each once."""
+        before = self._server.version
+        for deployment in self._server.all(DEPLOYMENT):
+            if not is_deleting(deployment):
+                self._reconcile(deployment)
+        return self._server.version > before
+
+    def pods(self, deployment: Manifest) -> list[Manifest]:
+        """Those that are not ending."""
+        owned = self._server.owned_by(deployment["metadata"]["uid"])
+        return [each for each in owned if kind_of(each) == POD and not is_deleting(each)]
+
+    def _reconcile(self, deployment: Manifest) -> None:
+        spec, made = deployment["spec"], digest(deployment["spec"]["template"])
+        for pod in self.pods(deployment):
+            if phase(pod) == "Failed":
+                self._server.delete(pod, grace=0)
+        pods = self.pods(deployment)
+        new = [pod for pod in pods if pod["metadata"]["labels"][TEMPLATE] == made]
+        old = [pod for pod in pods if pod not in new]
+        if old and all(map(is_ready, new)):
+            self._server.delete(old[0])
+        for _ in range(spec["replicas"] - len(pods)):
+            self._make(deployment, made)
+        for pod in new[spec["replicas"] :]:
+            self._server.delete(pod)
+        status = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            "readyReplicas": sum(map(is_ready, pods)),
+            "updatedReplicas": len(new),
+        }
+        self._server.patch(DEPLOYMENT, Key.of(deployment), {"status": status}, "status")
+
+    def _make(self, deployment: Manifest, made: str) -> None:
+        template, metadata = deployment["spec"]["template"], deployment["metadata"]
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}
+        self._server.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{metadata['name']}-{next(self._numbers)}",
+                    "namespace": metadata["namespace"],
+                    "labels": template["metadata"]["labels"] | {TEMPLATE: made},
+                    "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
+                },
+                "spec": template["spec"],
+                "status": {"phase": "Pending"},
+            }
+        )
 
 
 class GarbageCollector:

@@ -1,6 +1,6 @@
 """Where a world has to end once nothing goes wrong any more."""
 
-from rljob_operator.kube.kinds import POD, RAY_CLUSTER, VOLUME_CLAIM
+from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, SERVICE, VOLUME_CLAIM
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.witness import TERMINAL
 from tests.rljob_operator.world.world import World
@@ -33,11 +33,14 @@ def check_wanted(world: World, *, running: bool) -> None:
         check_nothing_runs(world)
     else:
         assert phase == ("Running" if running else "Succeeded"), phase
+        models = len(job["spec"]["rewards"].get("models", ())) if running else 0
+        assert len(world.server.all(DEPLOYMENT)) == len(world.server.all(SERVICE)) == models
 
 
 def check_nothing_runs(world: World) -> None:
     assert not world.heads.living(), "a driver lives on"
     assert not world.server.all(RAY_CLUSTER), "its cluster stays"
+    assert not world.server.all(DEPLOYMENT), "its reward models stay"
     assert not world.server.all(POD), "its pods stay"
 
 

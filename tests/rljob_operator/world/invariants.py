@@ -11,6 +11,7 @@ from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.controllers import phase
 from tests.rljob_operator.world.heads import Heads
+from tests.rljob_operator.world.kuberay import TYPE
 from tests.rljob_operator.world.process import SETTINGS
 from tests.rljob_operator.world.trouble import Trouble
 from tests.rljob_operator.world.watching import Streams
@@ -37,8 +38,8 @@ class Invariants:
         assert not [driver for driver in drivers if driver.fenced], "an attempt was started twice"
         living = Counter(driver.submission for driver in self._heads.living())
         assert all(times == 1 for times in living.values()), living
-        alive = [pod for pod in self._server.all(POD) if phase(pod) == "Running" and not is_deleting(pod)]
-        clusters = {uid for pod in alive for uid in owners(pod)}
+        pods = [pod for pod in self._server.all(POD) if TYPE in pod["metadata"]["labels"]]
+        clusters = {uid for pod in pods if phase(pod) == "Running" and not is_deleting(pod) for uid in owners(pod)}
         assert len(clusters) <= 1, f"two clusters live: {clusters}"
 
     def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:

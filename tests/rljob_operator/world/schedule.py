@@ -38,6 +38,10 @@ def _pod_is_lost(kind: str, how: str) -> Act:
     return lambda world: world.trouble.pod_is_lost(kind, how)
 
 
+def _server_is_lost(how: str) -> Act:
+    return lambda world: world.trouble.server_is_lost(how)
+
+
 def _breaks(kind: Kind) -> Act:
     return lambda world: world.streams.break_off(kind)
 
@@ -75,6 +79,7 @@ HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
     "KubeRay reconciles": lambda world: world.kuberay.step(),
     "nodes act": lambda world: [world.nodes.step(pod) for pod in world.server.all(POD)],
+    "Deployments are reconciled": lambda world: world.deployments.step(),
     "garbage is collected": lambda world: world.garbage.step(),
     "drivers work": lambda world: [world.heads.step(driver) for driver in world.heads.living()],
     "the head restarts": lambda world: world.trouble.head_restarts(),
@@ -82,6 +87,7 @@ HAPPENINGS: dict[str, Act] = {
     "resume": lambda world: world.user.change(suspend=False),
     "more steps": lambda world: world.user.more_steps(),
     "other shape": lambda world: world.user.other_shape(),
+    "another server": lambda world: world.user.another_server(),
     "an API of tomorrow": lambda world: world.user.of_tomorrow(),
     "the API of today": lambda world: world.user.of_tomorrow(None),
     "shorter ttl": lambda world: world.user.change(ttlAfterFinished="0s"),
@@ -98,6 +104,7 @@ HAPPENINGS: dict[str, Act] = {
         for kind in ("head", "worker")
         for how in ("evicted", "failed", "gone")
     },
+    **{f"a server is {how}": _server_is_lost(how) for how in ("evicted", "failed", "gone")},
     **{f"the watch of {kind}s breaks": _breaks(kind) for kind in WATCHED},
     **{f"the watch of {kind}s stalls": _stalls(kind) for kind in WATCHED},
     "the watches work": lambda world: world.streams.stalled.clear(),

@@ -54,6 +54,17 @@ async def loses_a_worker(world: World) -> None:
     await finishes(world)
 
 
+async def loses_its_reward_models(world: World) -> None:
+    """Both servers, and then the cluster beside them."""
+    await attempt(world, 1)
+    world.trouble.server_is_lost("failed")
+    world.trouble.server_is_lost("evicted")
+    world.trouble.driver_ends(75)
+    await attempt(world, 2)
+    world.trouble.pod_is_lost("head", "evicted")
+    await finishes(world)
+
+
 async def forgets_its_driver(world: World) -> None:
     await attempt(world, 1)
     world.trouble.head_restarts()
@@ -124,9 +135,9 @@ async def is_followed_by_another(world: World) -> None:
 
 
 _TOLD = (
-    finishes, fails_and_goes_on, gets_other_pods, gets_another_cluster, loses_a_worker, forgets_its_driver,
-    is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops, does_not_listen, is_wrong,
-    takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    finishes, fails_and_goes_on, gets_other_pods, gets_another_cluster, loses_a_worker, loses_its_reward_models,
+    forgets_its_driver, is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops,
+    does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

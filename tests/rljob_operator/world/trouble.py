@@ -68,6 +68,13 @@ class Trouble:
         for secret in self._server.all(SECRET):
             self._server.delete(secret)
 
+    def server_is_lost(self, how: str) -> None:
+        """Of a reward model."""
+        for pod in self._server.all(POD):
+            if TYPE not in pod["metadata"]["labels"] and phase(pod) == "Running" and not is_deleting(pod):
+                self._losses[how](pod)
+                return
+
     def _count(self, pod: Manifest) -> None:
         """The head of a cluster that was up is what no cluster survives; before that KubeRay makes another."""
         cluster = self._server.find(RAY_CLUSTER, KEY)
@@ -79,5 +86,5 @@ class Trouble:
             self.faults += cluster["metadata"]["uid"] in owners(pod)
 
     def _pods(self, kind: str) -> list[Manifest]:
-        pods = [pod for pod in self._server.all(POD) if pod["metadata"]["labels"][TYPE] == kind]
+        pods = [pod for pod in self._server.all(POD) if pod["metadata"]["labels"].get(TYPE) == kind]
         return [pod for pod in pods if not is_deleting(pod)]

@@ -5,6 +5,7 @@ from typing import Any
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
+from rljob_api.v1alpha1.rewards import Rewards
 from rljob_operator.kube.kinds import RLJOB, Key, Manifest
 from tests.rljob_operator.world.api_server import ApiServer
 
@@ -22,6 +23,14 @@ _SPEC = with_defaults(
         "ttlAfterFinished": "60s",
     },
 )
+
+
+SERVED: dict[str, Any] = {
+    "rewards": with_defaults(
+        structural_schema(Rewards), {"models": [{"name": "rm", "path": "m", "kind": "classifier", "replicas": 2}]}
+    )
+}
+"""The part of a spec with a reward model."""
 
 
 class User:
@@ -55,6 +64,11 @@ class User:
         """One node more or less, as the API server allows it."""
         if self.job is not None and self.job["spec"]["suspend"]:
             self.change(cluster={"nodes": 5 - self.job["spec"]["cluster"]["nodes"]})
+
+    def another_server(self) -> None:
+        """One server more or less, where there is a reward model."""
+        if self.job is not None and (models := self.job["spec"]["rewards"].get("models")):
+            self.change(rewards={"models": [models[0] | {"replicas": 3 - models[0]["replicas"]}]})
 
     def of_tomorrow(self, value: str | None = "x") -> None:
         """With a field that only a later API has; None takes it away again."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
-from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
 from rljob_operator.perform import Performer
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import Snapshot, is_deleting
@@ -40,7 +40,7 @@ def check_actions(snapshot: Snapshot, plan: Plan) -> None:
     if any(each["kind"] == RAY_CLUSTER.name for each in plan.create):
         assert wanted, "it makes a cluster for a job that nobody wants to run"
         assert snapshot.cluster is None, "it makes a second cluster"
-        assert not snapshot.pods, (
+        assert not _of_ray(snapshot), (
             "it makes a cluster beside pods of another, which KubeRay would take for the new one's"
         )
     if plan.submit is not None:
@@ -61,6 +61,8 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
     assert (told.cluster and told.cluster.uid) == snapshot.cluster_uid
     if told.cluster is not None and cluster is not None:
         assert told.cluster.ready_workers == cluster.get("status", {}).get("readyWorkerReplicas", 0)
+    if "RewardModelsReady" in holds:
+        assert _servers_are_up(snapshot), "reward models are not ready"
     if "ClusterReady" in holds:
         assert _cluster_is_up(snapshot), "the cluster is not ready"
     for field in ("progress", "checkpoint"):
@@ -98,6 +100,25 @@ def _check_driver(snapshot: Snapshot, told: RLJobStatus) -> None:
         assert told.driver.state == "Reserved"
         assert told.driver.cluster_uid == snapshot.cluster_uid
         assert _cluster_is_up(snapshot)
+        assert _servers_are_up(snapshot), "a driver that would wait for reward models"
+
+
+def _of_ray(snapshot: Snapshot) -> list[Manifest]:
+    return [pod for pod in snapshot.pods if "ray.io/cluster" in pod["metadata"]["labels"]]
+
+
+def _servers_are_up(snapshot: Snapshot) -> bool:
+    """Of every reward model there are as many as the spec wants, all of one template."""
+    for model in snapshot.job.spec.rewards.models:
+        found = snapshot.child(DEPLOYMENT, f"{snapshot.job.name}-rm-{model.name}")
+        if found is None or is_deleting(found):
+            return False
+        status, wanted = found.get("status", {}), model.replicas
+        if status.get("observedGeneration") != found["metadata"]["generation"]:
+            return False
+        if min(status.get("readyReplicas", 0), status.get("updatedReplicas", 0)) < wanted:
+            return False
+    return True
 
 
 def _cluster_is_up(snapshot: Snapshot) -> bool:

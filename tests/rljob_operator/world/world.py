@@ -8,7 +8,7 @@ from rljob_operator.kube.kinds import POD
 from tests.rljob_operator.world.api_server import ApiServer, Refusal
 from tests.rljob_operator.world.clock import seconds, settle
 from tests.rljob_operator.world.connection import Connection, Session
-from tests.rljob_operator.world.controllers import GarbageCollector, Nodes
+from tests.rljob_operator.world.controllers import Deployments, GarbageCollector, Nodes
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.invariants import Invariants
 from tests.rljob_operator.world.kuberay import KubeRay
@@ -49,6 +49,7 @@ class World:
         self.heads = Heads(self.server)
         self.nodes = Nodes(self.server, self.heads.lost)
         self.kuberay, self.garbage = KubeRay(self.server), GarbageCollector(self.server)
+        self.deployments = Deployments(self.server)
         self.trouble = Trouble(self.server, self.heads, self.nodes)
         self.streams, self.user = Streams(self.server), User(self.server)
         self.invariants = Invariants(self.server, self.heads, self.trouble, self.streams)
@@ -147,4 +148,4 @@ class World:
         asked = [driver for driver in self.heads.living() if drivers and driver.job and driver.volume.asked]
         stopped = [self.heads.step(driver) for driver in asked]
         pods = [self.nodes.step(pod) for pod in self.server.all(POD)]
-        return any([self.kuberay.step(), self.garbage.step(), *pods, *stopped])
+        return any([self.kuberay.step(), self.deployments.step(), self.garbage.step(), *pods, *stopped])
