@@ -3,13 +3,16 @@
 Their drivers are played. An operator that dies meanwhile is started again.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import OperatorProcess
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver, Head, Script, train
+
+MODEL = {"name": "rm", "path": "org/rm", "kind": "classifier", "replicas": 2}
 
 Comes = Callable[[Callable[[], object]], object]
 """Waits until something is true, with an operator that lives."""
@@ -50,11 +53,15 @@ def loses_its_head(jobs: Jobs, head: Head, comes: Comes) -> None:
 
 @dataclass(frozen=True)
 class Life:
-    """happens: what its user and its cluster do. restarts: that are charged, on the way to the second attempt."""
+    """happens: what its user and its cluster do. restarts: that are charged, on the way to the second attempt.
+
+    born: fields of the spec.
+    """
 
     script: Script
     happens: Callable[[Jobs, Head, Comes], None]
     restarts: int
+    born: Mapping[str, Any] = field(default_factory=dict)
 
     def take_place(self, jobs: Jobs, head: Head, operator: OperatorProcess) -> None:
         """Two attempts, one after the other, and nothing left over."""
@@ -67,14 +74,14 @@ class Life:
 
             return eventually(holds)
 
-        jobs.create()
+        jobs.create(**self.born)
         self.happens(jobs, head, comes)
         comes(lambda: jobs.status().get("phase") == "Succeeded")
         done = jobs.status()
         assert (done["attempt"], done["restarts"]) == (2, self.restarts)
         assert [driver.attempt for driver in head.drivers] == [1, 2]
         assert [driver.beside for driver in head.drivers] == [(), ()]
-        comes(lambda: not jobs.clusters() and not jobs.pods())
+        comes(lambda: not jobs.clusters() and not jobs.servers() and not jobs.pods())
         jobs.delete()
         comes(lambda: not jobs.exists())
 
@@ -83,4 +90,5 @@ LIVES = {
     "restarted": Life(fails_once, is_left_alone, restarts=1),
     "suspended": Life(trains_until_told, is_suspended_and_resumed, restarts=0),
     "rebuilt": Life(trains_until_told, loses_its_head, restarts=1),
+    "served": Life(trains_until_told, is_suspended_and_resumed, restarts=0, born={"rewards": {"models": [MODEL]}}),
 }

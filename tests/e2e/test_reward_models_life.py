@@ -10,9 +10,9 @@ from rljob_operator.job import read_job
 from rljob_operator.kube.kinds import Ref
 from rljob_operator.render import Placement, reward_models_of
 from tests.e2e.jobs import Jobs, runs
+from tests.e2e.lives import MODEL
 from tests.e2e.waiting import eventually
 
-MODEL: dict[str, Any] = {"name": "rm", "path": "org/rm", "kind": "classifier", "replicas": 2}
 JUDGE: dict[str, Any] = {
     "name": "judge", "path": "org/chat", "kind": "generative", "promptTemplate": "{response}?",
     "scorePattern": "([0-9])", "gpusPerReplica": 0,
