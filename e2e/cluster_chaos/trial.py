@@ -24,7 +24,7 @@ from rljob_trainer.checkpoint.manifest import durable_step
 from rljob_trainer.journal.files import list_files
 from rljob_trainer.journal.frames import read_frames
 from rljob_trainer.progress.history import Line, read_metrics
-from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
+from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_ROLLOUT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.volume import Volume
 
@@ -234,8 +234,13 @@ def generated_again(held: dict[int, int], after: list[Line]) -> int:
     if not after:
         return 0
     first = after[0]["step"]
-    taken = {line["step"]: int(line.get("recovery/journaled_groups", 0)) for line in after}
+    taken = {line["step"]: int(line.get("recovery/journaled_groups", 0)) for line in after if not _was_trained(line)}
     return sum(max(0, count - taken[step]) for step, count in held.items() if step >= first and step in taken)
+
+
+def _was_trained(line: Line) -> bool:
+    """Whether the ranks had made that step's update for the attempt before: the rest of it took less time than all."""
+    return bool(line["time/step"] < line.get(TIME_ROLLOUT, 0.0) + line.get(TIME_UPDATE, 0.0))
 
 
 @contextmanager

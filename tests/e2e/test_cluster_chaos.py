@@ -61,6 +61,7 @@ def test_what_is_wrong_is_said(sound, changes, words):
             2,
         ),  # its ranks were ahead of the file of 17
         ({17: 8, 18: 5}, [line(17, 2), line(18, 2, **{"recovery/journaled_groups": 5})], 8),
+        ({17: 8}, [line(17, 2, **{"time/rollout": 0.8, "time/update": 0.5}), line(18, 2)], 0),  # its ranks had done 17
     ],
 )
 def test_groups_that_the_journal_held_and_nobody_took_are_counted(held, after, lost):

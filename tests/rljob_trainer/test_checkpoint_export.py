@@ -18,7 +18,7 @@ from rljob_trainer.volume import Volume
 from tests.rljob_trainer.actor_support import alone, make_spec, random_sequences, write_model
 from tests.rljob_trainer.checkpoint_support import begin_attempt
 from tests.rljob_trainer.rollout_support import forward_log_probs, write_model_dir
-from tests.rljob_trainer.test_checkpoint_faults import mounted
+from tests.rljob_trainer.small_disk import mounted
 
 SEQUENCES = random_sequences(4)
 

@@ -4,8 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.rljob_trainer.checkpoint_support import (
     names,
     resumption_of,
 )
+from tests.rljob_trainer.small_disk import mounted
 
 PAGE = 4096
 
@@ -31,18 +31,6 @@ PAGE = 4096
 @pytest.fixture
 def volume(tmp_path):
     return Volume(tmp_path / "run")
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Volume]:
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip(f"mount is not permitted here: {made.stderr.decode().strip()}")
-    try:
-        yield Volume(folder)
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def leave_free(volume: Volume, size: int) -> None:

@@ -14,6 +14,7 @@ from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, exit_record, record_exit
 from rljob_trainer.controller.interrupt import STOPPED_EARLY, Interrupt
 from rljob_trainer.controller.job import job_of_generation
+from rljob_trainer.controller.predecessors import end_frozen
 from rljob_trainer.controller.requests import Requests
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -33,6 +34,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     """
     volume = Volume(root)
     nonce = claim(volume, attempt)
+    end_frozen(root, attempt)
     error: BaseException | None = None
     interrupt = Interrupt()
     try:
