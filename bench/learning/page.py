@@ -17,7 +17,7 @@ from bench.learning.arms import (
 from bench.learning.comparison import ABOUT, comparison, spread
 from bench.learning.data import digest, reward_of_sums, seen_backwards, validation_prompts
 from bench.learning.picture import figure
-from bench.learning.results import CLOSING, LAST, Result, newest, of_these
+from bench.learning.results import CLOSING, LAST, Result, newest, of_one_seed, of_these
 from bench.learning.training import CPUS, ON_A_GPU, known_arms
 from rljob_api.markdown import table
 from rljob_trainer.progress import names
@@ -30,6 +30,9 @@ Training never sees them, nor a sum with its numbers exchanged or another target
 {backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
 {sums:.3f}. The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another
 one."""
+
+_PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
+dotted lines are goals. Advantages and losses are of one seed each."""
 
 _SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
 as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks
@@ -79,6 +82,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _about(runs),
         _METHOD.format(prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN)),
         "![Reward on held-out prompts](learning.png)",
+        _PICTURE,
         "## Goals",
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
         _SHUFFLED,
@@ -101,12 +105,16 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
 
 def _about(runs: Sequence[Result]) -> str:
     hours = sum(run.seconds for run in runs) / 3600
+    tried = dict.fromkeys(each for run in runs for each in run.overrides)
+    said = (
+        f" All of it with {', '.join(f'`--set {each}`' for each in tried)}, over what the page says." if tried else ""
+    )
     dates = sorted({run.date for run in runs})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     return (
         f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours in all, some side by side; {when}."
         " Written by the benchmark from [learning.jsonl](learning.jsonl), which has every run with its machine, curves,"
-        " and the last commit that had changed what decides it; the code may have changed since."
+        f" and the last commit that had changed what decides it; the code may have changed since.{said}"
     )
 
 
@@ -142,8 +150,9 @@ def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:
     rows = [
-        [arm.name, f"{runs[0].start:.3f}", f"{runs[0].end:.3f}", _clipped(runs[0])]
+        [arm.name, f"{run.start:.3f}", f"{run.end:.3f}", _clipped(run)]
         for arm, runs in found
+        for run in of_one_seed(runs)
         if arm.role in ("advantage", "loss") or (arm.task is REVERSE_TEXT and arm.role == "main")
     ]
     return table(("arm", "start", "end", "clipped tokens (share)"), rows) if rows else _NOT_RUN

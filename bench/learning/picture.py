@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bench.learning.arms import REVERSE_TEXT, TASKS, Arm, Role, Task
-from bench.learning.results import Result
+from bench.learning.results import Result, of_one_seed
 from rljob_trainer.plot import COLOURS
 
 Runs = dict[str, list[Result]]
@@ -30,7 +30,9 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     ]
     for place, (title, roles) in zip(axes[1], below, strict=True):
         runs = _of(found, REVERSE_TEXT, roles)
-        _panel(place, title, {name: each[:1] for name, each in runs.items()} if "advantage" in roles else runs)
+        if "advantage" in roles:
+            runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
+        _panel(place, title, runs)
     return drawn
 
 
@@ -52,6 +54,7 @@ def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None
         axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
     axes.set_ylim(0, 1)
     axes.set_xlabel("RL step", fontsize=8.5)
+    axes.set_ylabel("greedy reward", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E4E4E4", linewidth=0.7)
     if not runs:

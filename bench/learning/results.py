@@ -1,6 +1,7 @@
 """learning.jsonl: one line for each arm, seed and commit that was run; lines are only ever appended."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,8 +118,9 @@ def alone_with(file: Path) -> Iterator[None]:
 
 
 def read(file: Path) -> list[Result]:
-    """All results, oldest first. Exits where a line is none."""
-    lines = file.read_text().splitlines() if file.exists() else []
+    """All results, oldest first, but for a last line that was cut while it was written. Exits where a line is none."""
+    text = file.read_text() if file.exists() else ""
+    lines = text.removesuffix(_cut(text)).splitlines()
     return [_parsed(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -133,11 +135,23 @@ def _parsed(line: str, place: str) -> Result:
 
 
 def append(file: Path, result: Result) -> None:
-    with file.open("a+b") as output:
-        output.seek(0)
-        whole = output.read().endswith(b"\n") or not output.tell()
-        output.write(b"" if whole else b"\n")
-        output.write(json.dumps(asdict(result)).encode() + b"\n")
+    """A last line that was cut goes."""
+    text = file.read_text() if file.exists() else ""
+    if cut := _cut(text):
+        os.truncate(file, len(text.removesuffix(cut).encode()))
+    with file.open("a") as output:
+        output.write("" if cut or not text or text.endswith("\n") else "\n")
+        output.write(json.dumps(asdict(result)) + "\n")
+
+
+def _cut(text: str) -> str:
+    """The last line, where it has no end and is no JSON; else nothing."""
+    last = text.rpartition("\n")[2]
+    try:
+        json.loads(last or "{}")
+    except ValueError:
+        return last
+    return ""
 
 
 def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
@@ -148,6 +162,11 @@ def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Resu
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:
     """The last result of each (task, arm, seed)."""
     return {(result.task, result.arm, result.seed): result for result in results}
+
+
+def of_one_seed(runs: Iterable[Result]) -> list[Result]:
+    """Of an arm's results the one that is compared with other arms'; none where that seed was not run."""
+    return [run for run in runs if run.seed == 0]
 
 
 def missing(arms: Iterable[Arm], results: Iterable[Result], commits: Mapping[str, str]) -> list[tuple[Arm, int]]:

@@ -89,16 +89,13 @@ def _about(rows: Sequence[Row]) -> str:
         return ", ".join(dict.fromkeys(str(of(row)) for row in rows))
 
     return (
-        f"`{_command(rows)}` of commit {said(lambda row: row.commit)} on {said(lambda row: row.cores)} CPU cores"
+        f"`make bench`, {max(row.repetition for row in rows) + 1} repetitions, of commit"
+        f" {said(lambda row: row.commit)} on {said(lambda row: row.cores)} CPU cores"
         f" ({said(lambda row: row.processor or 'of a processor that was not written down')}),"
         f" {said(lambda row: row.date)}; {said(lambda row: row.packages)}. Written by the benchmark from"
         " [cpu.jsonl](cpu.jsonl), which has every run. [What was done so that a step is"
         " fast](../architecture.md#where-a-steps-time-goes)."
     )
-
-
-def _command(rows: Sequence[Row]) -> str:
-    return f'make bench ARGS="--repetitions {max(row.repetition for row in rows) + 1}"'
 
 
 def _goal(each: Measured) -> list[str]:

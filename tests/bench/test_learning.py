@@ -218,11 +218,21 @@ def test_results_are_plain_lines(tmp_path):
     assert read(tmp_path / "missing.jsonl") == []
 
 
+def test_a_last_line_that_was_cut_is_left_out_and_goes_with_the_next_result(tmp_path):
+    file = tmp_path / "learning.jsonl"
+    append(file, RESULT)
+    whole = file.read_text()
+    file.write_text(whole + whole[:100])
+    assert len(read(file)) == 1
+    append(file, RESULT)
+    assert file.read_text() == whole * 2
+
+
 def test_a_line_that_is_no_result_is_named(tmp_path):
     file = tmp_path / "learning.jsonl"
     append(file, RESULT)
     whole = file.read_text()
-    file.write_text(whole + "\n" + whole[:100])
+    file.write_text(whole + "\n" + whole[:100] + "\n")
     with pytest.raises(SystemExit, match=r"learning\.jsonl:3 is no result: .* can be deleted"):
         read(file)
     file.write_text(f"\n{whole}\n" + whole.strip())

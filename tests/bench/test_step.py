@@ -53,7 +53,7 @@ def test_overhead_is_all_but_generation_and_update(tmp_path):
     written = page(tmp_path, made)
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
     assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer." in written
-    assert '`make bench ARGS="--repetitions 1"` of commit c1 on 2 CPU cores (' in written
+    assert "`make bench`, 1 repetitions, of commit c1 on 2 CPU cores (" in written
     assert "), 2026-11-23; torch 2. Written by" in written
     assert "Goal" not in written, "it is of vLLM"
 

@@ -123,6 +123,12 @@ def test_what_is_no_argument_of_a_task_is_a_wrong_call_of_data(argument: str, me
     assert f"--set: {message}" in done.output
 
 
+def test_an_argument_that_is_given_twice_is_a_wrong_call_of_data() -> None:
+    done = CliRunner().invoke(_load("data"), ["reverse-text", "out", "--set", "maxLength=4", "--set", "maxLength=5"])
+    assert done.exit_code == 2
+    assert "--set: maxLength is given twice" in done.output
+
+
 def test_the_help_of_data_lists_tasks_and_their_arguments() -> None:
     printed = CliRunner().invoke(_load("data"), ["--help"]).output
     for name in TASKS:

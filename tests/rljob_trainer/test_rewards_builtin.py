@@ -117,6 +117,16 @@ def test_countdown_divides_by_zero_for_nothing():
     assert score("countdown", "9/(5-5)", {"target": 9, "numbers": [5, 5, 9]}, format_score=0.1) == 0
 
 
+def test_countdown_pays_for_a_target_that_is_not_whole():
+    assert score("countdown", "3/2", {"target": 1.5, "numbers": [3, 2]}) == 1
+    assert score("countdown", "3-2", {"target": "1", "numbers": ["3", "2"]}) == 1
+
+
+def test_countdown_refuses_numbers_that_are_not_whole():
+    with pytest.raises(ValueError, match=r"numbers that are not whole: \[3\.5, 2\]"):
+        score("countdown", "3-2", {"target": 1, "numbers": [3.5, 2]})
+
+
 def test_countdown_refuses_another_ground_truth():
     with pytest.raises(ValueError, match="ground_truth '24' is not"):
         score("countdown", "24", "24")

@@ -71,7 +71,7 @@ _PANELS: Final = {
     "K": _Panel("KL to the reference (nats per token)", names.ACTOR_KL),
     "C": _Panel("Clipped tokens (share)", names.ACTOR_CLIP_FRACTION, bottom=0),
     "N": _Panel("Gradient norm", names.ACTOR_GRAD_NORM, _BOTH, bottom=0),
-    "D": _Panel("Log-probability: engine - trainer (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
+    "D": _Panel("Log-probability: |engine - trainer| (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
     "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE, bottom=0, top=1.05),
 }
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))

@@ -1,5 +1,6 @@
 """`rljob data`"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -36,11 +37,20 @@ def data(
     """Write a generated task as parquet files with verl's columns; print their paths."""
     from rljob_trainer.data.tasks.files import write_task
 
-    arguments = dict(_pair(option) for option in options or ())
+    arguments = _pairs(options or ())
     for path in write_task(
         task, directory, arguments, rows=rows, validation_rows=validation_rows, seed=seed, overwrite=overwrite
     ):
         typer.echo(path)
+
+
+def _pairs(options: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in map(_pair, options):
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice, as {found[name]} and {value}", param_hint="--set")
+        found[name] = value
+    return found
 
 
 def _pair(option: str) -> tuple[str, str]:

@@ -39,10 +39,13 @@ class Reward:
         return 1.0 if abs(value - target) < 1e-6 else self.format_score
 
 
-def _truth(truth: Any) -> tuple[int, list[int]]:
+def _truth(truth: Any) -> tuple[float, list[int]]:
     if not isinstance(truth, Mapping) or "target" not in truth or "numbers" not in truth:
         raise ValueError(f'ground_truth {truth!r} is not {{"target": NUMBER, "numbers": [NUMBER, ...]}}')
-    return int(truth["target"]), [int(number) for number in truth["numbers"]]
+    numbers = [int(number) for number in truth["numbers"]]
+    if numbers != [float(number) for number in truth["numbers"]]:
+        raise ValueError(f"ground_truth has numbers that are not whole: {truth['numbers']}")
+    return float(truth["target"]), numbers
 
 
 def _value(expression: str) -> float | None:
