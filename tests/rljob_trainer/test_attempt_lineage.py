@@ -244,6 +244,26 @@ def test_a_run_begins_from_another_runs_checkpoint_and_keeps_its_curve(volume, t
     assert [step for step, _ in history(other)] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2, 3)])
+def test_a_run_that_lost_claims_keeps_its_curve(volume, lost):
+    for attempt in (1, 2, 3):
+        begun = begin_attempt(volume, attempt)
+        write_steps(volume, attempt, (attempt * 2 - 1, attempt * 2))
+        begun.save(attempt * 2)
+    whole = history(volume)
+    assert [step for step, _ in whole] == [1, 2, 3, 4, 5, 6]
+    for attempt in lost:
+        volume.claim(attempt).unlink()
+        volume.claim_copy(attempt).unlink()
+    if lost == (1, 2, 3):
+        shutil.rmtree(volume.attempts)
+    for attempt in (4, 5):
+        begun = begin_attempt(volume, attempt)
+        assert history(volume) == [*whole, *((step, step - 3) for step in range(7, attempt + 3))]
+        write_steps(volume, attempt, [attempt + 3])
+        begun.save(attempt + 3)
+
+
 def test_a_run_goes_back_to_an_older_checkpoint_of_its_own_and_loses_none(volume):
     first = begin_attempt(volume, 1)
     for step in (1, 2, 3):

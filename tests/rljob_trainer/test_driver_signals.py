@@ -67,3 +67,31 @@ print(interrupt.asked.is_set(), "and nothing was raised")
 def test_a_signal_while_an_attempt_writes_its_record_raises_nothing():
     ended = subprocess.run([sys.executable, "-c", AFTER_THE_START], capture_output=True, text=True, check=True)
     assert ended.stdout.split("\n") == ["False", "True and nothing was raised", ""]
+
+
+CONNECTING = """
+import os, signal, sys, time
+from rljob_trainer.controller.connecting import bounded
+from rljob_trainer.controller.interrupt import hold_signals
+
+hold_signals()
+with bounded(0.2, "an answer", lambda error: print(error.message, flush=True)):
+    if sys.argv[1] == "stopped":
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0 if sys.argv[1] == "quick" else 1e6)
+time.sleep(0.5)
+print("connected")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("quick", 0, "connected"),
+        ("silent", 75, "waited 0 s for an answer"),
+        ("stopped", 76, "stopped before the first step of this attempt"),
+    ],
+)
+def test_a_connection_has_a_deadline_and_hears_who_asks_to_stop(how: str, code: int, said: str):
+    ended = subprocess.run([sys.executable, "-c", CONNECTING, how], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (code, said)

@@ -1,6 +1,7 @@
 """What is said before anything is started: what of the user's is wrong, and whether anything is left to do."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ def test_a_run_that_does_not_say_whose_it_is_is_not_taken_for_a_new_one(tmp_path
     with pytest.raises(
         DataError, match=r"holds a run, but not job.json, which says whose .*: restore that file, or go"
     ):
+        adopt(run)
+    shutil.rmtree(run.volume.attempts)
+    with pytest.raises(DataError, match=r"holds a run, but not job.json"):
         adopt(run)
     assert not run.volume.job.exists()
 

@@ -13,6 +13,7 @@ import pytest
 
 from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.local.stop import Stop
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.overview import look_at
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.run_support import (
@@ -184,6 +185,21 @@ def test_a_second_ctrl_c_ends_a_start_at_once(place: Machine, tmp_path: Path):
     ended = finish(process)
     assert (ended.code, exit_record(run)["reason"]) == (76, "StoppedOnRequest")
     assert "Traceback" not in ended.out
+
+
+@pytest.mark.slow
+def test_a_run_whose_holder_of_ray_and_gcs_are_frozen_gets_another_ray(place: Machine, tmp_path: Path):
+    run = tmp_path / "run"
+    process = place.start_run(write_job(tmp_path, training={"steps": 40}, checkpoint={"everySteps": 4}), "--dir", run)
+    wait_until(lambda: bool(list(run.glob("checkpoints/step-4-*/manifest.json"))))
+    holder = worker(place, RAY_HEAD)
+    for each in (holder, *(child for child in holder.children() if child.name() == "gcs_server")):
+        each.suspend()
+    worker(place, DRIVER).kill()
+    ended = finish(process)
+    assert ended.code == 0
+    assert "the process that holds Ray was stopped for 10 s" in ended.out
+    assert [line["step"] for line in read_metrics(run)] == list(range(1, 41))
 
 
 @pytest.mark.slow

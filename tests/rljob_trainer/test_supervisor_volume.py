@@ -34,7 +34,7 @@ class Process:
     """A child that has ended, or (code None) lives."""
 
     def __init__(self, code: int | None) -> None:
-        self.returncode = code
+        self.returncode, self.pid = code, os.getpid()
 
     def poll(self) -> int | None:
         return self.returncode

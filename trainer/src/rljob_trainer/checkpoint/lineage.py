@@ -112,6 +112,12 @@ def root_of(volume: Volume, attempt: int) -> int:
     return attempt if claim is None else list(_ancestors(volume, claim))[-1].attempt
 
 
+def is_known(volume: Volume, attempt: int) -> bool:
+    """Whether the claims of the attempt and of all that it continues are there, back to the run's begin."""
+    claim = read_claim(volume, attempt)
+    return claim is not None and all(each.resumed_step is not None for each in _ancestors(volume, claim))
+
+
 def read_claim(volume: Volume, attempt: int) -> Claim | None:
     """None where there is no claim, or one that makes no sense: a crash cut it short, or it is being written."""
     claim = _claim(volume.claim(attempt), attempt)

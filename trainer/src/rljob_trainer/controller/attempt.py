@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.lineage import read_claim, root_of
+from rljob_trainer.checkpoint.lineage import is_known, read_claim, root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
 from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full, is_outage
 from rljob_trainer.progress.state import newest_claim, read_object
@@ -75,10 +75,12 @@ def record_resume(
     source, begun = None, 0
     if ref is not None:
         source, begun = str(ref.path) if ref.named else ref.path.name, ref.manifest.step
-        if ref.named:
-            _keep_curve(volume, attempt, ref)
-        elif parent is None:
+        if parent is None and not ref.named:
             parent = ref.manifest.attempt
+        if parent is None or not is_known(volume, parent):
+            _keep_curve(volume, attempt, ref)
+            if parent is not None:
+                log.warning("earlier_attempts_unknown", lost=str(volume.claim(root_of(volume, parent))))
     begun = begun if step is None else step
     _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun, anewFor=anew_for)
 
@@ -110,7 +112,9 @@ def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str
 
 
 def _keep_curve(volume: Volume, attempt: int, ref: CheckpointRef) -> None:
-    """The other run may be gone tomorrow; its metrics up to the checkpoint belong to this run now."""
+    """Another run may be gone tomorrow, and so are this run's metrics where nobody knows any more which attempts it
+    consists of: those up to the checkpoint are in there.
+    """
     source, target = ref.path / METRICS, volume.metrics_before(attempt)
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import ray
@@ -12,6 +13,7 @@ import structlog
 from rljob_api.contract import GENERATION_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, exit_record, record_exit
+from rljob_trainer.controller.connecting import bounded
 from rljob_trainer.controller.interrupt import STOPPED_EARLY, Interrupt
 from rljob_trainer.controller.job import job_of_generation
 from rljob_trainer.controller.predecessors import end_frozen
@@ -23,7 +25,7 @@ from rljob_trainer.volume import Volume
 log = structlog.get_logger()
 
 RAY_SECONDS = 120.0
-"""Deadline of Ray's start."""
+"""Deadline of Ray's start, and then of its answer."""
 
 
 def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRecord:
@@ -44,7 +46,10 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             progress.phase("waiting for Ray")
             job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             address = _appeared(ray_address)
-            with interrupt.postponed():
+            with (
+                interrupt.postponed(),
+                bounded(RAY_SECONDS, f"Ray at {address} to answer", partial(_end, volume, attempt)),
+            ):
                 _connect(address, namespace=f"rljob-{job.uid}")
             with ending_well(Assembly(job, volume, attempt, nonce, progress, requests)) as assembly:
                 assembly.run(interrupt.wait_for_steps)
@@ -57,6 +62,10 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             log.exception("attempt_failed")
     finally:
         ray.shutdown()
+    return _end(volume, attempt, error)
+
+
+def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
     record = record_exit(volume, attempt, error)
     log.info("attempt_ended", code=record.code, reason=record.reason, message=record.message)
     return record

@@ -13,7 +13,7 @@ from rljob_trainer.errors import StoppedOnRequest
 
 STOPPED_EARLY: Final = "stopped before the first step of this attempt"
 
-_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def hold_signals() -> None:
@@ -21,7 +21,7 @@ def hold_signals() -> None:
 
     Call it before any thread is started: the system gives a signal to whichever thread takes it.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 @dataclass(slots=True)
@@ -35,15 +35,15 @@ class Interrupt:
 
     def listen(self) -> None:
         """From now on. Raises StoppedOnRequest where one came already."""
-        for number in _STOP_SIGNALS:
+        for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
         """For code that puts handlers of its own in place: Ray's abort the process while it connects.
 
-        Who asks to stop meanwhile waits as long as that takes.
+        Who asks to stop meanwhile waits as long as that takes, unless somebody takes the signal (connecting.py).
         """
         hold_signals()
         try:

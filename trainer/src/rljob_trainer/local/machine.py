@@ -127,6 +127,14 @@ def _is_tracker(process: psutil.Process) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether somebody froze the process (SIGSTOP): it would neither answer nor end."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
 def end_session(leader: int) -> None:
     """Kill what a child that led a session could not end itself, because it was frozen or killed."""
     deadline = time.monotonic() + END_SECONDS

@@ -22,7 +22,7 @@ from rljob_trainer.local import preflight
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.local.reward_servers import Plan
 from rljob_trainer.progress.run_info import RunInfo
-from rljob_trainer.progress.state import newest_claim, read_object
+from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.volume import Volume, write_json
 
 NOT_APPLIED = (
@@ -168,7 +168,7 @@ def adopt(run: LocalRun) -> str:
     volume = run.volume
     found = read_object(volume.job)
     if found is None and not volume.job.exists():
-        if newest_claim(volume):
+        if next_attempt(volume) > 1:  # also where its checkpoints alone are left
             raise DataError(
                 f"{volume.root} holds a run, but not {volume.job.name}, which says whose (a cluster's volume has none):"
                 " restore that file, or go on in another --dir with checkpoint.resume: PATH, of one of its checkpoints"

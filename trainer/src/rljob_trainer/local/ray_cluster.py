@@ -5,12 +5,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, start_child
+from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, is_stopped, last_line, start_child
 
 ADDRESS = "address"
 """File in Ray's folder with its address, there as soon as Ray can be connected to."""
@@ -38,13 +39,43 @@ LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/session_2026-01-01_00-00-00_0
 """Characters of the folder for temporary files: a socket's name has 107, and Ray's begin with that folder."""
 
 
-@dataclass(frozen=True, slots=True)
+STOPPED_SECONDS = 10.0
+"""How long the process that holds Ray may be stopped: it looks after Ray's other processes."""
+
+LONGEST_LOOK = 0.5
+"""Seconds between two looks, at most: what is longer was our own pause."""
+
+
+@dataclass(slots=True)
 class LocalRay:
-    """address_file: holds Ray's address as soon as Ray is up."""
+    """address_file: holds Ray's address as soon as Ray is up. frozen: whether its holder was, and so was ended."""
 
     address_file: Path
     head: Child
     log: Path
+    frozen: bool = False
+    _stopped: float = 0.0
+    _looked: float = field(default_factory=time.monotonic)
+
+    def is_gone(self) -> bool:
+        """Whether the holder has ended. One that has been stopped for too long is ended here, and Ray with it."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, LONGEST_LOOK), now
+        self._stopped = self._stopped + passed if is_stopped(self.head.pid) else 0.0
+        if self._stopped > STOPPED_SECONDS:
+            self.frozen = True
+            self.head.kill()
+            self.head.wait()
+        return self.head.poll() is not None
+
+    @property
+    def last_words(self) -> str:
+        """Why it has ended, as far as it said so itself."""
+        return (
+            f"the process that holds Ray was stopped for {STOPPED_SECONDS:.0f} s"
+            if self.frozen
+            else last_line(self.log)
+        )
 
 
 @contextmanager

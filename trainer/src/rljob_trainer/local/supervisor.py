@@ -118,7 +118,7 @@ class Supervisor:
             outcome = self._recover(record, code, ray)
             if isinstance(outcome, ExitRecord):
                 return outcome
-            if outcome is Action.REBUILD_CLUSTER or ray.head.poll() is not None:
+            if outcome is Action.REBUILD_CLUSTER or ray.is_gone():
                 return None
 
     def _recover(self, record: ExitRecord, code: int, ray: LocalRay | None = None) -> ExitRecord | Action:
@@ -187,7 +187,7 @@ class Supervisor:
                 self._view.note(news)
             self._servers.mend(self._view.note)
             self._view.poll()
-            if ray.head.poll() is not None:
+            if ray.is_gone():
                 _end_orphan(driver)
             if silence.too_long():
                 driver.kill()
@@ -221,8 +221,8 @@ class Supervisor:
         with suppress(InfrastructureError):  # a volume that does not answer tells no less than it did before
             self._durable_step = durable_step(self._volume)
         durable = self._durable_step
-        if ray is not None and ray.head.poll() is not None:
-            message = f"{last_line(ray.log) or _how(ray.head.returncode)} (more in {ray.log})"
+        if ray is not None and ray.is_gone():
+            message = f"{ray.last_words or _how(ray.head.returncode)} (more in {ray.log})"
             return Failure(Component.RAY, "RayLost", message, durable_step=durable)
         return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)
 

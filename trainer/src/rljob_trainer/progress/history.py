@@ -37,18 +37,17 @@ def history(volume: Volume) -> list[Line]:
 
 
 def _history(volume: Volume, read: Callable[[Path], str]) -> list[Line]:
-    run = lineage(volume)
-    if run.root is None:
-        return []
     found: list[Line] = []
     done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
-    for segment in run.segments:
+    for segment in lineage(volume).segments:
         lines = [
             line for line in _of_segment(volume, segment, read) if line["step"] not in done or TIME_STEP not in line
         ]
         done |= {line["step"] for line in lines if TIME_STEP in line}
         found = lines + found
-    return [*_lines(read(volume.metrics_before(run.root.attempt))), *found]
+        if before := _lines(read(volume.metrics_before(segment.attempt))):  # all of it, up to where the attempt began
+            return before + found
+    return found
 
 
 def _of_segment(volume: Volume, segment: Segment, read: Callable[[Path], str]) -> list[Line]:
