@@ -18,7 +18,7 @@ from rljob_trainer.controller.interrupt import STOPPED_EARLY, Interrupt
 from rljob_trainer.controller.job import job_of_generation
 from rljob_trainer.controller.predecessors import end_frozen
 from rljob_trainer.controller.requests import Requests
-from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
+from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume
 
@@ -48,7 +48,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
             address = _appeared(ray_address)
             with (
                 interrupt.postponed(),
-                bounded(RAY_SECONDS, f"Ray at {address} to answer", partial(_end, volume, attempt)),
+                bounded(RAY_SECONDS, f"Ray at {address} to answer", partial(_end_early, volume, attempt)),
             ):
                 _connect(address, namespace=f"rljob-{job.uid}")
             with ending_well(Assembly(job, volume, attempt, nonce, progress, requests)) as assembly:
@@ -63,6 +63,11 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     finally:
         ray.shutdown()
     return _end(volume, attempt, error)
+
+
+def _end_early(volume: Volume, attempt: int, error: RLJobError) -> None:
+    log.info("attempt_stopped", reason=str(error))
+    _end(volume, attempt, error)
 
 
 def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
