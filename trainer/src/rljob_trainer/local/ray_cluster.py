@@ -40,7 +40,7 @@ LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/session_2026-01-01_00-00-00_0
 
 
 STOPPED_SECONDS = 10.0
-"""How long the process that holds Ray may be stopped: it looks after Ray's other processes."""
+"""How long a process of Ray may be stopped, or the one that holds Ray, which looks after those."""
 
 LONGEST_LOOK = 0.5
 """Seconds between two looks, at most: what is longer was our own pause."""
@@ -71,11 +71,9 @@ class LocalRay:
     @property
     def last_words(self) -> str:
         """Why it has ended, as far as it said so itself."""
-        return (
-            f"the process that holds Ray was stopped for {STOPPED_SECONDS:.0f} s"
-            if self.frozen
-            else last_line(self.log)
-        )
+        if self.frozen:
+            return f"the process that holds Ray was stopped for {STOPPED_SECONDS:.0f} s"
+        return last_line(self.log)
 
 
 @contextmanager

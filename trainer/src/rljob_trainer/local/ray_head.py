@@ -41,15 +41,12 @@ from rljob_trainer.local.machine import (
     end_descendants,
     wake_when_orphaned,
 )
-from rljob_trainer.local.ray_cluster import ADDRESS
+from rljob_trainer.local.ray_cluster import ADDRESS, STOPPED_SECONDS
 
 OBJECT_STORE_BYTES = 512 << 20
 """Groups of responses pass through it: a few MB a step for small models. Ray spills what does not fit."""
 
 LOOK_SECONDS = 0.2
-
-STOPPED_SECONDS = 10.0
-"""How long a process of Ray may be stopped."""
 
 START_SECONDS = 90.0
 """Deadline of Ray's start. Shorter than the driver's, which would take it for its own failure."""
