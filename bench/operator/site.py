@@ -6,8 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -181,7 +183,8 @@ def wait(what: str, holds: Callable[[], bool], pause: float = 0.5, patience: flo
 
 @contextmanager
 def site(folder: Path, nodes: int, gpus: int, heads: str) -> Iterator[Site]:
-    with shared(folder / "cluster", nodes, gpus) as plane:
+    cluster = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"  # the guard removes it, after this process
+    with shared(cluster, nodes, gpus) as plane:
         access = plane.access
         access.kubectl("create", "namespace", NAMESPACE)
         access.kubectl("create", "serviceaccount", OPERATOR, f"--namespace={NAMESPACE}")
