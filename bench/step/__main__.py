@@ -1,6 +1,6 @@
 """Time steps of ours and of TRL in turns; writes cpu.jsonl, cpu.md and cpu.png.
 
-python -m bench.step [--shapes tiny 10M] [--engines hf vllm] [--repetitions 5] [--output docs/benchmarks]
+python -m bench.step [--shapes tiny 10M] [--engines hf vllm] [--repetitions N] [--output docs/benchmarks]
 python -m bench.step --redraw [--output docs/benchmarks]
 """
 
@@ -38,35 +38,39 @@ def main() -> None:
 def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [shape.name for shape in SHAPES]
-    parser.add_argument("--shapes", nargs="+", choices=names, default=names, help="only these")
+    parser.add_argument("--shapes", nargs="+", choices=names, default=names, help="only these; others keep their rows")
     parser.add_argument("--engines", nargs="+", choices=OURS, default=OURS, help="only these")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="runs of each, in turns")
+    parser.add_argument(
+        "--repetitions", type=int, metavar="N", help="runs of each, in turns; by default as many as the shape asks for"
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FOLDER")
     parser.add_argument("--redraw", action="store_true", help="run nothing: write the page from cpu.jsonl")
     options = parser.parse_args(given)
-    if options.repetitions < 1:
+    if options.repetitions is not None and options.repetitions < 1:
         parser.error(f"--repetitions {options.repetitions}: give at least 1")
     if options.redraw and not (options.output / ROWS).exists():
         parser.error(f"--redraw: there is no {options.output / ROWS}")
-    whole = set(options.shapes) == set(names) and set(options.engines) == set(OURS)
-    if not whole and not options.redraw and options.output.resolve() == OUTPUT:
-        parser.error("a part of the benchmark would replace the whole page: give an --output of its own")
+    if set(options.engines) != set(OURS) and not options.redraw and options.output.resolve() == OUTPUT:
+        parser.error("one engine would replace all of the page: give an --output of its own")
     return options
 
 
 def measure_all(options: argparse.Namespace, file: Path) -> None:
-    """Replaces `file`, once all is measured."""
+    """Replaces the rows of these shapes in `file`, once all are measured."""
     file.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="rljob-bench-"))
     print(f"in {folder}", flush=True)
     for shape in SHAPES:
         if shape.name in options.shapes:
             engines = [engine for engine in OURS if engine in options.engines]
-            for row in measure(shape, engines, options.repetitions, folder / shape.name):
+            for row in measure(shape, engines, options.repetitions or shape.repetitions, folder / shape.name):
                 append(folder / ROWS, row)
                 print(
                     f"{row.shape}, {row.name}: median {row.steps.median:.3f} s of {len(row.steps.seconds)}", flush=True
                 )
+    kept = [row for row in read(file) if row.shape not in options.shapes] if file.exists() else []
+    for row in kept:
+        append(folder / ROWS, row)
     shutil.copyfile(folder / ROWS, file)
     shutil.rmtree(folder)
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import comb
 from pathlib import Path
 from statistics import mean, median
 
@@ -16,6 +18,9 @@ from rljob_trainer.progress import names
 
 GOAL_SHAPE, GOAL = "10M", 0.10
 """Our overhead outside the engine is at most this share of a step."""
+
+CONFIDENCE, FEWEST = 0.95, 6
+"""Of the interval of a median, and the fewest values that have one."""
 
 PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIME_UPDATE, names.TIME_SYNC)
 
@@ -39,6 +44,7 @@ class Measured:
     parameters: int
     runs: Mapping[str, Sequence[Steps]]
     vllm_alone: Sequence[Steps] = ()
+    commits: Sequence[str] = ()
 
     def ratios(self, name: str) -> list[float]:
         """Of the repetitions: median step over TRL's in the same repetition."""
@@ -80,7 +86,7 @@ def by_shape(rows: Sequence[Row]) -> list[Measured]:
             steps = {name: [row.steps for row in own if row.name == name] for name in (*OURS, TRL, ALONE)}
             alone = steps.pop(ALONE)
             runs = {name: each for name, each in steps.items() if each}
-            found.append(Measured(shape, own[0].parameters, runs, alone))
+            found.append(Measured(shape, own[0].parameters, runs, alone, sorted({row.commit for row in own})))
     return found
 
 
@@ -89,7 +95,7 @@ def _about(rows: Sequence[Row]) -> str:
         return ", ".join(dict.fromkeys(str(of(row)) for row in rows))
 
     return (
-        f"`make bench`, {max(row.repetition for row in rows) + 1} repetitions, of commit"
+        "`make bench` of commit"
         f" {said(lambda row: row.commit)} on {said(lambda row: row.cores)} CPU cores"
         f" ({said(lambda row: row.processor or 'of a processor that was not written down')}),"
         f" {said(lambda row: row.date)}; {said(lambda row: row.packages)}. Written by the benchmark from"
@@ -113,7 +119,8 @@ def _goal(each: Measured) -> list[str]:
 
 def _title(each: Measured) -> str:
     shape = each.shape
-    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response"
+    repetitions = f"{len(each.runs[TRL])} repetitions, commit {', '.join(each.commits)}"
+    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response ({repetitions})"
 
 
 def _steps(each: Measured) -> str:
@@ -144,7 +151,7 @@ def _phases(each: Measured) -> str:
 def _notes(each: Measured) -> str:
     verdicts = [
         f"{_label(name)}: {median(each.ratios(name)):.2f} of TRL's time in the median repetition"
-        + (f", so it {_verdict(each.ratios(name))}" if name == "hf" else "")
+        + (f", so it {verdict(each.ratios(name))}" if name == "hf" else "")
         for name in OURS
         if name in each.runs
     ]
@@ -162,10 +169,26 @@ def _notes(each: Measured) -> str:
     return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}."
 
 
-def _verdict(ratios: Sequence[float]) -> str:
-    if max(ratios) <= 1:
-        return "takes no longer"
-    return "takes longer" if min(ratios) > 1 else "may take longer or not: the repetitions lie on both sides of 1"
+def verdict(ratios: Sequence[float]) -> str:
+    """Of medians over TRL's: whether ours takes no longer, and how sure that is."""
+    low, high = interval(ratios)
+    within = f"between {low:.2f} and {high:.2f} at {CONFIDENCE:.0%}" if len(ratios) >= FEWEST else "in all repetitions"
+    if high <= 1:
+        return f"takes no longer ({within})"
+    return f"takes longer ({within})" if low > 1 else f"may take longer or not ({low:.2f} to {high:.2f})"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Of the median, whatever the distribution: from the k-th smallest to the k-th largest value, where fewer than k of
+    n coin tosses show heads with a probability of at most (1 - CONFIDENCE) / 2. With fewer values than FEWEST there is
+    no such k, and it is the smallest and the largest one.
+
+    It is the sign test's: Conover, Practical Nonparametric Statistics, section 3.2.
+    """
+    ordered, n = sorted(values), len(values)
+    tails = accumulate(comb(n, heads) / 2**n for heads in range(n))
+    k = max(1, sum(tail <= (1 - CONFIDENCE) / 2 for tail in tails))
+    return ordered[k - 1], ordered[n - k]
 
 
 def _label(name: str) -> str:

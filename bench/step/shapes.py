@@ -16,7 +16,10 @@ _CONSTANT, _AGAINST_THE_END = 1.0, -20.0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Qwen2 model. tokens: of each response. steps: of one run, after warm_up more that do not count."""
+    """A Qwen2 model. tokens: of each response. steps: of one run, after warm_up more that do not count.
+
+    repetitions: runs of each trainer; more where steps are short, for what else the machine does then weighs more.
+    """
 
     name: str
     hidden: int
@@ -26,12 +29,24 @@ class Shape:
     intermediate: int
     tokens: int
     steps: int
+    repetitions: int
     warm_up: int = 3
 
 
 SHAPES = (
-    Shape("tiny", hidden=128, layers=2, heads=4, kv_heads=2, intermediate=272, tokens=16, steps=30),
-    Shape("10M", hidden=320, layers=6, heads=5, kv_heads=5, intermediate=1280, tokens=128, steps=4, warm_up=1),
+    Shape("tiny", hidden=128, layers=2, heads=4, kv_heads=2, intermediate=272, tokens=16, steps=30, repetitions=9),
+    Shape(
+        "10M",
+        hidden=320,
+        layers=6,
+        heads=5,
+        kv_heads=5,
+        intermediate=1280,
+        tokens=128,
+        steps=4,
+        repetitions=3,
+        warm_up=1,
+    ),
 )
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.step.__main__ import arguments
-from bench.step.page import by_shape, write_page
+from bench.step.__main__ import arguments, measure_all
+from bench.step.page import by_shape, interval, verdict, write_page
 from bench.step.results import ALONE, TRL, Row, append, read
 from bench.step.runs import Steps, check_length, covered, trl_phases, work
 from bench.step.shapes import SHAPES, write_model
@@ -25,7 +25,7 @@ def test_work_is_what_workers_do_and_none_is_when_nobody_does_anything():
     calls = [
         {"call": "generate", "start": 0.0, "end": 4.0},
         {"call": "update", "start": 5.0, "end": 8.0},
-        {"call": "probe", "start": 8.5, "end": 9.5},
+        {"call": "complete_update", "start": 8.5, "end": 9.5},
     ]
     assert work(calls, [(0.0, 10.0)]) == {"work/update": 3.0, "work/sync": 1.0, "work/none": 2.0}
 
@@ -52,8 +52,9 @@ def test_overhead_is_all_but_generation_and_update(tmp_path):
     assert measured.ratios("hf") == [2.0]
     written = page(tmp_path, made)
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
-    assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer." in written
-    assert "`make bench`, 1 repetitions, of commit c1 on 2 CPU cores (" in written
+    assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer (in all repetitions)." in written
+    assert "`make bench` of commit c1 on 2 CPU cores (" in written
+    assert "## 10M: 7 parameters, 128 tokens a response (1 repetitions, commit c1)" in written
     assert "), 2026-11-23; torch 2. Written by" in written
     assert "Goal" not in written, "it is of vLLM"
 
@@ -109,7 +110,6 @@ def test_a_run_with_other_lengths_than_the_shape_says_ends_the_benchmark():
     ("given", "said"),
     [
         (["--repetitions", "0"], "--repetitions 0: give at least 1"),
-        (["--shapes", "tiny"], "give an --output of its own"),
         (["--engines", "hf", "--repetitions", "1"], "give an --output of its own"),
         (["--redraw", "--output", "missing"], "--redraw: there is no missing/cpu.jsonl"),
     ],
@@ -121,9 +121,41 @@ def test_a_wrong_call_is_refused_before_anything_runs(capsys, given, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [[], ["--shapes", "10M", "tiny"], ["--shapes", "tiny", "--output", "x"]])
-def test_the_whole_benchmark_and_a_part_beside_the_page_are_right_calls(given):
-    assert arguments(given).repetitions == 5
+@pytest.mark.parametrize("given", [[], ["--shapes", "tiny"], ["--engines", "hf", "--output", "x"]])
+def test_the_whole_benchmark_one_shape_and_a_part_beside_the_page_are_right_calls(given):
+    assert arguments(given).repetitions is None
+
+
+@pytest.mark.parametrize(
+    ("count", "k"),
+    [(1, 1), (3, 1), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6)],  # Conover, table A3, p = 0.5
+)
+def test_the_interval_of_a_median_is_that_of_the_sign_test(count, k):
+    values = [float(value) for value in range(count, 0, -1)]
+    assert interval(values) == (k, count + 1 - k)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ([0.9] * 8 + [1.2], "takes no longer (between 0.90 and 0.90 at 95%)"),
+        ([0.9] * 7 + [1.1, 1.2], "may take longer or not (0.90 to 1.10)"),
+        ([0.9, 1.1, 0.9], "may take longer or not (0.90 to 1.10)"),
+        ([1.1] * 8 + [0.9], "takes longer (between 1.10 and 1.10 at 95%)"),
+    ],
+)
+def test_the_verdict_is_that_of_the_interval(ratios, said):
+    assert verdict(ratios) == said
+
+
+def test_a_shape_that_is_measured_anew_keeps_the_rows_of_others(tmp_path, monkeypatch):
+    old = [replace(row, shape=shape) for shape in ("tiny", "10M") for row in rows(hf=[STEPS])]
+    for row in old:
+        append(tmp_path / "cpu.jsonl", row)
+    new = [replace(row, shape="tiny", commit="c2") for row in rows(hf=[STEPS, STEPS])]
+    monkeypatch.setattr("bench.step.__main__.measure", lambda *_: iter(new))
+    measure_all(arguments(["--shapes", "tiny", "--output", str(tmp_path)]), tmp_path / "cpu.jsonl")
+    assert read(tmp_path / "cpu.jsonl") == [*new, *old[2:]]
 
 
 def test_the_phases_of_trl_add_up_to_its_step():

@@ -147,4 +147,4 @@ def test_a_worker_without_an_engine_says_so(worker, model_dir):
     worker.close()
     worker.close()
     with pytest.raises(InfrastructureError, match="not running"):
-        worker.wake()
+        worker.sleep()

@@ -135,16 +135,10 @@ class EngineGroup:
         what = f"the rollout engines to {method.replace('_', ' ')}"
         return list(wait_for(answers, seconds, what, self._staff.pulse.check))
 
-    def finish_update(self, seconds: float, *calls: tuple[Any, ...]) -> list[Any]:
-        """The engines' part of a weight update: calls, (method, *arguments) each, without a pause in between.
-
-        seconds: deadline of each call. Returns the last one's answers. Raises EngineLost for an engine that fails.
-        """
-        asked = [(method, [(worker, worker.call(method, *args)) for worker in self.workers]) for method, *args in calls]
-        last: list[Any] = []
-        for method, answers in asked:
-            last = wait_for_engines(answers, seconds, method.replace("_", " "), self._staff.pulse.check)
-        return last
+    def complete_update(self, seconds: float, *args: Any) -> list[Any]:
+        """As `call`, of that method, but raises EngineLost for an engine that fails."""
+        asked = [(worker, worker.call("complete_update", *args)) for worker in self.workers]
+        return wait_for_engines(asked, seconds, "complete its update", self._staff.pulse.check)
 
 
 def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:

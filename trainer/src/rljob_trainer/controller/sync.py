@@ -52,9 +52,7 @@ class WeightSync:
         feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
         each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
         sent = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
-        answers: list[list[Sample]] = self._engines.finish_update(
-            START_SECONDS, ("finish_update", version), ("wake",), ("probe", self._prompts, self._size.tokens)
-        )
+        answers = self._engines.complete_update(START_SECONDS, version, self._prompts, self._size.tokens)
         return Synced(sent, self._compare(answers, version))
 
     def _compare(self, answers: list[list[Sample]], version: int) -> list[ProbeResult]:

@@ -99,14 +99,14 @@ class RolloutWorker:
     def load_bucket(self, bucket: BucketDescriptor) -> None:
         self.engine.load_bucket(bucket)
 
-    def finish_update(self, version: int) -> None:
+    def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
+        """What follows the last bucket, in one call: use the weights, take the KV cache's memory, answer the probe."""
         self.engine.finish_update(version)
+        self.engine.wake()
+        return self.probe(prompts, max_tokens)
 
     def sleep(self) -> None:
         self.engine.sleep()
-
-    def wake(self) -> None:
-        self.engine.wake()
 
     def close(self) -> None:
         if self._engine is not None:
