@@ -138,6 +138,16 @@ def test_suspending_renews_the_budget():
     assert plan.status.recovery == RecoveryStatus()
 
 
+def test_a_deadline_does_not_count_what_came_before_a_suspension():
+    base, started = job(activeDeadline="1h", suspend=True), NOW - timedelta(hours=2)
+
+    suspended = plan_for(base=base, **attempted("Ended", start_time=started)).status
+    assert suspended is not None
+    assert (suspended.phase, suspended.start_time) == ("Suspended", None)
+    resumed = replace(job(activeDeadline="1h"), status=suspended)
+    assert phase(decide(snapshot(resumed), SETTINGS)) == "Starting"
+
+
 def test_a_resumed_job_starts_again():
     plan = plan_for(**attempted("Ended", phase="Suspended"))
 

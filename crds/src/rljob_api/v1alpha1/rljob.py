@@ -65,7 +65,8 @@ class RLJobSpec(ApiModel):
     )
     active_deadline: Duration | None = Field(
         None,
-        description="Longest time from the first driver's start; then the job is stopped with a checkpoint and fails.",
+        description="Longest time from the first driver's start, anew after each suspension; then the job is stopped"
+        " with a checkpoint and fails.",
     )
     ttl_after_finished: Duration = Field(
         "0s", description="How long cluster and reward models stay once the job has ended, for a look at their logs."

@@ -118,7 +118,9 @@ class RLJobStatus(ApiModel):
     phase: Phase = Field("Pending", description="Summary of the conditions, for people.")
     attempt: int = Field(0, ge=0, description="Number of the last driver start.")
     restarts: int = Field(0, ge=0, description="Failures charged to the restart budget.")
-    start_time: datetime | None = Field(None, description="When the first driver started.")
+    start_time: datetime | None = Field(
+        None, description="When the first driver started, after the last suspension if there was one."
+    )
     completion_time: datetime | None = Field(None, description="When the job succeeded or failed.")
     conditions: Annotated[list[Condition], Field(max_length=64)] = Field(
         default_factory=list, description="Aspects of the job's state.", json_schema_extra=list_map("type")

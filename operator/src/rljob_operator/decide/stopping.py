@@ -95,7 +95,8 @@ def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
     if status.driver is not None:
         changes["driver"] = status.driver.model_copy(update={"state": "Ended"})
     if reason == Reason.SUSPENDED:
-        return Step("Suspended", reason, why, changes, deployed=False)
+        # As Kubernetes' Jobs have it: the deadline begins anew, for who waits in a queue must not fail for it.
+        return Step("Suspended", reason, why, changes | {"start_time": None}, deployed=False)
     return Step("Failed", reason, why, changes | {"completion_time": snapshot.now}, deployed=False)
 
 
