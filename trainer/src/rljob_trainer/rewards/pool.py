@@ -11,6 +11,7 @@ A kept library (pebble) was tried: there a process that dies between two calls b
 processes share one pipe and one lock.
 """
 
+import os
 import queue
 import threading
 import time
@@ -55,6 +56,7 @@ class RewardPool:
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._closed = False
         self._processes = [RewardProcess(_setup(rewards, base_dir), log) for _ in range(rewards.processes)]
+        self._at_once = min(rewards.processes, os.cpu_count() or 1)  # of quick functions, which wait for nothing
         self._threads = [
             threading.Thread(target=self._serve, args=(process,), name=f"reward-{i}", daemon=True)
             for i, process in enumerate(self._processes)
@@ -116,7 +118,7 @@ class RewardPool:
     def _take(self, most: int) -> "list[_Job]":
         """Jobs that wait, at least one and at most this process's share of them; none when the pool is closed."""
         jobs = [self._jobs.get()]
-        most = min(most, 1 + self._jobs.qsize() // len(self._processes))
+        most = min(most, 1 + self._jobs.qsize() // self._at_once)
         with suppress(queue.Empty):
             while jobs[-1] is not None and len(jobs) < most:
                 jobs.append(self._jobs.get_nowait())
