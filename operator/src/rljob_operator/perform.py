@@ -155,7 +155,11 @@ class Performer:
         for found in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items:
             if is_ours(ref.kind, found, Key(job.namespace, job.name)):
                 return found
-        use = ", name it in spec.checkpoint.volume.existingClaim" if ref.kind == VOLUME_CLAIM else ""
+        use = (
+            ", name it in spec.checkpoint.volume.existingClaim, with a subPath if it holds a run"
+            if ref.kind == VOLUME_CLAIM
+            else ""
+        )
         raise AlreadyExists(
             f"{ref.kind.name} {ref.name} exists and is not this job's: choose another name for the job{use}, or remove"
             " it",

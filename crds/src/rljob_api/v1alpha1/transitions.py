@@ -85,7 +85,7 @@ def once_ended(spec: type[ApiModel]) -> Rule:
     return Rule(
         f"!has(oldSelf.status) || !has({phase}) || !({phase} in ['Succeeded', 'Failed']) || ({same})",
         "this job has ended, so nothing of it can change but spec.ttlAfterFinished: make another RLJob, whose"
-        " checkpoint.volume.existingClaim may name this one's claim",
+        " checkpoint.resume may be the path of one of this one's checkpoints",
         "spec",
     )
 

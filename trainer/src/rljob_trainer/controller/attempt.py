@@ -18,6 +18,11 @@ log = structlog.get_logger()
 _MESSAGE = 32_000
 """Characters of a message, at most: an exit record has room for little more."""
 
+_WAY = (
+    ". A new job needs a volume, or a subPath of one, without another run's files; to go on from one of its"
+    " checkpoints, give checkpoint.resume its path"
+)
+
 
 def claim(volume: Volume, attempt: int) -> str:
     """Take the attempt's number. Returns its nonce.
@@ -34,7 +39,9 @@ def claim(volume: Volume, attempt: int) -> str:
         _write_claim(volume, attempt, nonce)
         sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again
     except FileExistsError:
-        raise FencedError(f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it") from None
+        raise FencedError(
+            f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it{_WAY if attempt == 1 else ''}"
+        ) from None
     except OSError as error:
         if is_full(error):
             raise StorageFullError(f"no space left on {volume.root} to claim attempt {attempt}: free space") from error
