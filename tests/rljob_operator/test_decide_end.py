@@ -153,6 +153,17 @@ def test_a_job_of_another_controller_is_left_alone():
     assert phase(plan_for(base=job(managedBy=names.MANAGER_NAME))) == "Starting"
 
 
+def test_a_job_that_another_release_looks_after_is_left_alone():
+    ours = plan_for(base=job()).status
+    assert ours is not None
+    assert ours.operator == SETTINGS.operator_namespace, "the first to say so looks after it"
+
+    elsewhere = {"operator": "other-system"}
+    assert plan_for(**elsewhere) == Plan()
+    assert plan_for(**living(cluster=ray_cluster(), **elsewhere)) == Plan()
+    assert plan_for(base=deleted().job, **elsewhere) == Plan()
+
+
 def test_a_template_of_another_form_fails_at_once_and_names_the_field():
     plan = plan_for(base=job(cluster={"head": {"template": {"spec": "none"}}}))
 

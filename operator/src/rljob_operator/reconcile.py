@@ -6,7 +6,7 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import decide, not_submitted, refused
+from rljob_operator.decide import decide, foreign, not_submitted, refused
 from rljob_operator.heads import Heads
 from rljob_operator.kube.kinds import Key
 from rljob_operator.observe import observe, utc_now
@@ -20,7 +20,7 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class Reconciler:
     """restarted: told why, each time that another attempt is charged to a job's budget. told: when we wrote a job's
-    status last.
+    status last. left: jobs that another operator looks after, which we have said.
     """
 
     store: Store
@@ -30,6 +30,7 @@ class Reconciler:
     restarted: Callable[[str], None]
     clock: Callable[[], datetime] = utc_now
     told: dict[Key, datetime] = field(default_factory=dict)
+    left: set[Key] = field(default_factory=set)
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again whatever happens, None to wait for news.
@@ -39,8 +40,12 @@ class Reconciler:
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
             self.told.pop(key, None)
+            self.left.discard(key)
             self.heads.drop(key)
             return None
+        if foreign(snapshot.job, self.settings) and key not in self.left:
+            self.left.add(key)
+            log.warning("job_of_another_operator", job=str(key), operator_namespace=snapshot.job.status.operator)
         snapshot = replace(snapshot, told=self.told.get(key))
         plan = decide(snapshot, self.settings)
         try:

@@ -133,6 +133,9 @@ class RLJobStatus(ApiModel):
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")
     )
     driver: DriverStatus | None = Field(None, description="The driver of the last attempt.")
+    operator: Annotated[str, Field(max_length=63)] | None = Field(
+        None, description="Namespace of the operator that looks after this job; any other leaves it alone."
+    )
     recovery: RecoveryStatus = Field(
         default_factory=RecoveryStatus, description="Failures and what is done about them."
     )

@@ -27,6 +27,7 @@ from rljob_operator.decide.starting import (
 from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import stopping
+from rljob_operator.job import Job
 from rljob_operator.kube.errors import Invalid, KubeError
 from rljob_operator.kube.kinds import Ref
 from rljob_operator.plan import Plan
@@ -34,7 +35,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, lost_pods
 
-__all__ = ["decide", "not_submitted", "refused"]
+__all__ = ["decide", "foreign", "not_submitted", "refused"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -62,13 +63,13 @@ GATES: Final[tuple[Gate, ...]] = (
 def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     """What to do for this job now. Asked again with what it brought about, it asks for nothing."""
     job = snapshot.job
-    if job.manager not in (None, names.MANAGER_NAME):
+    if job.manager not in (None, names.MANAGER_NAME) or foreign(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)
     if step.finalizer is False:
         return Plan(finalizer=False)
-    status = next_status(snapshot, step)
+    status = next_status(snapshot, step).model_copy(update={"operator": settings.operator_namespace})
     changed = status != job.status
     later = kept_back(snapshot, status, settings) if changed else 0.0
     told = changed and not later
@@ -87,6 +88,13 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         restart=_charged(step, job.status, status),
         again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
     )
+
+
+def foreign(job: Job, settings: Settings) -> bool:
+    """Whether another release's operator looks after the job. The first to write its status does: two would take its
+    cluster for one of an older key each, and build it anew in turns.
+    """
+    return job.status.operator not in (None, settings.operator_namespace)
 
 
 def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
