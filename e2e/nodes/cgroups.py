@@ -6,7 +6,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from e2e.cluster.errors import ClusterError
+
 ROOT = Path("/sys/fs/cgroup")
+
+CONTROLLERS = ("cpu", "cpuset", "hugetlb", "io", "memory", "pids")
+"""What a kubelet asks for, or gives to pods, where the machine has it."""
 
 KUBELET_SETTINGS = (
     "vm/overcommit_memory",
@@ -25,6 +30,32 @@ def make(name: str) -> None:
     """A cgroup in every hierarchy, with room for children. name: its path below the root."""
     for hierarchy in _hierarchies():
         (hierarchy / name).mkdir(parents=True, exist_ok=True)
+        if hierarchy == ROOT:  # version 2
+            _give_controllers(hierarchy / name)
+
+
+def _give_controllers(cgroup: Path) -> None:
+    """From the root down, for a cgroup of version 2 has those controllers that each one above it gives its children.
+
+    What is below the cgroup itself is the kubelet's. The root goes on giving them: others may count on them by now.
+    """
+    for above in reversed(cgroup.parents):
+        if above.is_relative_to(ROOT):
+            there = (above / "cgroup.controllers").read_text().split()
+            given = (above / "cgroup.subtree_control").read_text().split()
+            wanted = [f"+{each}" for each in CONTROLLERS if each in there and each not in given]
+            if wanted:
+                _write(above / "cgroup.subtree_control", " ".join(wanted))
+
+
+def _write(control: Path, text: str) -> None:
+    try:
+        control.write_text(text)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write {text} to {control} ({error.strerror}): the kernel refuses this to a container whose"
+            " processes are in its topmost cgroup; start nodes on the machine itself"
+        ) from error
 
 
 def remove(name: str) -> None:

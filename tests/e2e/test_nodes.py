@@ -93,6 +93,48 @@ def test_a_nodes_cgroup_goes_with_its_children():
     assert not [each for each in made.stdout.split() if Path(each).exists()]
 
 
+def control_files(folder, controllers, given=""):
+    """A cgroup of version 2, as far as its controllers go."""
+    folder.mkdir()
+    (folder / "cgroup.procs").touch()
+    (folder / "cgroup.controllers").write_text(f"{controllers}\n")
+    (folder / "cgroup.subtree_control").write_text(f"{given}\n")
+
+
+def test_a_nodes_cgroup_of_version_2_has_the_machines_controllers(tmp_path, monkeypatch):
+    """Each cgroup above it must give them to its children; which files the kernel makes are made up here."""
+    root, cluster = tmp_path / "cgroup", tmp_path / "cgroup/rljob"
+    control_files(root, "cpuset cpu io memory pids rdma", given="memory pids")
+    control_files(cluster, "cpuset cpu io memory pids")
+    control_files(cluster / "node-0", "cpuset cpu io memory pids")
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    cgroups.make("rljob/node-0")
+
+    given = [(folder / "cgroup.subtree_control").read_text() for folder in (root, cluster, cluster / "node-0")]
+    assert given == ["+cpu +cpuset +io", "+cpu +cpuset +io +memory +pids", "\n"]
+
+
+def test_a_machine_that_gives_no_controllers_is_told_why(tmp_path, monkeypatch):
+    root = tmp_path / "cgroup"
+    control_files(root, "cpu memory")
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(16, "Device or resource busy")))
+
+    with pytest.raises(ClusterError, match=r"\+cpu \+memory to .*subtree_control \(Device or resource busy\)"):
+        cgroups.make("rljob/node-0")
+
+
+def test_cgroups_of_version_1_are_folders_alone(tmp_path, monkeypatch):
+    for controller in ("cpu", "memory"):
+        (tmp_path / controller).mkdir()
+        (tmp_path / controller / "cgroup.procs").touch()
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    cgroups.make("rljob/node-0")
+
+    made = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("*/rljob/**/*"))]
+    assert made == ["cpu/rljob/node-0", "memory/rljob/node-0"]
+
+
 def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
