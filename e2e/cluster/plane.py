@@ -99,11 +99,14 @@ class Plane:
             return False
         with locks.locked(self.folder, locks.MARKER):
             self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
-            real_nodes.down(self.folder)
+            busy = real_nodes.down(self.folder)
             self._stop(processes.find(self.folder))
             # Renamed first, for somebody else may make the folder anew at once.
             removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)
             shutil.rmtree(self.folder.rename(removed))
+        if busy:
+            names = " ".join(str(each) for each in busy)
+            raise ClusterError(f"all is removed but cgroups that are in use: end what runs there, then rmdir {names}")
         return True
 
     def start(self, name: str) -> None:
