@@ -136,7 +136,9 @@ def test_other_modules_need_no_replacements():
 
 
 def test_a_program_that_is_not_built_names_its_command(no_builds):
-    with pytest.raises(ClusterError, match=r"helm v4\.3\.0 is not built: run python -m e2e\.cluster build helm"):
+    with pytest.raises(
+        ClusterError, match=r"helm v4\.3\.0 is not built: run \.venv/bin/python -m e2e\.cluster build helm"
+    ):
         _ = BINARIES["helm"].path
 
 
