@@ -1,6 +1,7 @@
 """A cluster with real nodes for the whole run of tests, and the operator installed in it by Helm.
 
 E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its trainer image and a default StorageClass.
+E2E_ACCESS_MODE=ReadWriteOnce is for one whose volumes are no others, such as kind's.
 """
 
 import os
