@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help go setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,15 +23,18 @@ $(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt $(MEMBERS:%
 	@tools/setup.sh
 	@touch $@
 
+go:  # before $(READY), which takes minutes
+	@tools/go.sh $(ARGS)
+
 run: $(READY)  ## Train a model on this machine and draw its curves
 	$(BIN)/rljob run examples/reverse-text.yaml
 	$(BIN)/rljob plot runs/reverse-text
 
-test: $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
+test: go $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
 	$(BIN)/python -m e2e.cluster build
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
+test-slow: go $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
 	$(BIN)/python -m e2e.cluster build
 	$(PYTEST) -m slow $(ARGS)
 
@@ -41,35 +44,35 @@ bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour
 bench-learning: $(READY)  ## Train every task, control and algorithm, best on GPUs (51 runs, 5 to 10 minutes each on an H200 that several share; not timed on CPUs; goes on where it stopped); writes docs/benchmarks/learning.md
 	$(BIN)/python -m bench.learning $(ARGS)
 
-bench-operator: $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
+bench-operator: go $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/python -m bench.operator $(ARGS)
 
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)
 
-chaos: $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
+chaos: go $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.cluster_chaos --output docs/benchmarks $(ARGS)
 
-chaos-operator: $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour)
+chaos-operator: go $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour)
 	RLJOB_EVERY_WRITE=1 $(PYTEST) --numprocesses 4 --dist load -rP tests/rljob_operator/test_world_deaths.py tests/e2e/test_operator_deaths.py -k "last_one or death_at_any_write" $(ARGS)
 
-fuzz: $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
+fuzz: go $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
 	$(BIN)/python -m e2e.fuzz $(ARGS)
 
-cluster-up: $(READY)  ## Start a Kubernetes control plane with KubeRay and fake GPU nodes (the first time builds it: 20 minutes)
+cluster-up: go $(READY)  ## Start a Kubernetes control plane with KubeRay and fake GPU nodes (the first time builds it: 20 minutes)
 	$(BIN)/python -m e2e.cluster up $(ARGS)
 
 cluster-down: $(READY)  ## Stop it and remove all that it left
 	$(BIN)/python -m e2e.cluster down $(ARGS)
 
-demo: $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (root; the first time builds images, 30 minutes)
+demo: go $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (root; the first time builds images, 30 minutes)
 	$(BIN)/python -m e2e.nodes.demo $(ARGS)
 
-e2e-smoke: $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
+e2e-smoke: go $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
 	$(BIN)/python -m pytest e2e/scenarios/test_life.py $(ARGS)
 
-e2e: $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
+e2e: go $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.scenarios $(ARGS)
 
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing

@@ -69,5 +69,5 @@ def _kubectl() -> str:
     built = BINARIES["kubectl"]
     found = str(built.path) if built.built else shutil.which("kubectl")
     if found is None:
-        raise ClusterError("there is no kubectl: install it, or run python -m e2e.cluster build kubectl")
+        raise ClusterError("there is no kubectl: install it, or run .venv/bin/python -m e2e.cluster build kubectl")
     return found

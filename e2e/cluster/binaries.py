@@ -43,7 +43,9 @@ class Binary:
     @property
     def path(self) -> Path:
         if not self.built:
-            raise ClusterError(f"{self.name} {self.version} is not built: run python -m e2e.cluster build {self.name}")
+            raise ClusterError(
+                f"{self.name} {self.version} is not built: run .venv/bin/python -m e2e.cluster build {self.name}"
+            )
         return self.folder / self.name
 
     def share(self, data: str) -> Path:

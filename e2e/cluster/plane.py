@@ -59,14 +59,13 @@ class Plane:
         nodes: fake nodes, with `gpus` GPUs each. A node that exists keeps its GPUs.
         kubelets: real nodes; a cluster has either kind.
         """
+        self.refuse_others(kubelets)  # before builds, which take long
         build(DEFAULT)
         if kubelets:
             real_nodes.prepare()
         with locks.locked(self.folder, locks.MARKER):
+            self.refuse_others(kubelets)
             layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
-            if layout.has_real_nodes != (kubelets > 0):
-                kind = "real" if layout.has_real_nodes else "fake"
-                raise ClusterError(f"the cluster in {self.folder} has {kind} nodes: take it down first")
             running = self.running
             missing = [name for name in COMPONENTS if name not in running]
             try:
@@ -75,6 +74,13 @@ class Plane:
                 self._stop(missing)
                 raise
             return missing
+
+    def refuse_others(self, kubelets: int) -> None:
+        """Raises ClusterError where there is a cluster of the other kind of nodes."""
+        layout = load(self.folder)
+        if layout is not None and layout.has_real_nodes != (kubelets > 0):
+            kind = "real" if layout.has_real_nodes else "fake"
+            raise ClusterError(f"the cluster in {self.folder} has {kind} nodes: take it down first (make cluster-down)")
 
     def _bring_up(self, layout: Layout, nodes: int, gpus: int, kubelets: int) -> None:
         if kubelets:
@@ -99,11 +105,14 @@ class Plane:
             return False
         with locks.locked(self.folder, locks.MARKER):
             self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
-            real_nodes.down(self.folder)
+            busy = real_nodes.down(self.folder)
             self._stop(processes.find(self.folder))
             # Renamed first, for somebody else may make the folder anew at once.
             removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)
             shutil.rmtree(self.folder.rename(removed))
+        if busy:
+            names = " ".join(str(each) for each in busy)
+            raise ClusterError(f"all is removed but cgroups that are in use: end what runs there, then rmdir {names}")
         return True
 
     def start(self, name: str) -> None:

@@ -1,12 +1,20 @@
 """What nodes change of the kernel beyond their namespaces: cgroups, and a few settings of all of the machine."""
 
+import fcntl
 import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from e2e.cluster.errors import ClusterError
 
 ROOT = Path("/sys/fs/cgroup")
+
+CONTROLLERS = ("cpu", "cpuset", "hugetlb", "io", "memory", "pids")
+"""What a kubelet asks for, or gives to pods, where the machine has it."""
 
 KUBELET_SETTINGS = (
     "vm/overcommit_memory",
@@ -18,6 +26,11 @@ KUBELET_SETTINGS = (
 )
 """A kubelet sets them, below /proc/sys."""
 
+PROC = Path("/proc/sys")
+
+RECORD = Path("/run/rljob/kernel.json")
+"""One for the machine, as its settings are; like them it does not survive a reboot."""
+
 EMPTY_SECONDS = 10.0
 
 
@@ -25,24 +38,50 @@ def make(name: str) -> None:
     """A cgroup in every hierarchy, with room for children. name: its path below the root."""
     for hierarchy in _hierarchies():
         (hierarchy / name).mkdir(parents=True, exist_ok=True)
+        if hierarchy == ROOT:  # version 2
+            _give_controllers(hierarchy / name)
 
 
-def remove(name: str) -> None:
-    """With all below it. Its processes have ended, but the kernel may not have noticed."""
-    for hierarchy in _hierarchies():
-        for folder, _, _ in os.walk(hierarchy / name, topdown=False):
-            _remove(Path(folder))
+def _give_controllers(cgroup: Path) -> None:
+    """From the root down, for a cgroup of version 2 has those controllers that each one above it gives its children.
+
+    What is below the cgroup itself is the kubelet's. The root goes on giving them: others may count on them by now.
+    """
+    for above in reversed(cgroup.parents):
+        if above.is_relative_to(ROOT):
+            there = (above / "cgroup.controllers").read_text().split()
+            given = (above / "cgroup.subtree_control").read_text().split()
+            wanted = [f"+{each}" for each in CONTROLLERS if each in there and each not in given]
+            if wanted:
+                _write(above / "cgroup.subtree_control", " ".join(wanted))
 
 
-def _remove(cgroup: Path) -> None:
+def _write(control: Path, text: str) -> None:
+    try:
+        control.write_text(text)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write {text} to {control} ({error.strerror}): the kernel refuses this to a container whose"
+            " processes are in its topmost cgroup; start nodes on the machine itself"
+        ) from error
+
+
+def remove(name: str) -> list[Path]:
+    """With all below it; returns those that are in use. Processes have ended, but the kernel may not have noticed."""
     deadline = time.monotonic() + EMPTY_SECONDS
+    found = [Path(folder) for each in _hierarchies() for folder, _, _ in os.walk(each / name, topdown=False)]
+    return [cgroup for cgroup in found if not _removed(cgroup, deadline)]
+
+
+def _removed(cgroup: Path, deadline: float) -> bool:
     while cgroup.exists():
         try:
             cgroup.rmdir()
         except OSError:
             if time.monotonic() > deadline:
-                raise
+                return False
             time.sleep(0.05)
+    return True
 
 
 def _hierarchies() -> list[Path]:
@@ -52,14 +91,37 @@ def _hierarchies() -> list[Path]:
     return [folder for folder in ROOT.iterdir() if (folder / "cgroup.procs").exists() and not folder.is_symlink()]
 
 
-def keep_settings(file: Path) -> None:
-    """Write down what kubelets will change, unless that was done before."""
-    if not file.exists():
-        found = {name: Path("/proc/sys", name).read_text().strip() for name in KUBELET_SETTINGS}
-        file.write_text(json.dumps(found))
+def keep_settings(cluster: Path) -> None:
+    """Write down what kubelets will change, unless those of another cluster have changed it already."""
+    with _recorded() as record:
+        if not record:
+            record["settings"] = {name: (PROC / name).read_text().strip() for name in KUBELET_SETTINGS}
+        record["clusters"] = [*_others(record, cluster), str(cluster)]
 
 
-def restore_settings(file: Path) -> None:
-    with suppress(FileNotFoundError):
-        for name, value in json.loads(file.read_text()).items():
-            Path("/proc/sys", name).write_text(value)
+def restore_settings(cluster: Path) -> None:
+    """Undo what kubelets have changed, with the last cluster that has any."""
+    with _recorded() as record:
+        record["clusters"] = _others(record, cluster)
+        if not record["clusters"]:
+            for name, value in record.get("settings", {}).items():
+                (PROC / name).write_text(value)
+            record.clear()
+
+
+def _others(record: dict[str, Any], cluster: Path) -> list[str]:
+    """A cluster without a folder was removed by hand, and will not be taken down."""
+    return [each for each in record.get("clusters", ()) if each != str(cluster) and Path(each).exists()]
+
+
+@contextmanager
+def _recorded() -> Iterator[dict[str, Any]]:
+    """The machine's record, nobody else's meanwhile: `settings` by name, and the `clusters` that have changed them."""
+    RECORD.parent.mkdir(exist_ok=True)
+    with RECORD.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        record: dict[str, Any] = json.loads(file.read() or "{}")
+        yield record
+        file.truncate(0)
+        file.write(json.dumps(record) if record else "")

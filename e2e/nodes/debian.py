@@ -1,17 +1,27 @@
-"""A Debian with Python, for images to be built on: made by debootstrap from the packages that apt uses here."""
+"""A Debian with Python, for images to be built on: made by debootstrap, on Ubuntu and other Debians too."""
 
 import hashlib
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from e2e.cluster.binaries import cache
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, NotHere
 from e2e.nodes.builder import APART
 from e2e.nodes.machine import output
+from e2e.nodes.packages import KEYRING
 
 SUITE = "bookworm"
+
+MIRROR = "http://deb.debian.org/debian"
+"""Debian's own. Without TLS, as apt itself asks there: what counts is the signature."""
+
+LISTS = ("apt-get", "indextargets", "--format", "$(CODENAME) $(ORIGIN) $(REPO_URI)", "Created-By: Packages")
+""" "bookworm Debian http://deb.debian.org/debian/", a line for each part of an archive that apt knows here."""
+
+REACH_SECONDS = 30
 
 PACKAGES = ("ca-certificates", "libnuma1", "python3", "python3-pip")
 
@@ -43,9 +53,12 @@ def _make(folder: Path) -> None:
     print(f"making a Debian {SUITE} with debootstrap (two minutes)", file=sys.stderr, flush=True)
     new = folder.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)
-    command = [
-        *APART, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(new), _mirror(),
-    ]  # fmt: skip
+    options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    mirror = known_mirror(output(*LISTS))
+    if mirror is None:
+        mirror = _public_mirror()
+        options.append(f"--keyring={KEYRING}")  # else debootstrap does without where it finds none
+    command = [*APART, "debootstrap", *options, SUITE, str(new), mirror]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         raise ClusterError("\n".join(["debootstrap failed:", *run.stdout.splitlines()[-10:]]))
@@ -60,10 +73,18 @@ def _make(folder: Path) -> None:
     new.rename(folder)
 
 
-def _mirror() -> str:
-    """The first that apt takes packages of the suite from."""
-    listed = output("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages")
-    mirrors = [uri for name, _, uri in (line.partition(" ") for line in listed.splitlines()) if name == SUITE]
-    if not mirrors:
-        raise ClusterError(f"apt knows no packages of {SUITE}: run apt-get update, or add its main archive")
-    return mirrors[0]
+def known_mirror(lists: str) -> str | None:
+    """The first that apt takes Debian's packages of the suite from. lists: what LISTS prints."""
+    entries = (line.split() for line in lists.splitlines())
+    return next((entry[2] for entry in entries if entry[:2] == [SUITE, "Debian"]), None)
+
+
+def _public_mirror() -> str:
+    """Raises NotHere where it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{MIRROR}/dists/{SUITE}/InRelease", timeout=REACH_SECONDS):
+            return MIRROR
+    except OSError as error:
+        raise NotHere(
+            f"images are built on Debian {SUITE}, which apt does not know here, and {MIRROR}: {error}"
+        ) from error

@@ -1,20 +1,25 @@
 """`make demo`: from nothing to a trained model in a Kubernetes cluster on this machine, with the job's columns live.
 
 Real nodes (kubelet and containerd, so root), KubeRay, and the operator, installed by Helm from images that are built
-here. What is there already is kept, so the second time is brief; the cluster stays, to be used.
+here. What is there already is kept, so the second time is brief; the cluster stays, to be used. The job has a namespace
+of its own, `rljob-demo`, which each demo makes anew, so it touches nobody's jobs and finds no other run's checkpoints.
 
 --context NAME: a cluster of your kubeconfig instead, with KubeRay and the operator installed (docs/operations.md).
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from e2e.cluster.access import Access
+from e2e.cluster.binaries import BINARIES
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane, default_folder
 from e2e.nodes import release
@@ -22,21 +27,33 @@ from e2e.nodes import release
 EXAMPLE = Path("examples/reverse-text.yaml")
 JOB = "reverse-text"
 
+NAMESPACE = "rljob-demo"
+LABELS = {"rljob.dev/demo": "true", **release.RESTRICTED}
+"""By the first a demo knows the namespace of another one."""
+
+WITHIN = f"--namespace={NAMESPACE}"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m e2e.nodes.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--context", help="of your kubeconfig: a cluster with KubeRay and the operator")
+    modes = ("ReadWriteMany", "ReadWriteOnce")
+    parser.add_argument("--access-mode", choices=modes, help="of the job's volume; kind has ReadWriteOnce only")
     options = parser.parse_args()
     try:
         access = Access(context=options.context) if options.context else local()
-        sys.exit(0 if train(access) == "Succeeded" else 1)
+        renew_namespace(access)
+        phase = train(access, options.access_mode)
     except ClusterError as error:
         sys.exit(f"demo: {error}")
+    _say("\n".join(ways_on(access)))
+    sys.exit(0 if phase == "Succeeded" else 1)
 
 
 def local() -> Access:
-    release.prepare()
     plane = Plane(default_folder())
+    plane.refuse_others(kubelets=release.NODES)
+    release.prepare()
     _say("starting a cluster of two nodes" if not plane.running else "the cluster is up")
     plane.up(kubelets=release.NODES)
     _say("installing the operator")
@@ -44,25 +61,63 @@ def local() -> Access:
     return plane.access
 
 
-def train(access: Access) -> str:
+def renew_namespace(access: Access) -> None:
+    """With what an earlier demo left: its volume is kept when its job is deleted, and would begin with its end."""
+    found = access.kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "--output=json")
+    if found:
+        if not LABELS.items() <= json.loads(found)["metadata"].get("labels", {}).items():
+            raise ClusterError(f"there is a namespace {NAMESPACE} that no demo has made: remove it first")
+        _say(f"removing the last demo's namespace {NAMESPACE}")
+        access.kubectl("delete", "rljob", "--all", WITHIN, "--timeout=5m")  # first, while the operator may work there
+        access.kubectl("delete", "namespace", NAMESPACE, "--timeout=5m")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}}
+    access.kubectl("create", "--filename=-", objects=yaml.safe_dump(namespace))
+
+
+def train(access: Access, access_mode: str | None = None) -> str:
     """The phase in which it ended."""
-    _say(f"kubectl apply --filename={EXAMPLE}")
-    access.kubectl("delete", "rljob", JOB, "--ignore-not-found")
-    access.kubectl("apply", f"--filename={EXAMPLE}")
+    _say(f"kubectl apply {WITHIN} --filename={EXAMPLE}")
+    access.kubectl("apply", WITHIN, "--filename=-", objects=manifest(access_mode))
     with _columns(access):
-        access.kubectl("wait", "rljob", JOB, "--for=jsonpath={.status.completionTime}", "--timeout=60m")
-    status = json.loads(access.kubectl("get", "rljob", JOB, "--output=json"))["status"]
-    _say(f"{JOB}: {status['phase']}, reward {status['progress'].get('reward')}")
-    _say(f"look at it:    {' '.join(access.command('describe', 'rljob', JOB))}")
-    if access.kubeconfig is not None:
-        _say("take it down:  make cluster-down")
+        access.kubectl("wait", "rljob", JOB, WITHIN, "--for=jsonpath={.status.completionTime}", "--timeout=60m")
+    status = json.loads(access.kubectl("get", "rljob", JOB, WITHIN, "--output=json"))["status"]
+    _say(f"{JOB}: {status['phase']}, reward {status.get('progress', {}).get('reward')}")
     return str(status["phase"])
+
+
+def manifest(access_mode: str | None) -> str:
+    """The example. access_mode: of its volume; None is the API's default."""
+    text = EXAMPLE.read_text()
+    if access_mode is None:
+        return text
+    document = yaml.safe_load(text)
+    document["spec"]["checkpoint"]["volume"]["accessMode"] = access_mode
+    return yaml.safe_dump(document)
+
+
+def ways_on(access: Access) -> list[str]:
+    """Lines for a shell: how to look at the job, and how to take everything away."""
+    if access.context is not None:
+        look, remove = (
+            f" --context {access.context}",
+            f"kubectl --context {access.context} delete namespace {NAMESPACE}",
+        )
+    else:
+        look, remove = "", "make cluster-down"
+    kubectl = "" if shutil.which("kubectl") else f":{BINARIES['kubectl'].path.parent}"
+    return [
+        "look at it:",
+        *([f"  export KUBECONFIG={access.kubeconfig}"] if access.kubeconfig else []),
+        f"  export PATH={Path('.venv/bin').absolute()}:$PATH{kubectl}    # kubectl rljob is there",
+        f"  kubectl rljob describe {JOB} --namespace {NAMESPACE}{look}",
+        f"take it away:\n  {remove}",
+    ]
 
 
 @contextmanager
 def _columns(access: Access) -> Iterator[None]:
     """A line for each change, as kubectl shows it."""
-    shown = subprocess.Popen(access.command("get", "rljob", JOB, "--watch"))
+    shown = subprocess.Popen(access.command("get", "rljob", JOB, WITHIN, "--watch"))
     try:
         yield
     finally:

@@ -41,19 +41,19 @@ def _provisioner() -> Image:
     return Image(PROVISIONER, RECIPES / "local-path-provisioner.Dockerfile", folder)
 
 
-def _operator() -> Image:
-    return Image(OPERATOR, REPOSITORY / "operator/Dockerfile", REPOSITORY, _on_debian())
+def operator() -> Image:
+    return Image(OPERATOR, REPOSITORY / "operator/Dockerfile", REPOSITORY, _on_debian("PIP_INDEX_URL"))
 
 
-def _trainer() -> Image:
+def trainer() -> Image:
     """For CPUs."""
     choices = {"REQUIREMENTS": "image-cpu.txt", "PACKAGES": "", "UV_CACHE_DIR": builder.WHEELS}
-    return Image(TRAINER, REPOSITORY / "runtime_image/Dockerfile", REPOSITORY, {**_on_debian(), **choices})
+    arguments = {**_on_debian("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), **choices}
+    return Image(TRAINER, REPOSITORY / "runtime_image/Dockerfile", REPOSITORY, arguments)
 
 
-def _on_debian() -> dict[str, str]:
-    """With the registries of packages that this machine uses."""
-    settings = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")
+def _on_debian(*settings: str) -> dict[str, str]:
+    """With the registries of packages that this machine uses. settings: the variables that name them."""
     return {"BASE": DEBIAN, **{name: os.environ[name] for name in settings if name in os.environ}}
 
 
@@ -62,8 +62,8 @@ _IMAGES: dict[str, Callable[[], Image]] = {
     DEBIAN: _debian,
     COREDNS: _coredns,
     PROVISIONER: _provisioner,
-    OPERATOR: _operator,
-    TRAINER: _trainer,
+    OPERATOR: operator,
+    TRAINER: trainer,
 }
 """In an order in which each finds what it is built on."""
 

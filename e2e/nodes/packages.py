@@ -7,6 +7,8 @@ import sys
 
 from e2e.cluster.errors import ClusterError
 
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
 PROGRAMS = {
     "containerd": "containerd",
     "runc": "runc",
@@ -16,13 +18,15 @@ PROGRAMS = {
     "/usr/lib/cni/ptp": "containernetworking-plugins",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
+    "gpgv": "gpgv",
+    KEYRING: "debian-archive-keyring",
 }
-"""Package by program."""
+"""Package by program; by these two debootstrap checks signatures."""
 
 
 def missing() -> list[str]:
     """Packages."""
-    return [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    return [package for file, package in PROGRAMS.items() if shutil.which(file, os.F_OK) is None]
 
 
 def ensure() -> None:

@@ -22,7 +22,7 @@ def prepare() -> None:
 
 def up(layout: Layout, access: Access, count: int) -> None:
     """Start what does not run of `count` nodes, and wait until their pods have names and volumes."""
-    cgroups.keep_settings(layout.folder / "kernel.json")
+    cgroups.keep_settings(layout.folder)
     nodes = [Machine(layout.folder, number) for number in range(count)]
     for node in nodes:
         start(layout, node)
@@ -49,12 +49,13 @@ def wait_until_ready(access: Access, nodes: Iterable[Machine]) -> None:
     access.kubectl("wait", "--for=condition=Ready", f"--timeout={READY_SECONDS}s", *names)
 
 
-def down(cluster: Path) -> None:
-    """Everything of all nodes but their folders. Harmless where there are none."""
+def down(cluster: Path) -> list[Path]:
+    """Everything of all nodes but their folders. Harmless where there are none. Returns cgroups that are in use."""
     nodes = machines(cluster)
     for node in nodes:
         node.power_off()
-    if nodes:
-        cgroups.remove(mark(cluster))
-        cgroups.restore_settings(cluster / "kernel.json")
     network.remove_bridge(cluster)
+    if not nodes:
+        return []
+    cgroups.restore_settings(cluster)
+    return cgroups.remove(mark(cluster))

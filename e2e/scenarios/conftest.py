@@ -1,6 +1,7 @@
 """A cluster with real nodes for the whole run of tests, and the operator installed in it by Helm.
 
 E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its trainer image and a default StorageClass.
+E2E_ACCESS_MODE=ReadWriteOnce is for one whose volumes are no others, such as kind's.
 """
 
 import os
@@ -13,6 +14,7 @@ import pytest
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
+from e2e.cluster.errors import NotHere
 from e2e.cluster.fixtures import CONTEXT, client, helm, namespaces, new_namespace
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
@@ -34,8 +36,12 @@ def cluster(helm: Helm) -> Iterator[Access]:
         return
     if os.geteuid():
         pytest.skip("did NOT run: real nodes need root, for namespaces, mounts and cgroups")
-    with release.operated(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}", helm.home) as plane:
-        yield plane.access
+    folder = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"
+    try:
+        with release.operated(folder, helm.home) as plane:
+            yield plane.access
+    except NotHere as error:
+        pytest.skip(f"did NOT run: {error}")
 
 
 @pytest.fixture(scope="session")

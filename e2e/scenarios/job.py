@@ -1,6 +1,7 @@
 """An RLJob in a cluster, as its user sees it: by kubectl."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -26,6 +27,9 @@ SMALL = {
 }
 """Steps enough to tell one from the next, so that it is over soon."""
 
+ACCESS_MODE = "E2E_ACCESS_MODE"
+"""Of volumes, where a cluster has none that are ReadWriteMany, which is what jobs ask for by default."""
+
 LONG = {"training": {"steps": 60}}
 """Time enough to lose something and to see what follows."""
 
@@ -44,7 +48,9 @@ class Job:
     def apply(self, **spec: Any) -> None:
         """The example, made small. spec: on top of that."""
         manifest = yaml.safe_load(EXAMPLE.read_text())
-        manifest["spec"] = merged(merged(manifest["spec"], SMALL), spec)
+        volume = {"accessMode": os.environ.get(ACCESS_MODE)}
+        small = merged(merged(manifest["spec"], SMALL), {"checkpoint": {"volume": volume}})
+        manifest["spec"] = merged(small, spec)
         self.kubectl("apply", "--filename=-", objects=yaml.safe_dump(manifest))
 
     def patch(self, **spec: Any) -> None:

@@ -59,7 +59,7 @@ def test_a_job_that_may_restart_goes_on_once_the_volume_has_grown(node: Machine,
 
 
 def _existing() -> dict[str, Any]:
-    return {"existingClaim": CLAIM, "size": None}
+    return {"existingClaim": CLAIM, "size": None, "accessMode": None}
 
 
 def _claim() -> dict[str, Any]:

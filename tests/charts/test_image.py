@@ -12,6 +12,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from e2e.nodes import images
 from tests.charts.chart import ROOT
 from tests.e2e.waiting import eventually
 
@@ -37,6 +38,20 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder():
 
     assert sources == {line[1:] for line in SENT.read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / source).exists() for source in sources)
+
+
+@pytest.mark.parametrize("recipe", [images.operator, images.trainer])
+def test_every_build_argument_reaches_what_reads_it(recipe, monkeypatch):
+    """An argument ends with its stage, and one that no stage declares is ignored."""
+    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
+        monkeypatch.setenv(name, "https://packages.example/simple")
+    made = recipe()
+    text = made.dockerfile.read_text()
+    assert set(made.arguments) <= set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
+
+    for stage in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
+        asked = re.search(r"^ARG PIP_INDEX_URL$.*\bpip\b.* install ", stage, re.MULTILINE | re.DOTALL)
+        assert asked or not re.search(r"\bpip\b.* install ", stage), stage
 
 
 @pytest.fixture(scope="module")

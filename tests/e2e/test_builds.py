@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,9 @@ require (
 
 replace k8s.io/api => ./staging/src/k8s.io/api
 """
+
+
+GO_CHECK = Path(__file__).parents[2] / "tools/go.sh"
 
 
 @pytest.fixture
@@ -61,6 +65,18 @@ def test_an_old_go_is_named_with_its_remedy(no_builds, tmp_path, monkeypatch):
     put_go_first(tmp_path / "bin", monkeypatch, version="go1.22.3")
     with pytest.raises(ClusterError, match=r"go is go1\.22, which cannot build .*: install Go 1\.26 or newer"):
         build.build(DEFAULT)
+
+
+def test_make_says_so_before_anything_else(no_builds, tmp_path, monkeypatch):
+    put_go_first(tmp_path / "go", monkeypatch, version="go1.19.8")
+    monkeypatch.delenv("E2E_KUBECONTEXT", raising=False)
+    oldest = ".".join(str(number) for number in build.GO)
+    check = subprocess.run([GO_CHECK], check=False, capture_output=True, text=True)
+    assert (check.returncode, f"Go {oldest} or newer, and PATH has 1.19.8: install it" in check.stderr) == (1, True)
+
+    assert subprocess.run([GO_CHECK, "--context", "kind"], check=False).returncode == 0, "a cluster that is there"
+    (no_builds / "kube-apiserver-1").mkdir(parents=True)
+    assert subprocess.run([GO_CHECK], check=False).returncode == 0, "one was built before"
 
 
 def test_the_command_tells_a_person_and_not_a_traceback(no_builds):
@@ -120,7 +136,9 @@ def test_other_modules_need_no_replacements():
 
 
 def test_a_program_that_is_not_built_names_its_command(no_builds):
-    with pytest.raises(ClusterError, match=r"helm v4\.3\.0 is not built: run python -m e2e\.cluster build helm"):
+    with pytest.raises(
+        ClusterError, match=r"helm v4\.3\.0 is not built: run \.venv/bin/python -m e2e\.cluster build helm"
+    ):
         _ = BINARIES["helm"].path
 
 

@@ -87,10 +87,121 @@ def test_a_nodes_cgroup_goes_with_its_children():
     made = subprocess.run(["find", "/sys/fs/cgroup", "-name", name], capture_output=True, text=True, check=True)
     for hierarchy in made.stdout.split():
         Path(hierarchy, "node-0/pod").mkdir()
-    cgroups.remove(name)
 
+    assert cgroups.remove(name) == []
     assert made.stdout
     assert not [each for each in made.stdout.split() if Path(each).exists()]
+
+
+def control_files(folder, controllers, given=""):
+    """A cgroup of version 2, as far as its controllers go."""
+    folder.mkdir()
+    (folder / "cgroup.procs").touch()
+    (folder / "cgroup.controllers").write_text(f"{controllers}\n")
+    (folder / "cgroup.subtree_control").write_text(f"{given}\n")
+
+
+def test_a_nodes_cgroup_of_version_2_has_the_machines_controllers(tmp_path, monkeypatch):
+    """Each cgroup above it must give them to its children; which files the kernel makes are made up here."""
+    root, cluster = tmp_path / "cgroup", tmp_path / "cgroup/rljob"
+    control_files(root, "cpuset cpu io memory pids rdma", given="memory pids")
+    control_files(cluster, "cpuset cpu io memory pids")
+    control_files(cluster / "node-0", "cpuset cpu io memory pids")
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    cgroups.make("rljob/node-0")
+
+    given = [(folder / "cgroup.subtree_control").read_text() for folder in (root, cluster, cluster / "node-0")]
+    assert given == ["+cpu +cpuset +io", "+cpu +cpuset +io +memory +pids", "\n"]
+
+
+def test_a_machine_that_gives_no_controllers_is_told_why(tmp_path, monkeypatch):
+    root = tmp_path / "cgroup"
+    control_files(root, "cpu memory")
+    monkeypatch.setattr(cgroups, "ROOT", root)
+    monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(16, "Device or resource busy")))
+
+    with pytest.raises(ClusterError, match=r"\+cpu \+memory to .*subtree_control \(Device or resource busy\)"):
+        cgroups.make("rljob/node-0")
+
+
+def test_cgroups_of_version_1_are_folders_alone(tmp_path, monkeypatch):
+    for controller in ("cpu", "memory"):
+        (tmp_path / controller).mkdir()
+        (tmp_path / controller / "cgroup.procs").touch()
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    cgroups.make("rljob/node-0")
+
+    made = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.glob("*/rljob/**/*"))]
+    assert made == ["cpu/rljob/node-0", "memory/rljob/node-0"]
+
+
+def test_a_cgroup_in_use_is_named_and_the_others_go(tmp_path, monkeypatch):
+    for controller in ("cpu", "memory"):
+        (tmp_path / controller / "rljob/node-0").mkdir(parents=True)
+        (tmp_path / controller / "cgroup.procs").touch()
+    (tmp_path / "cpu/rljob/node-0/busy").touch()  # rmdir fails, as with a process
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "EMPTY_SECONDS", 0.1)
+
+    assert cgroups.remove("rljob") == [tmp_path / "cpu/rljob/node-0", tmp_path / "cpu/rljob"]
+    assert not (tmp_path / "memory/rljob").exists()
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """Settings of a machine that is made up: the folder that stands for /proc/sys."""
+    for name in cgroups.KUBELET_SETTINGS:
+        setting = tmp_path / "proc" / name
+        setting.parent.mkdir(parents=True, exist_ok=True)
+        setting.write_text("0\n")
+    monkeypatch.setattr(cgroups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "RECORD", tmp_path / "run/kernel.json")
+    for cluster in ("first", "second"):
+        (tmp_path / cluster).mkdir()
+    return tmp_path / "proc"
+
+
+def kubelet_starts(kernel):
+    (kernel / "kernel/panic").write_text("10\n")
+
+
+def panic(kernel):
+    return (kernel / "kernel/panic").read_text().strip()
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_the_kernels_settings_come_back_with_the_last_of_two_clusters(kernel, tmp_path, order):
+    for cluster in ("first", "first", "second"):  # `up` is repeated, too
+        cgroups.keep_settings(tmp_path / cluster)
+        kubelet_starts(kernel)
+
+    cgroups.restore_settings(tmp_path / order[0])
+    assert panic(kernel) == "10", "the other cluster's kubelets run"
+    cgroups.restore_settings(tmp_path / order[1])
+    assert panic(kernel) == "0"
+
+    (kernel / "kernel/panic").write_text("5\n")
+    cgroups.keep_settings(tmp_path / "first")
+    kubelet_starts(kernel)
+    cgroups.restore_settings(tmp_path / "first")
+    assert panic(kernel) == "5", "what was recorded for earlier clusters is forgotten"
+
+
+def test_a_cluster_that_was_removed_by_hand_keeps_no_settings(kernel, tmp_path):
+    cgroups.keep_settings(tmp_path / "first")
+    kubelet_starts(kernel)
+    (tmp_path / "first").rmdir()
+    cgroups.keep_settings(tmp_path / "second")
+    cgroups.restore_settings(tmp_path / "second")
+
+    assert panic(kernel) == "0"
+
+
+def test_settings_that_were_never_kept_are_left_alone(kernel, tmp_path):
+    kubelet_starts(kernel)
+    cgroups.restore_settings(tmp_path / "first")
+
+    assert panic(kernel) == "10"
 
 
 def test_missing_packages_are_named(monkeypatch, tmp_path):

@@ -1,0 +1,83 @@
+"""What `make demo` asks of a cluster, and what it tells; it trains on real nodes only."""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
+from e2e.nodes import demo, release
+from rljob_api.validation import validate
+
+
+@dataclass(frozen=True)
+class Cluster(Access):
+    """Notes down what kubectl is asked for. there: labels of the demo's namespace; None where there is none."""
+
+    there: dict[str, str] | None = None
+    asked: list[str] = field(default_factory=list)
+    applied: list[Any] = field(default_factory=list)
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        self.asked.append(" ".join(arguments[:3]))
+        if objects:
+            self.applied.append(yaml.safe_load(objects))
+        return json.dumps({"metadata": {"labels": self.there}}) if arguments[0] == "get" and self.there else ""
+
+
+def test_a_demo_makes_a_namespace_that_admits_restricted_pods_only():
+    cluster = Cluster()
+    demo.renew_namespace(cluster)
+
+    assert cluster.asked == ["get namespace rljob-demo", "create --filename=-"]
+    (namespace,) = cluster.applied
+    assert namespace["metadata"]["labels"].items() >= release.RESTRICTED.items()
+
+
+def test_a_second_demo_begins_without_the_first_ones_volume():
+    cluster = Cluster(there=demo.LABELS)
+    demo.renew_namespace(cluster)
+
+    deletions = ["delete rljob --all", "delete namespace rljob-demo"]
+    assert cluster.asked == ["get namespace rljob-demo", *deletions, "create --filename=-"]
+
+
+def test_a_namespace_of_somebody_elses_is_left_alone():
+    cluster = Cluster(there={"team": "a"})
+    with pytest.raises(ClusterError, match="namespace rljob-demo that no demo has made"):
+        demo.renew_namespace(cluster)
+
+    assert cluster.asked == ["get namespace rljob-demo"]
+
+
+@pytest.mark.parametrize("mode", [None, "ReadWriteOnce"])
+def test_the_volume_has_the_access_mode_that_is_asked_for(mode):
+    (job,) = validate(demo.manifest(mode), "demo.yaml").jobs
+
+    assert job.spec.checkpoint.volume.access_mode == mode
+
+
+def test_fake_nodes_are_told_of_before_anything_is_built(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "rljob/cluster").mkdir(parents=True)
+    (tmp_path / "rljob/cluster/ports.json").write_text('{"ports": {}, "address": "127.0.0.1"}')
+    monkeypatch.setattr(release, "prepare", lambda: pytest.fail("it builds"))
+
+    with pytest.raises(ClusterError, match=r"has fake nodes: take it down first \(make cluster-down\)"):
+        demo.local()
+
+
+def test_the_last_lines_lead_to_the_cluster_of_the_demo(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/kubectl")
+    told = "\n".join(demo.ways_on(Access(kubeconfig=tmp_path / "kubeconfig")))
+    assert f"export KUBECONFIG={tmp_path}/kubeconfig\n" in told
+    assert "kubectl rljob describe reverse-text --namespace rljob-demo\n" in told
+    assert told.endswith("make cluster-down")
+
+    other = "\n".join(demo.ways_on(Access(context="kind-kind")))
+    assert "KUBECONFIG" not in other
+    assert other.endswith("kubectl --context kind-kind delete namespace rljob-demo")
