@@ -1,0 +1,134 @@
+"""What `make e2e` keeps of its scenarios, and which of them it runs again."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.commits import ROOT, content
+from e2e.scenarios.conftest import SECONDS
+from e2e.scenarios.results import CODE, Recorder, Result, passed, read
+
+pytest_plugins = ["pytester"]
+
+STORY = """
+import pytest
+
+@pytest.fixture
+def tidied():
+    yield
+    raise OSError("an object is left")
+
+@pytest.fixture
+def broken():
+    raise OSError("there is no cluster")
+
+def test_that_passes(record_property):
+    record_property("{seconds}", 6.5)
+
+def test_that_fails():
+    assert False
+
+def test_that_leaves_something(tidied):
+    pass
+
+def test_that_cannot_begin(broken):
+    pass
+
+def test_that_does_not_apply():
+    pytest.skip("another cluster")
+"""
+
+
+def result(scenario: str, passed: bool, code: str) -> Result:
+    return Result(scenario, passed, 1.0, None, "abc1234", "2026-11-24", code)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "scenarios.jsonl"
+
+
+@pytest.fixture
+def story(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_story=STORY.format(seconds=SECONDS))
+    return pytester
+
+
+def run(story: pytest.Pytester, recorder: Recorder) -> list[str]:
+    """The scenarios that ran."""
+    reports = story.inline_run("-p", "no:cacheprovider", plugins=[recorder]).getreports("pytest_runtest_logreport")
+    return [each.nodeid.partition("::test_that_")[2] for each in reports if each.when == "setup"]
+
+
+def test_a_scenario_that_leaves_something_has_not_passed(story, file):
+    run(story, Recorder(file, "abc1234", "code"))
+
+    kept = {each.scenario.partition("::test_that_")[2]: each for each in read(file)}
+    assert {name: each.passed for name, each in kept.items()} == {
+        "passes": True, "fails": False, "leaves_something": False, "cannot_begin": False
+    }  # fmt: skip
+    assert kept["passes"].recovery == 6.5
+    assert {(each.commit, each.code) for each in kept.values()} == {("abc1234", "code")}
+
+
+def test_the_same_command_goes_on_where_it_stopped(story, file):
+    run(story, Recorder(file, "abc1234", "code"))
+
+    others = ["fails", "leaves_something", "cannot_begin", "does_not_apply"]
+    assert run(story, Recorder(file, "def5678", "code")) == others, "whatever was committed meanwhile"
+    assert run(story, Recorder(file, "abc1234", "changed")) == ["passes", *others]
+    assert run(story, Recorder(file, "abc1234", "code", again=True)) == ["passes", *others]
+
+
+def test_the_last_run_with_the_same_code_decides():
+    results = [
+        result("failed later", True, "code"), result("failed later", False, "code"),
+        result("mended", False, "code"), result("mended", True, "code"),
+        result("of other code", True, "other"),
+        result("failed with other code", True, "code"), result("failed with other code", False, "other"),
+    ]  # fmt: skip
+    assert passed(results, "code") == {"mended", "failed with other code"}
+
+
+def test_lines_of_before_there_were_digests_are_read(file):
+    line = (
+        '"scenario": "a", "passed": true, "seconds": 1.0, "recovery": null, "commit": "a3853e5", "date": "2026-11-24"'
+    )
+    file.write_text(f"{{{line}}}\n")
+    assert [each.code for each in read(file)] == [""]
+    assert read(file.with_name("none")) == []
+
+
+def test_the_code_is_what_is_there_committed_or_not(tmp_path):
+    code, results = tmp_path / "code", tmp_path / "results"
+    for folder in (code, results):
+        folder.mkdir()
+        (folder / "file").write_text("1")
+    (tmp_path / ".gitignore").write_text("*.pyc\n")
+    git(tmp_path, "init", "--quiet")
+    first = content(["code"], tmp_path)
+
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message=first")
+    (results / "file").write_text("2")
+    (code / "file.pyc").write_text("2")
+    assert content(["code"], tmp_path) == first
+
+    (code / "file").write_text("2")
+    changed = content(["code"], tmp_path)
+    (code / "new").write_text("")
+    added = content(["code"], tmp_path)
+    (code / "file").unlink()
+    assert len({first, changed, added, content(["code"], tmp_path), ""}) == 5
+    assert content(["nothing"], tmp_path) == ""
+
+
+def test_what_decides_results_is_there_and_holds_no_result():
+    assert [path for path in CODE if not (ROOT / path).exists()] == []
+    assert not any(path.startswith("docs") for path in CODE)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
