@@ -39,9 +39,9 @@ def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
 
 
 def prepare() -> None:
-    """All that takes long the first time."""
-    build((*DEFAULT, "helm"))
+    """All that takes long the first time. Whether real nodes can be is known before anything is built."""
     up.prepare()
+    build((*DEFAULT, "helm"))
     images.ensure((OPERATOR, TRAINER))
 
 

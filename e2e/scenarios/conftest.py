@@ -17,7 +17,7 @@ from e2e.cluster.fixtures import CONTEXT, client, helm, namespaces, new_namespac
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
-from e2e.nodes import release
+from e2e.nodes import packages, release
 from e2e.scenarios.job import Job
 
 __all__ = ["client", "helm", "namespaces"]
@@ -33,7 +33,7 @@ def cluster(helm: Helm) -> Iterator[Access]:
         yield Access(context=context)
         return
     if os.geteuid():
-        pytest.skip("did NOT run: real nodes need root, for namespaces, mounts and cgroups")
+        pytest.skip(f"did NOT run: {packages.NEED_ROOT}")
     with release.operated(Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}", helm.home) as plane:
         yield plane.access
 
