@@ -1,6 +1,7 @@
 """A cluster with real nodes for the whole run of tests, and the operator installed in it by Helm.
 
 E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its trainer image and a default StorageClass.
+Scenarios that strike more than their own job, or need what is built here, are left out there.
 """
 
 import os
@@ -25,6 +26,11 @@ __all__ = ["client", "helm", "namespaces"]
 SECONDS = "seconds to the next step"
 
 Report = Callable[[float], None]
+
+
+def own_cluster_only(why: str) -> pytest.MarkDecorator:
+    """For what nobody does to a cluster that may be others', too. why: how the reason of its absence begins."""
+    return pytest.mark.skipif(bool(os.environ.get(CONTEXT)), reason=f"{why}, and {CONTEXT} names a cluster")
 
 
 @pytest.fixture(scope="session")

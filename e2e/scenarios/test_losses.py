@@ -8,7 +8,7 @@ from e2e.cluster.access import Access
 from e2e.cluster.layout import Layout
 from e2e.nodes import up
 from e2e.nodes.machine import Machine
-from e2e.scenarios.conftest import Report
+from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LONG, Job
 
 pytestmark = pytest.mark.timeout(1800)
@@ -29,6 +29,7 @@ def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
     assert "RayLost" in job.events()
 
 
+@own_cluster_only("drains a node")
 def test_a_node_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, report: Report) -> None:
     job.apply(**LONG)
     job.trains()

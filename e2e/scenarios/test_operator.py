@@ -7,9 +7,10 @@ import pytest
 from e2e.cluster.access import Access
 from e2e.cluster.helm import Helm
 from e2e.nodes import release
+from e2e.scenarios.conftest import own_cluster_only
 from e2e.scenarios.job import LONG, Job
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), own_cluster_only("ends the operator's pods, on which others' jobs may depend")]
 
 
 def kill_operator(cluster: Access) -> None:

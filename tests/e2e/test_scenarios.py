@@ -1,11 +1,14 @@
-"""What `make e2e` keeps of its scenarios, and which of them it runs again."""
+"""What `make e2e` keeps of its scenarios, which of them it runs again, and which it leaves out elsewhere."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.commits import ROOT, content
+from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.conftest import SECONDS
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
@@ -127,6 +130,17 @@ def test_the_code_is_what_is_there_committed_or_not(tmp_path):
 def test_what_decides_results_is_there_and_holds_no_result():
     assert [path for path in CODE if not (ROOT / path).exists()] == []
     assert not any(path.startswith("docs") for path in CODE)
+
+
+def test_another_clusters_operator_and_nodes_are_left_alone():
+    """That cluster does not even exist: nothing looks for it."""
+    files = [f"e2e/scenarios/test_{name}.py" for name in ("operator", "security", "losses", "images")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", "not head", *files]
+    environment = {**os.environ, CONTEXT: "none", "KUBECONFIG": os.devnull}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "passed" not in ran.stdout
+    assert f"drains a node, and {CONTEXT} names a cluster" in ran.stdout
 
 
 def git(folder: Path, *arguments: str) -> None:
