@@ -1,15 +1,21 @@
-"""What `make e2e` keeps of its scenarios, which of them it runs again, and which it leaves out elsewhere."""
+"""What `make e2e` keeps of its scenarios, which it runs again or leaves out elsewhere, and what they ask of a job."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.commits import ROOT, content
+from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.conftest import SECONDS
+from e2e.scenarios.job import Job
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
 pytest_plugins = ["pytester"]
@@ -141,6 +147,60 @@ def test_another_clusters_operator_and_nodes_are_left_alone():
     assert ran.returncode == 0, ran.stdout
     assert "passed" not in ran.stdout
     assert f"drains a node, and {CONTEXT} names a cluster" in ran.stdout
+
+
+@dataclass(frozen=True)
+class Volume(Access):
+    """A cluster with one pod, in which `cat` shows these files, and a job that has ended."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        match arguments[1:]:
+            case ["exec", *_, "cat", file]:
+                return self.files[file.removeprefix("/checkpoints/")]
+            case ["get", "rljob", *_]:
+                return json.dumps({"status": self.status})
+            case ["get", "events", *_]:
+                return json.dumps({"items": [{"reason": each, "eventTime": "2026"} for each in self.events]})
+            case _:
+                return "pod/head"
+
+
+def resumed(log: str = "", **claim: object) -> Job:
+    files = {"attempts/2.json": json.dumps({"parent": 1, **claim}), "logs/a2.jsonl": log}
+    return Job(Volume(files=files), "namespace")
+
+
+def test_an_attempt_resumes_from_a_checkpoint_that_is_no_older():
+    resumed(resumedFrom="step-14-a1", resumedStep=14).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="after step 12"):
+        resumed(resumedFrom="step-10-a1", resumedStep=10).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="where its checkpoint ends"):
+        resumed(resumedFrom="step-12-a1", resumedStep=13).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="does not go on with attempt 1"):
+        resumed(parent=None, resumedFrom=None, resumedStep=0).resumes(attempt=2, after=0)
+
+
+def test_an_attempt_takes_ranks_over():
+    said = json.dumps({"event": "ranks_taken_over", "step": 13})
+    resumed(said, resumedFrom="step-12-a1", resumedStep=13).takes_over(attempt=2, after=13)
+    with pytest.raises(AssertionError, match="took no ranks over"):
+        resumed(resumedFrom="step-12-a1", resumedStep=12).takes_over(attempt=2, after=12)
+
+
+def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
+    status: dict[str, Any] = {"phase": "Succeeded", "progress": {"step": 70, "totalSteps": 70, "reward": 0}}
+    job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
+    assert job.succeeds_after("RankLost", "RayLost") == status
+    with pytest.raises(AssertionError, match="no event tells of DriverLost"):
+        job.succeeds_after("DriverLost")
+    for missing in ("reward", "step"):
+        less = {**status, "progress": {**status["progress"], missing: None}}
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
 
 
 def git(folder: Path, *arguments: str) -> None:
