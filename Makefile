@@ -70,9 +70,11 @@ demo: go $(READY)  ## Train in a Kubernetes cluster on this machine, from nothin
 	$(BIN)/python -m e2e.nodes.demo $(ARGS)
 
 e2e-smoke: go $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
+	$(BIN)/python -m e2e.nodes build
 	$(BIN)/python -m pytest e2e/scenarios/test_life.py $(ARGS)
 
 e2e: go $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
+	$(BIN)/python -m e2e.nodes build
 	$(BIN)/python -m e2e.scenarios $(ARGS)
 
 verify: $(READY)  ## Format, lint, types, import contracts, generated files; changes nothing

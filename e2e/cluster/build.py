@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.binaries import BINARIES, Binary, cache
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import LOOK_SECONDS, Progress
 
 GO = (1, 26)
 """The oldest Go that the modules ask for."""
@@ -68,7 +68,7 @@ def _build_one(go: str, binary: Binary, title: str) -> None:
     shutil.rmtree(work, ignore_errors=True)  # what a killed builder left
     result = work / "result"
     result.mkdir(parents=True)
-    progress = _Progress(title)
+    progress = Progress(title)
     module = _download(go, binary, work)
     if binary.package is not None:
         (work / "go.mod").write_text(go_mod(binary, Path(module["GoMod"]).read_text()))
@@ -95,7 +95,7 @@ def _download(go: str, binary: Binary, work: Path) -> dict[str, str]:
     return module
 
 
-def _compile(command: list[str], work: Path, progress: "_Progress") -> None:
+def _compile(command: list[str], work: Path, progress: Progress) -> None:
     log = work / "log"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -104,7 +104,7 @@ def _compile(command: list[str], work: Path, progress: "_Progress") -> None:
         try:
             while process.poll() is None:
                 progress.show()
-                time.sleep(0.2)
+                time.sleep(LOOK_SECONDS)
         except BaseException:  # an interrupted build leaves no compiler behind
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -126,27 +126,6 @@ def _copy(source: Path, target: Path) -> None:
 def _environment() -> dict[str, str]:
     """CGO_ENABLED: without C libraries a program runs in an image that holds nothing else."""
     return os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
-
-
-@dataclass
-class _Progress:
-    """Seconds of a build: one line that changes on a terminal, else a line now and then."""
-
-    title: str
-    started: float = field(default_factory=time.monotonic)
-    shown: float = -1.0
-
-    def show(self) -> None:
-        seconds = time.monotonic() - self.started
-        if self.shown < 0 or seconds >= self.shown + (1 if sys.stderr.isatty() else 30):
-            self.shown = seconds
-            self._write(f"{self.title}: {seconds:.0f} s", end="" if sys.stderr.isatty() else "\n")
-
-    def done(self) -> None:
-        self._write(f"{self.title}: done after {time.monotonic() - self.started:.0f} s", end="\n")
-
-    def _write(self, text: str, end: str) -> None:
-        print(f"\r{text}" if sys.stderr.isatty() else text, end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,26 +1,53 @@
-"""`python -m e2e.nodes images`: builds the images that pods on real nodes run, RLJob's own among them."""
+"""`python -m e2e.nodes build`: all that takes long before a cluster with real nodes and the operator can start.
+
+`python -m e2e.nodes images`: the images that its pods run alone, RLJob's own among them.
+"""
 
 import argparse
+import os
 import sys
 
 from e2e.cluster.binaries import NODES
 from e2e.cluster.build import build
-from e2e.cluster.errors import ClusterError
-from e2e.nodes import images, packages
+from e2e.cluster.errors import ClusterError, NotHere
+from e2e.cluster.fixtures import CONTEXT
+from e2e.nodes import images, packages, release
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m e2e.nodes", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    named = commands.add_parser("images", help="build those named, or all, where they have changed")
-    named.add_argument("names", nargs="*", metavar="NAME", help=", ".join(images.ALL))
-    arguments = parser.parse_args()
+    arguments = _arguments()
     try:
-        packages.ensure()
-        build(NODES)
-        images.ensure(arguments.names or images.ALL)
+        match arguments.command:
+            case "build":
+                build_all()
+            case "images":
+                packages.ensure()
+                build(NODES)
+                images.ensure(arguments.names or images.ALL)
     except ClusterError as error:
         sys.exit(f"nodes: {error}")
+
+
+def build_all() -> None:
+    """Where scenarios do not run, or run elsewhere, it says so: pytest then does the same."""
+    if context := os.environ.get(CONTEXT):
+        print(f"nothing is built: {CONTEXT} names a cluster, {context}", file=sys.stderr)
+    elif os.geteuid():
+        print(f"nothing is built: {packages.NEED_ROOT}", file=sys.stderr)
+    else:
+        try:
+            release.prepare()
+        except NotHere as error:
+            print(f"nothing is built: {error}", file=sys.stderr)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m e2e.nodes", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="programs, and all images, where they have changed; what scenarios need")
+    named = commands.add_parser("images", help="build those named, or all, where they have changed")
+    named.add_argument("names", nargs="*", metavar="NAME", help=", ".join(images.ALL))
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ buildah runs in namespaces of its own, so whatever ends it leaves no mount behin
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e.cluster.binaries import cache
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import shown
 
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private")
 """What a command that mounts is run by."""
@@ -35,17 +35,17 @@ class Image:
 
 def build(image: Image) -> str:
     """The image's number, once it is built. What has not changed since the last time is taken from there."""
-    _say(f"building {image.name}")
     flags = [f"--build-arg={name}={value}" for name, value in image.arguments.items()]
     ignored = image.dockerfile.with_name(f"{image.dockerfile.name}.dockerignore")
     if ignored.exists():
         flags.append(f"--ignorefile={ignored}")
     flags += [f"--volume={source}:{target}:{how}" for source, target, how in _volumes()]
-    _buildah(
-        "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
-        f"--signature-policy={_policy()}", *flags,
-        f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
-    )  # fmt: skip
+    with shown(f"building {image.name}"):
+        _buildah(
+            "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
+            f"--signature-policy={_policy()}", *flags,
+            f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
+        )  # fmt: skip
     return number(image.name)
 
 
@@ -96,7 +96,3 @@ def _buildah(*arguments: str) -> str:
         last = (run.stdout + run.stderr).splitlines()[-ERROR_LINES:]
         raise ClusterError("\n".join([f"buildah {arguments[0]} failed:", *last]))
     return run.stdout
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

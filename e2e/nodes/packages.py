@@ -23,6 +23,8 @@ PROGRAMS = {
 }
 """Package by program; by these two debootstrap checks signatures."""
 
+NEED_ROOT = "real nodes need root, for namespaces, mounts and cgroups"
+
 
 def missing() -> list[str]:
     """Packages."""
@@ -32,7 +34,7 @@ def missing() -> list[str]:
 def ensure() -> None:
     """Install what is missing. Raises ClusterError where that, or real nodes, cannot be."""
     if os.geteuid() != 0:
-        raise ClusterError("real nodes need root, for namespaces, mounts and cgroups")
+        raise ClusterError(NEED_ROOT)
     if not (packages := missing()):
         return
     if shutil.which("apt-get") is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from e2e.cluster.binaries import cache
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import shown
 from e2e.nodes import builder
 from e2e.nodes.machine import output
 
@@ -51,7 +52,8 @@ def bring(images: dict[str, str]) -> None:
             return
         with _containerd() as socket:
             for name, number in new.items():
-                _import(socket, name)
+                with shown(f"unpacking {name} for the nodes"):
+                    _import(socket, name)
                 known[name] = number
                 _records().write_text(json.dumps(known))
 

@@ -1,21 +1,21 @@
 """`make e2e`: every scenario, one after the other, on one cluster; writes its part of docs/benchmarks/recovery.md.
 
-A scenario that has passed at this commit is not run again, so the same command goes on after an interruption.
+A scenario that has passed with this very code is not run again, so the same command goes on after an interruption.
+Of a cluster that E2E_KUBECONTEXT names nothing is kept: results are this machine's.
 """
 
 import argparse
-import json
-import subprocess
+import os
 import sys
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bench.commits import content, last_change
 from bench.recovery_page import write_part
-from e2e.scenarios.conftest import SECONDS
+from e2e.cluster.fixtures import CONTEXT
+from e2e.scenarios.results import CODE, Recorder, Result, last, read
 from rljob_api.markdown import table
 
 ROOT = Path(__file__).parents[2]
@@ -23,46 +23,8 @@ PAGES = ROOT / "docs/benchmarks"
 RESULTS = PAGES / "scenarios.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """recovery: seconds from what was lost to the next optimizer step, for scenarios that lose something."""
-
-    scenario: str
-    passed: bool
-    seconds: float
-    recovery: float | None
-    commit: str
-    date: str
-
-
-class Recorder:
-    """Leaves out what has passed at this commit, and keeps each result as soon as it is there."""
-
-    def __init__(self, commit: str, again: bool) -> None:
-        self._commit = commit
-        self._done = set() if again else {each.scenario for each in read() if each.passed and each.commit == commit}
-
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        done = [item for item in items if _name(item.nodeid) in self._done]
-        items[:] = [item for item in items if item not in done]
-        config.hook.pytest_deselected(items=done)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or (report.failed and report.when == "setup"):
-            recovery: Any = dict(report.user_properties).get(SECONDS)
-            seconds, today = round(report.duration, 1), datetime.now(UTC).date().isoformat()
-            result = Result(_name(report.nodeid), report.passed, seconds, recovery, self._commit, today)
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-
-
-def read() -> list[Result]:
-    return [Result(**json.loads(line)) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def write_page(results: list[Result]) -> None:
+def write_page(results: Iterable[Result]) -> None:
     """The last result of each scenario."""
-    last: dict[str, Any] = {each.scenario: each for each in results}
     rows = [
         [
             name.partition("::")[2].removeprefix("test_").replace("_", " "),
@@ -72,7 +34,7 @@ def write_page(results: list[Result]) -> None:
             each.commit,
             each.date,
         ]
-        for name, each in sorted(last.items())
+        for name, each in sorted(last(results).items())
     ]
     heading = ("scenario", "", "seconds", "from the loss to the next optimizer step (s)", "commit", "date")
     about = (
@@ -87,20 +49,16 @@ def write_page(results: list[Result]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.scenarios", description=__doc__)
     parser.add_argument("--only", metavar="EXPRESSION", help="those whose names match, as pytest's -k")
-    parser.add_argument("--again", action="store_true", help="those that have passed at this commit, too")
+    parser.add_argument("--again", action="store_true", help="those that have passed with this code, too")
     options = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
     arguments = [str(ROOT / "e2e/scenarios"), "-v", *(["-k", options.only] if options.only else [])]
-    code = pytest.main(arguments, plugins=[Recorder(commit, options.again)])
-    write_page(read())
-    return int(code) if code != pytest.ExitCode.NO_TESTS_COLLECTED else 0
-
-
-def _name(node: str) -> str:
-    """FILE::TEST, without the folder."""
-    return node.rpartition("/")[2]
+    if os.environ.get(CONTEXT):
+        return int(pytest.main(arguments))
+    code = content(CODE) or sys.exit(f"git knows no files of {ROOT}, and results are kept by what these are")
+    recorder = Recorder(RESULTS, last_change(CODE), code, again=options.again)
+    end = pytest.main(arguments, plugins=[recorder])
+    write_page(read(RESULTS))
+    return int(end) if end != pytest.ExitCode.NO_TESTS_COLLECTED else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 E2E_KUBECONTEXT names another cluster: one with KubeRay, the operator, its trainer image and a default StorageClass.
 E2E_ACCESS_MODE=ReadWriteOnce is for one whose volumes are no others, such as kind's.
+Scenarios that strike more than their own job, or need what is built here, are left out there.
 """
 
 import os
@@ -19,7 +20,7 @@ from e2e.cluster.fixtures import CONTEXT, client, helm, namespaces, new_namespac
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
-from e2e.nodes import release
+from e2e.nodes import packages, release
 from e2e.scenarios.job import Job
 
 __all__ = ["client", "helm", "namespaces"]
@@ -29,13 +30,18 @@ SECONDS = "seconds to the next step"
 Report = Callable[[float], None]
 
 
+def own_cluster_only(why: str) -> pytest.MarkDecorator:
+    """For what nobody does to a cluster that may be others', too. why: how the reason of its absence begins."""
+    return pytest.mark.skipif(bool(os.environ.get(CONTEXT)), reason=f"{why}, and {CONTEXT} names a cluster")
+
+
 @pytest.fixture(scope="session")
 def cluster(helm: Helm) -> Iterator[Access]:
     if context := os.environ.get(CONTEXT):
         yield Access(context=context)
         return
     if os.geteuid():
-        pytest.skip("did NOT run: real nodes need root, for namespaces, mounts and cgroups")
+        pytest.skip(f"did NOT run: {packages.NEED_ROOT}")
     folder = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"
     try:
         with release.operated(folder, helm.home) as plane:

@@ -13,6 +13,7 @@ import yaml
 
 from e2e.cluster.access import Access
 from rljob_operator.render.merge import merged
+from rljob_trainer.checkpoint.lineage import Claim
 
 T = TypeVar("T")
 
@@ -35,6 +36,9 @@ LONG = {"training": {"steps": 60}}
 
 LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
 """Where a pod finds the token of its account, if it has one."""
+
+LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
+"""One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
 
 MINUTES = 60.0
 
@@ -71,6 +75,11 @@ class Job:
     @property
     def step(self) -> int:
         return int(self.status.get("progress", {}).get("step", 0))
+
+    @property
+    def saved(self) -> int:
+        """Step of the newest durable checkpoint that the status knows; there is one."""
+        return int(self.status["checkpoint"]["step"])
 
     @property
     def conditions(self) -> dict[str, dict[str, str]]:
@@ -112,6 +121,37 @@ class Job:
         status = self.status
         return (status.get("attempt"), status.get("phase")) == (attempt, "Running")
 
+    def takes_over(self, attempt: int, after: int) -> None:
+        """The attempt, which runs, goes on with the living ranks of the one before it, after that step or a later one.
+
+        Raises AssertionError where it does not.
+        """
+        self._continues(attempt, after)
+        if '"ranks_taken_over"' not in (log := self._read(f"logs/a{attempt}.jsonl")):
+            raise AssertionError(f"attempt {attempt} took no ranks over:\n{log}")
+
+    def resumes(self, attempt: int, after: int) -> None:
+        """The attempt, which runs, goes on from the other one's checkpoint of that step, or of a later one.
+
+        Raises AssertionError where it does not.
+        """
+        claim = self._continues(attempt, after)
+        if claim.checkpoint_step != claim.resumed_step:
+            raise AssertionError(f"it does not begin where its checkpoint ends: {claim}")
+
+    def _continues(self, attempt: int, after: int) -> Claim:
+        found = json.loads(self._read(f"attempts/{attempt}.json"))
+        claim = Claim(
+            attempt, parent=found["parent"], resumed_from=found["resumedFrom"], resumed_step=found["resumedStep"]
+        )
+        if claim.parent != attempt - 1 or (claim.resumed_step or 0) < after:
+            raise AssertionError(f"it does not go on with attempt {attempt - 1} after step {after}: {claim}")
+        return claim
+
+    def _read(self, file: str) -> str:
+        """Of the volume, while a head runs."""
+        return self.run_in("head", "cat", f"/checkpoints/{file}", container="agent")
+
     def pods(self, role: str = "") -> list[str]:
         selector = f"--selector=rljob.dev/job={self.name}" + (f",rljob.dev/role={role}" if role else "")
         return self.kubectl("get", "pods", selector, "--output=name").split()
@@ -136,6 +176,19 @@ class Job:
             return status if status.get("phase") == phase else None
 
         return self.eventually(there, f"phase {phase}", within)
+
+    def succeeds_after(self, *reasons: str) -> dict[str, Any]:
+        """The status of the end, with all steps and a reward. An event has told of a loss by one of the reasons.
+
+        Raises AssertionError where something is missing.
+        """
+        status = self.reaches("Succeeded")
+        progress, events = status["progress"], self.events()
+        if progress["step"] != progress["totalSteps"] or progress.get("reward") is None:
+            raise AssertionError(f"steps or the reward are missing: {progress}")
+        if set(reasons).isdisjoint(events):
+            raise AssertionError(f"no event tells of {' or '.join(reasons)}: {events}")
+        return status
 
     def eventually(self, look: Callable[[], T | None], what: str, within: float = 8 * MINUTES) -> T:
         """What `look` gives when it is true for the first time."""

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from e2e.scenarios.conftest import Report
-from e2e.scenarios.job import LONG, Job
+from e2e.scenarios.job import LONG, LOST_WORKER, Job
 
 KILL_DRIVER = """
 import psutil
@@ -49,27 +49,28 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
 def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job, report: Report) -> None:
     job.apply(**LONG)
     job.trains()
-    before = sorted(job.pods())
+    before, step = sorted(job.pods()), job.step
     lost = time.time()
     job.run_in("head", "python", "-c", KILL_DRIVER)
     report(job.seconds_to_next_update(lost, attempt=2))
     assert sorted(job.pods()) == before
+    job.takes_over(attempt=2, after=step)
 
-    status = job.reaches("Succeeded")
+    status = job.succeeds_after("DriverLost")
     assert (status["restarts"], status["attempt"]) == (1, 2)
 
 
 def test_a_lost_worker_pod_is_replaced(job: Job, report: Report) -> None:
     job.apply(**LONG)
     job.trains()
-    (head,), (worker,) = job.pods("head"), job.pods("worker")
+    (head,), (worker,), saved = job.pods("head"), job.pods("worker"), job.saved
     lost = time.time()
     job.kubectl("delete", worker, "--force", "--grace-period=0")
     report(job.seconds_to_next_update(lost, attempt=2))
     assert job.pods("head") == [head]
     assert job.pods("worker") != [worker]
+    job.resumes(attempt=2, after=saved)
 
-    status = job.reaches("Succeeded")
+    status = job.succeeds_after(*LOST_WORKER, "StoppedOnRequest")
     assert status["attempt"] == 2
     assert status["restarts"] <= 1, "free of charge where the driver heard of it in time"
-    assert status["progress"]["step"] == status["progress"]["totalSteps"]

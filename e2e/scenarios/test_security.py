@@ -8,6 +8,7 @@ from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.nodes import release
 from e2e.nodes.images import TRAINER
+from e2e.scenarios.conftest import own_cluster_only
 from e2e.scenarios.job import LIST_TOKENS, LONG, Job
 from rljob_operator.head import AGENT_PORT, RAY_PORT
 
@@ -32,6 +33,7 @@ STRANGER = {
 }
 
 
+@own_cluster_only("runs an image that is built here, outside of the namespace of the test")
 def test_pods_have_no_token_and_want_one(cluster: Access, job: Job) -> None:
     job.apply(**LONG)
     job.trains()
@@ -57,6 +59,7 @@ def refused(codes: str) -> bool:
     return len(codes.split()) == len(PATHS) and set(codes.split()) <= {"401", "403"}
 
 
+@own_cluster_only("acts as the operator, which may have another name elsewhere")
 def test_the_operator_reads_no_secret_but_its_key(cluster: Access, job: Job) -> None:
     """The jobs' own tokens it derives from that key."""
 

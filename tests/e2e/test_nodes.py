@@ -11,7 +11,10 @@ import pytest
 
 from e2e.cluster import processes
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import CONTEXT
+from e2e.cluster.progress import shown
 from e2e.nodes import cgroups, machine, network, packages
+from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
 from tests.e2e.waiting import eventually
 
@@ -217,6 +220,33 @@ def test_without_root_nothing_is_tried(monkeypatch):
 
     with pytest.raises(ClusterError, match="real nodes need root"):
         packages.ensure()
+
+
+def test_without_root_nothing_is_built_and_that_is_said(monkeypatch, capsys):
+    monkeypatch.delenv(CONTEXT, raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    build_all()
+    assert capsys.readouterr().err == "nothing is built: real nodes need root, for namespaces, mounts and cgroups\n"
+
+
+def test_for_another_cluster_nothing_is_built(monkeypatch, capsys):
+    monkeypatch.setenv(CONTEXT, "kind")
+
+    build_all()
+    assert capsys.readouterr().err == "nothing is built: E2E_KUBECONTEXT names a cluster, kind\n"
+
+
+def test_what_takes_long_is_shown_until_it_is_over(capsys):
+    with shown("building an image"):
+        pass
+    assert capsys.readouterr().err == "building an image: 0 s\nbuilding an image: done after 0 s\n"
+
+
+def test_what_fails_is_not_called_done(capsys):
+    with pytest.raises(ClusterError, match="no space"), shown("building an image"):
+        raise ClusterError("no space")
+    assert capsys.readouterr().err == "building an image: 0 s\n"
 
 
 def _state(process):

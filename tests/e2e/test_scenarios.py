@@ -1,0 +1,208 @@
+"""What `make e2e` keeps of its scenarios, which it runs again or leaves out elsewhere, and what they ask of a job."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.commits import ROOT, content
+from e2e.cluster.access import Access
+from e2e.cluster.fixtures import CONTEXT
+from e2e.scenarios.conftest import SECONDS
+from e2e.scenarios.job import Job
+from e2e.scenarios.results import CODE, Recorder, Result, passed, read
+
+pytest_plugins = ["pytester"]
+
+STORY = """
+import pytest
+
+@pytest.fixture
+def tidied():
+    yield
+    raise OSError("an object is left")
+
+@pytest.fixture
+def broken():
+    raise OSError("there is no cluster")
+
+def test_that_passes(record_property):
+    record_property("{seconds}", 6.5)
+
+def test_that_fails():
+    assert False
+
+def test_that_leaves_something(tidied):
+    pass
+
+def test_that_cannot_begin(broken):
+    pass
+
+def test_that_does_not_apply():
+    pytest.skip("another cluster")
+"""
+
+
+def result(scenario: str, passed: bool, code: str) -> Result:
+    return Result(scenario, passed, 1.0, None, "abc1234", "2026-11-24", code)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "scenarios.jsonl"
+
+
+@pytest.fixture
+def story(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(test_story=STORY.format(seconds=SECONDS))
+    return pytester
+
+
+def run(story: pytest.Pytester, recorder: Recorder) -> list[str]:
+    """The scenarios that ran."""
+    reports = story.inline_run("-p", "no:cacheprovider", plugins=[recorder]).getreports("pytest_runtest_logreport")
+    return [each.nodeid.partition("::test_that_")[2] for each in reports if each.when == "setup"]
+
+
+def test_a_scenario_that_leaves_something_has_not_passed(story, file):
+    run(story, Recorder(file, "abc1234", "code"))
+
+    kept = {each.scenario.partition("::test_that_")[2]: each for each in read(file)}
+    assert {name: each.passed for name, each in kept.items()} == {
+        "passes": True, "fails": False, "leaves_something": False, "cannot_begin": False
+    }  # fmt: skip
+    assert kept["passes"].recovery == 6.5
+    assert {(each.commit, each.code) for each in kept.values()} == {("abc1234", "code")}
+
+
+def test_the_same_command_goes_on_where_it_stopped(story, file):
+    run(story, Recorder(file, "abc1234", "code"))
+
+    others = ["fails", "leaves_something", "cannot_begin", "does_not_apply"]
+    assert run(story, Recorder(file, "def5678", "code")) == others, "whatever was committed meanwhile"
+    assert run(story, Recorder(file, "abc1234", "changed")) == ["passes", *others]
+    assert run(story, Recorder(file, "abc1234", "code", again=True)) == ["passes", *others]
+
+
+def test_the_last_run_with_the_same_code_decides():
+    results = [
+        result("failed later", True, "code"), result("failed later", False, "code"),
+        result("mended", False, "code"), result("mended", True, "code"),
+        result("of other code", True, "other"),
+        result("failed with other code", True, "code"), result("failed with other code", False, "other"),
+    ]  # fmt: skip
+    assert passed(results, "code") == {"mended", "failed with other code"}
+
+
+def test_lines_of_before_there_were_digests_are_read(file):
+    line = (
+        '"scenario": "a", "passed": true, "seconds": 1.0, "recovery": null, "commit": "a3853e5", "date": "2026-11-24"'
+    )
+    file.write_text(f"{{{line}}}\n")
+    assert [each.code for each in read(file)] == [""]
+    assert read(file.with_name("none")) == []
+
+
+def test_the_code_is_what_is_there_committed_or_not(tmp_path):
+    code, results = tmp_path / "code", tmp_path / "results"
+    for folder in (code, results):
+        folder.mkdir()
+        (folder / "file").write_text("1")
+    (tmp_path / ".gitignore").write_text("*.pyc\n")
+    git(tmp_path, "init", "--quiet")
+    first = content(["code"], tmp_path)
+
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message=first")
+    (results / "file").write_text("2")
+    (code / "file.pyc").write_text("2")
+    assert content(["code"], tmp_path) == first
+
+    (code / "file").write_text("2")
+    changed = content(["code"], tmp_path)
+    (code / "new").write_text("")
+    added = content(["code"], tmp_path)
+    (code / "file").unlink()
+    assert len({first, changed, added, content(["code"], tmp_path), ""}) == 5
+    assert content(["nothing"], tmp_path) == ""
+
+
+def test_what_decides_results_is_there_and_holds_no_result():
+    assert [path for path in CODE if not (ROOT / path).exists()] == []
+    assert not any(path.startswith("docs") for path in CODE)
+
+
+def test_another_clusters_operator_and_nodes_are_left_alone():
+    """That cluster does not even exist: nothing looks for it."""
+    files = [f"e2e/scenarios/test_{name}.py" for name in ("operator", "security", "losses", "images")]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", "not head", *files]
+    environment = {**os.environ, CONTEXT: "none", "KUBECONFIG": os.devnull}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "passed" not in ran.stdout
+    assert f"drains a node, and {CONTEXT} names a cluster" in ran.stdout
+
+
+@dataclass(frozen=True)
+class Volume(Access):
+    """A cluster with one pod, in which `cat` shows these files, and a job that has ended."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[str, ...] = ()
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        match arguments[1:]:
+            case ["exec", *_, "cat", file]:
+                return self.files[file.removeprefix("/checkpoints/")]
+            case ["get", "rljob", *_]:
+                return json.dumps({"status": self.status})
+            case ["get", "events", *_]:
+                return json.dumps({"items": [{"reason": each, "eventTime": "2026"} for each in self.events]})
+            case _:
+                return "pod/head"
+
+
+def resumed(log: str = "", **claim: object) -> Job:
+    files = {"attempts/2.json": json.dumps({"parent": 1, **claim}), "logs/a2.jsonl": log}
+    return Job(Volume(files=files), "namespace")
+
+
+def test_an_attempt_resumes_from_a_checkpoint_that_is_no_older():
+    resumed(resumedFrom="step-14-a1", resumedStep=14).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="after step 12"):
+        resumed(resumedFrom="step-10-a1", resumedStep=10).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="where its checkpoint ends"):
+        resumed(resumedFrom="step-12-a1", resumedStep=13).resumes(attempt=2, after=12)
+    with pytest.raises(AssertionError, match="does not go on with attempt 1"):
+        resumed(parent=None, resumedFrom=None, resumedStep=0).resumes(attempt=2, after=0)
+
+
+def test_an_attempt_takes_ranks_over():
+    said = json.dumps({"event": "ranks_taken_over", "step": 13})
+    resumed(said, resumedFrom="step-12-a1", resumedStep=13).takes_over(attempt=2, after=13)
+    with pytest.raises(AssertionError, match="took no ranks over"):
+        resumed(resumedFrom="step-12-a1", resumedStep=12).takes_over(attempt=2, after=12)
+
+
+def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
+    status: dict[str, Any] = {"phase": "Succeeded", "progress": {"step": 70, "totalSteps": 70, "reward": 0}}
+    job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
+    assert job.succeeds_after("RankLost", "RayLost") == status
+    with pytest.raises(AssertionError, match="no event tells of DriverLost"):
+        job.succeeds_after("DriverLost")
+    for missing in ("reward", "step"):
+        less = {**status, "progress": {**status["progress"], missing: None}}
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True)
