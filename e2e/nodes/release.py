@@ -12,7 +12,7 @@ from e2e.cluster.build import build
 from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane
 from e2e.cluster.sharing import shared
-from e2e.nodes import images, up
+from e2e.nodes import images, packages, up
 from e2e.nodes.images import OPERATOR, REPOSITORY, TRAINER
 
 NAMESPACE = "rljob-system"
@@ -39,9 +39,10 @@ def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
 
 
 def prepare() -> None:
-    """All that takes long the first time. Whether real nodes can be is known before anything is built."""
-    up.prepare()
+    """All that takes long the first time."""
+    packages.ensure()  # first, for it refuses whoever is not root
     build((*DEFAULT, "helm"))
+    up.prepare()
     images.ensure((OPERATOR, TRAINER))
 
 
