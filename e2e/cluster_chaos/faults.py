@@ -35,12 +35,14 @@ class Fault:
     """weight: how often it is drawn.
 
     costs_attempt: whether the steps that come after are another attempt's. Pods that are deleted live a moment longer.
+    scores_again: whether groups that were scored may get another record of their score.
     """
 
     name: str
     weight: float
     strike: Strike
     costs_attempt: bool = False
+    scores_again: bool = False
 
 
 def _process(title: str, number: signal.Signals) -> Strike:
@@ -93,7 +95,7 @@ FAULTS: Final = (
     Fault("rank frozen", 1, _process("ray::ActorHost", signal.SIGSTOP), costs_attempt=True),
     Fault("engine killed", 2, _process("ray::EngineHost", signal.SIGKILL)),
     Fault("engine frozen", 1, _process("ray::EngineHost", signal.SIGSTOP)),
-    Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL)),
+    Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL), scores_again=True),
     Fault("worker pod deleted", 2, _pod("worker"), costs_attempt=True),
     Fault("head pod deleted", 2, _pod("head"), costs_attempt=True),
     Fault("operator killed", 2, _operator),

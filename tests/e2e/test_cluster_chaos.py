@@ -8,22 +8,43 @@ import pytest
 from bench.recovery_page import write_part
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs
-from e2e.cluster_chaos.trial import STEPS, SUPERVISED, Struck, Trial, generated_again, problems, recovery_after
+from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
+from e2e.cluster_chaos.verdicts import made_again, policies, unseen
+from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
+from rljob_trainer.journal import JournalWriter, truncate
+from rljob_trainer.journal.files import list_files
+from rljob_trainer.journal.record import Match
 from rljob_trainer.volume import Volume
+from tests.rljob_trainer.journal_support import KEY, group, key, score_of
 
 
 def line(step, attempt=1, **more):
     return {"step": step, "stage": "rl", "time": 100.0 + 2 * step, "time/step": 1.0, "attempt": attempt, **more}
 
 
-STRUCK = Struck(FAULTS[0], 130.0, step=18, durable=15, next_update=2.0, next_step=4.0, repeated=3, journaled=24, lost=0)
+ALL_STEPS = range(SUPERVISED + 1, SUPERVISED + STEPS + 1)
+
+
+def of_step(step, policy="same"):
+    return [Match(step, f"{policy}-{step}", "settings", f"0/{number}", "hash") for number in range(PROMPTS)]
+
+
+def made(**steps):
+    """By attempt, each group once, unless a step is named twice."""
+    return [(int(name[1:]), match) for name, of in steps.items() for step in of for match in of_step(step)]
+
+
+STRUCK = Struck(
+    FAULTS[0], 130.0, attempt=1, step=18, durable=15, next_update=2.0, next_step=4.0, repeated=3, journaled=24
+)
 
 
 @pytest.fixture
 def sound():
-    lines = [line(step) for step in range(SUPERVISED + 1, SUPERVISED + STEPS + 1)]
+    lines = [line(step) for step in ALL_STEPS]
     status = {"phase": "Succeeded", "restarts": 1}
-    return Trial("job", Volume(Path("/none")), lines, lines, [STRUCK], status, clusters=1)
+    attempts = Attempts(made=made(a1=ALL_STEPS))
+    return Trial("job", Volume(Path("/none")), lines, lines, attempts, [STRUCK], status, clusters=1)
 
 
 def test_a_sound_job_has_no_problems(sound):
@@ -36,10 +57,11 @@ def test_a_sound_job_has_no_problems(sound):
     [
         ({"status": {"phase": "Failed", "restarts": 0}}, "it is Failed"),
         ({"status": {"phase": "Succeeded", "restarts": 2}}, "2 restarts for 1 faults"),
-        ({"history": [line(step) for step in range(SUPERVISED + 2, SUPERVISED + STEPS + 1)]}, "its steps are"),
+        ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
         ({"clusters": 2}, "2 clusters at once"),
         ({"left": ["secret/token"]}, "secret/token is left"),
-        ({"struck": [replace(STRUCK, lost=5)]}, "5 finished groups were generated again: driver killed at step 18"),
+        ({"attempts": Attempts(made=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
+        ({"attempts": Attempts(made=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
         ({"struck": [replace(STRUCK, repeated=4)]}, "4 updates repeated from step 18, 15 was durable"),
         ({"struck": [replace(STRUCK, next_update=float("inf"))]}, "it did not go on within 300 s: driver killed"),
     ],
@@ -49,23 +71,63 @@ def test_what_is_wrong_is_said(sound, changes, words):
     assert words in found
 
 
+# ---- finished groups
+
+
 @pytest.mark.parametrize(
-    ("held", "after", "lost"),
+    ("groups", "wrong"),
     [
-        ({17: 8, 18: 5}, [], 0),  # the attempt goes on
-        ({17: 8, 18: 5}, [line(17, 2, **{"recovery/journaled_groups": 8})], 0),  # 18 is still to come
-        ({17: 8, 18: 5}, [line(each, 2, **{"recovery/journaled_groups": 8}) for each in (17, 18)], 0),
+        (made(a1=[16, 17, 18], a2=[19]), []),  # the older ones' were taken from the journal, or trained on
         (
-            {17: 8, 18: 5},
-            [line(18, 2, **{"recovery/journaled_groups": 3})],
-            2,
-        ),  # its ranks were ahead of the file of 17
-        ({17: 8, 18: 5}, [line(17, 2), line(18, 2, **{"recovery/journaled_groups": 5})], 8),
-        ({17: 8}, [line(17, 2, **{"time/rollout": 0.8, "time/update": 0.5}), line(18, 2)], 0),  # its ranks had done 17
+            made(a1=[16, 17, 18], a2=[19], a3=[16, 17, 18, 19]),
+            ["attempt 3 made 32 finished groups again, 8 of step 16"],
+        ),
+        (made(a1=[16, 16]), ["attempt 1 made 8 finished groups again, 8 of step 16"]),  # an engine was lost
+        ([*made(a1=[16]), *((2, match) for match in of_step(16, policy="other"))], []),  # of no use to another policy
     ],
 )
-def test_groups_that_the_journal_held_and_nobody_took_are_counted(held, after, lost):
-    assert generated_again(held, after) == lost
+def test_groups_that_the_journal_held_are_not_made_again(groups, wrong):
+    assert made_again(groups) == wrong
+
+
+def test_a_group_that_a_lost_scorer_scores_again_is_not_made_again_but_another_attempts_is():
+    assert made_again(made(a1=[16, 16]), rescored={1}) == []
+    assert made_again(made(a1=[16], a2=[16]), rescored={1, 2}) == [
+        "attempt 2 made 8 finished groups again, 8 of step 16"
+    ]
+
+
+def test_a_group_that_hides_behind_another_name_of_its_policy_shows():
+    assert policies(made(a1=[16], a2=[16])) == []
+    assert policies([*made(a1=[16]), *((2, match) for match in of_step(16, policy="other"))]) == [
+        "groups of step 16 were made for 2 policies"
+    ]
+
+
+def test_a_journal_that_was_not_seen_says_nothing():
+    assert unseen(made(a1=[16, 17]), [16, 17], PROMPTS) == []
+    assert unseen([*made(a1=[16]), *made(a2=[18])], [16, 17, 18], PROMPTS) == [
+        "groups of 1 steps were not seen in the journal, of step 17 first"
+    ]
+
+
+def test_groups_are_seen_whose_files_a_checkpoint_made_needless(tmp_path):
+    volume = Volume(tmp_path / "volume")
+    watch = VolumeWatch(volume)
+    with JournalWriter(volume) as writer:
+        for attempt, numbers in ((1, (0, 1)), (2, (2,))):
+            for number in numbers:
+                writer.append(key(attempt=attempt), group(number), score_of(group(number)))
+                watch.look()
+    truncate(volume, KEY.step, attempt=2)
+    assert list_files(volume) == []
+    watch.end()
+    found = sorted((attempt, match.step, match.prompt_id) for attempt, match in watch.attempts.made)
+    assert found == [(1, 7, "0/0"), (1, 7, "0/1"), (2, 7, "0/2")]
+    assert [path.name for path in tmp_path.iterdir()] == ["volume"], "nothing is left beside it"
+
+
+# ---- what faults cost
 
 
 def test_costs_are_told_by_fault():
