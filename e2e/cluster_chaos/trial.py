@@ -20,10 +20,9 @@ from e2e.cluster.fixtures import JOBS
 from e2e.cluster.plane import Plane
 from e2e.cluster_chaos.faults import Fault
 from e2e.cluster_chaos.looks import repeated
-from e2e.cluster_chaos.verdicts import made_again, policies, unseen
+from e2e.cluster_chaos.verdicts import made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.scenarios.job import Job
-from rljob_trainer.checkpoint.manifest import durable_step
 from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
 from rljob_trainer.volume import Volume
@@ -64,7 +63,7 @@ _KINDS = "all,rayclusters,configmaps,secrets,pvc,networkpolicies,pdb,serviceacco
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """at: Unix time. attempt: the newest then. step: the last one before. durable: the newest checkpoint's.
+    """at: Unix time. attempt: the newest then. step: the last one before.
 
     next_update, next_step: seconds to the end of the next optimizer step, a repeated one included, and of a new one;
         inf where none came in time. repeated: updates that were done again. journaled: groups from the journal.
@@ -74,7 +73,6 @@ class Struck:
     at: float
     attempt: int
     step: int
-    durable: int
     next_update: float
     next_step: float
     repeated: int
@@ -166,9 +164,7 @@ def problems(found: Trial) -> list[str]:
     rescored = {each.attempt for each in found.struck if each.fault.scores_again}
     wrong += made_again(found.attempts.made, rescored) + policies(found.attempts.made)
     wrong += unseen(found.attempts.made, steps, PROMPTS)
-    for each in found.struck:
-        if each.repeated > each.step - each.durable:
-            wrong.append(f"{each.repeated} updates repeated from step {each.step}, {each.durable} was durable")
+    wrong += went_back(found.attempts) + repeated_within(found.lines, found.attempts)
     return wrong + [f"{each} is left" for each in found.left]
 
 
@@ -176,7 +172,6 @@ def _strike(job: Job, plane: Plane, found: Trial, steps: Steps, fault: Fault) ->
     """None where the job ended before."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while True:
-        durable = durable_step(found.volume)
         if (at := _patiently(lambda: fault.strike(job, plane))) is not None:
             break
         if _ended(job) or time.monotonic() > deadline:
@@ -186,9 +181,9 @@ def _strike(job: Job, plane: Plane, found: Trial, steps: Steps, fault: Fault) ->
     recovery = _recovery(job, steps, at, lost=attempt if fault.costs_attempt else None)
     last = max(line["step"] for line in steps.lines() if line["time"] <= at)
     if recovery is None:
-        return None if _ended(job) else Struck(fault, at, attempt, last, durable, inf, inf, 0, 0)
+        return None if _ended(job) else Struck(fault, at, attempt, last, inf, inf, 0, 0)
     seconds = recovery.update - at, recovery.step - at
-    return Struck(fault, at, attempt, last, durable, *seconds, recovery.repeated, recovery.journaled)
+    return Struck(fault, at, attempt, last, *seconds, recovery.repeated, recovery.journaled)
 
 
 def _recovery(job: Job, steps: Steps, at: float, *, lost: int | None) -> Recovery | None:

@@ -1,10 +1,13 @@
 """What is wrong with a job under faults, told from what was seen of its volume. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 
-from e2e.cluster_chaos.volume_watch import Made
+from e2e.cluster_chaos.volume_watch import Attempts, Checkpoint, Made
+from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal.record import Match
+from rljob_trainer.progress.history import Line
 
 
 def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str]:
@@ -40,6 +43,47 @@ def policies(made: Sequence[Made]) -> list[str]:
     """A group by another name of its policy is not found. In a deterministic job, a step's policy has one name."""
     digests = _by_step((match.step, match.policy_digest) for _, match in made)
     return [f"groups of step {step} were made for {len(of)} policies" for step, of in digests.items() if len(of) > 1]
+
+
+def went_back(attempts: Attempts) -> list[str]:
+    """Attempts that went on after a step before the newest checkpoint that was durable when they claimed their number,
+    and so also when what was before them was struck.
+    """
+    wrong = []
+    decided = {number: claim for number, claim in attempts.claims.items() if claim.resumed_step is not None}
+    for number, claim in decided.items():
+        before = max((each for each in decided if each < number), default=None)
+        durable = durable_step(decided, before, attempts.before[number])
+        if (after := claim.resumed_step or 0) < durable:
+            wrong.append(f"attempt {number} went back to step {after}, {durable} was durable")
+    return wrong
+
+
+def durable_step(claims: Mapping[int, Claim], newest: int | None, checkpoints: Collection[Checkpoint]) -> int:
+    """Of the newest checkpoint that counts for who comes after attempt `newest`; 0 for none.
+
+    The lineage of docs/architecture.md, told by the claims alone: the trainer's own would repeat its mistakes.
+    """
+    found, limit = 0, inf
+    while newest is not None and newest in claims:
+        found = max([found, *(step for step, attempt in checkpoints if attempt == newest and step <= limit)])
+        limit = min(limit, claims[newest].checkpoint_step)
+        newest = claims[newest].parent
+    return found
+
+
+def repeated_within(lines: Sequence[Line], attempts: Attempts) -> list[str]:
+    """Steps that an attempt did twice, or did although it said that it went on after them.
+
+    The step after which it went on may be among its own: its ranks had made the update, and it finished the rest.
+    """
+    wrong = []
+    for number, claim in attempts.claims.items():
+        steps = Counter(line["step"] for line in lines if line["attempt"] == number)
+        wrong += [f"attempt {number} did step {step} {times} times" for step, times in steps.items() if times > 1]
+        if steps and (first := min(steps)) < (claim.resumed_step or 0):
+            wrong.append(f"attempt {number} did step {first}, and went on after {claim.resumed_step}")
+    return wrong
 
 
 def _by_step(pairs: Iterable[tuple[int, str]]) -> defaultdict[int, set[str]]:

@@ -9,12 +9,13 @@ from bench.recovery_page import write_part
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
-from e2e.cluster_chaos.verdicts import made_again, policies, unseen
+from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
+from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal import JournalWriter, truncate
 from rljob_trainer.journal.files import list_files
 from rljob_trainer.journal.record import Match
-from rljob_trainer.volume import Volume
+from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.journal_support import KEY, group, key, score_of
 
 
@@ -34,17 +35,28 @@ def made(**steps):
     return [(int(name[1:]), match) for name, of in steps.items() for step in of for match in of_step(step)]
 
 
-STRUCK = Struck(
-    FAULTS[0], 130.0, attempt=1, step=18, durable=15, next_update=2.0, next_step=4.0, repeated=3, journaled=24
-)
+def resumed(number, checkpoint, step):
+    """A claim. Its parent is the attempt that wrote the checkpoint."""
+    return Claim(number, "", int(checkpoint.rpartition("a")[2]), checkpoint, step)
+
+
+def attempts(*claims, checkpoints=((15, 1), (20, 1)), groups=None):
+    """The first began with nothing. checkpoints: that all later ones found."""
+    known = {claim.attempt: claim for claim in (Claim(1, resumed_step=0), *claims)}
+    before = {number: frozenset(checkpoints if number > 1 else ()) for number in known}
+    return Attempts(dict.fromkeys(known, 90.0), before, known, made(a1=ALL_STEPS) if groups is None else groups)
+
+
+SOUND = attempts(resumed(2, "step-20-a1", 22))
+
+STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step=4.0, repeated=3, journaled=24)
 
 
 @pytest.fixture
 def sound():
     lines = [line(step) for step in ALL_STEPS]
     status = {"phase": "Succeeded", "restarts": 1}
-    attempts = Attempts(made=made(a1=ALL_STEPS))
-    return Trial("job", Volume(Path("/none")), lines, lines, attempts, [STRUCK], status, clusters=1)
+    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, [STRUCK], status, clusters=1)
 
 
 def test_a_sound_job_has_no_problems(sound):
@@ -60,9 +72,9 @@ def test_a_sound_job_has_no_problems(sound):
         ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
         ({"clusters": 2}, "2 clusters at once"),
         ({"left": ["secret/token"]}, "secret/token is left"),
-        ({"attempts": Attempts(made=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
-        ({"attempts": Attempts(made=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
-        ({"struck": [replace(STRUCK, repeated=4)]}, "4 updates repeated from step 18, 15 was durable"),
+        ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
+        ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
+        ({"attempts": attempts(resumed(2, "step-15-a1", 15))}, "attempt 2 went back to step 15, 20 was durable"),
         ({"struck": [replace(STRUCK, next_update=float("inf"))]}, "it did not go on within 300 s: driver killed"),
     ],
 )
@@ -125,6 +137,57 @@ def test_groups_are_seen_whose_files_a_checkpoint_made_needless(tmp_path):
     found = sorted((attempt, match.step, match.prompt_id) for attempt, match in watch.attempts.made)
     assert found == [(1, 7, "0/0"), (1, 7, "0/1"), (2, 7, "0/2")]
     assert [path.name for path in tmp_path.iterdir()] == ["volume"], "nothing is left beside it"
+
+
+# ---- updates that are done again
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (attempts(resumed(2, "step-20-a1", 20)), []),
+        (attempts(resumed(2, "step-20-a1", 22)), []),  # living ranks were ahead
+        (attempts(resumed(2, "step-15-a1", 15)), ["attempt 2 went back to step 15, 20 was durable"]),
+        (attempts(Claim(2, resumed_step=0), checkpoints=[(5, 1)]), ["attempt 2 went back to step 0, 5 was durable"]),
+    ],
+)
+def test_an_attempt_goes_on_from_what_was_durable(found, wrong):
+    assert went_back(found) == wrong
+
+
+def test_a_checkpoint_of_an_attempt_that_was_superseded_before_does_not_count():
+    """The first one, frozen until then, commits step 20 after the second has gone on from 15."""
+    claims = attempts(resumed(2, "step-15-a1", 17)).claims
+    assert durable_step(claims, 1, [(15, 1), (20, 1)]) == 20
+    assert durable_step(claims, 2, [(15, 1), (20, 1)]) == 15
+    assert durable_step(claims, 2, [(15, 1), (20, 1), (18, 2)]) == 18
+
+
+def test_a_checkpoint_counts_if_it_was_there_when_the_attempt_claimed_its_number(tmp_path):
+    volume = Volume(tmp_path / "volume")
+    watch = VolumeWatch(volume)
+    write_json(volume.claim(1), {"attempt": 1, "resumedStep": 0})
+    for step in (15, 20):
+        watch.look()
+        write_json(volume.checkpoint(step, 1) / "manifest.json", {})
+    (volume.checkpoints / ".step-25-a1.part").mkdir()
+    watch.look()
+    write_json(volume.claim(2), {"attempt": 2, "parent": 1, "resumedFrom": "step-15-a1", "resumedStep": 15})
+    write_json(volume.checkpoint(22, 1) / "manifest.json", {})  # too late for the second
+    watch.look()
+    watch.end()
+    assert watch.attempts.before == {1: frozenset(), 2: {(15, 1), (20, 1)}}
+    assert went_back(watch.attempts) == ["attempt 2 went back to step 15, 20 was durable"]
+    assert watch.attempts.at(watch.attempts.begun[2]) == 2
+    assert watch.attempts.at(0.0) == 0
+
+
+def test_an_attempt_does_a_step_once_and_none_that_it_had():
+    found = attempts(resumed(2, "step-20-a1", 22))
+    lines = [*(line(step) for step in range(11, 24)), *(line(step, 2) for step in (22, 23, 24))]
+    assert repeated_within(lines, found) == []
+    assert repeated_within([*lines, line(24, 2)], found) == ["attempt 2 did step 24 2 times"]
+    assert repeated_within([*lines, line(21, 2)], found) == ["attempt 2 did step 21, and went on after 22"]
 
 
 # ---- what faults cost
