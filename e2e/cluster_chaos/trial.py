@@ -4,23 +4,18 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TypeVar
-
-from kubernetes.client import ApiException, CustomObjectsApi
-from urllib3.exceptions import HTTPError
 
 from e2e.chaos.steps import Recovery, Steps, recovery_in
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.fixtures import JOBS
 from e2e.cluster.plane import Plane
+from e2e.cluster_chaos.cluster_watch import ClusterWatch, Running
 from e2e.cluster_chaos.faults import Fault
 from e2e.cluster_chaos.looks import repeated
-from e2e.cluster_chaos.verdicts import made_again, policies, repeated_within, unseen, went_back
+from e2e.cluster_chaos.verdicts import doubles, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.scenarios.job import Job
 from rljob_trainer.progress.history import Line, read_metrics
@@ -54,7 +49,7 @@ AWAY_SECONDS = 60.0
 PAUSE_SECONDS = (1.0, 8.0)
 """From a step after one fault to the next one."""
 
-LOOK_SECONDS = 0.1
+LOOK_SECONDS, POD_LOOK_SECONDS = 0.1, 1.0
 
 _KUBERNETES_OWN = ("configmap/kube-root-ca.crt", "serviceaccount/default")
 
@@ -81,16 +76,16 @@ class Struck:
 
 @dataclass(slots=True)
 class Trial:
-    """lines: every RL step that any attempt finished. history: those that count. clusters: most that lived at once."""
+    """lines: every RL step that any attempt finished. history: those that count. left: objects, after its deletion."""
 
     name: str
     volume: Volume
     lines: list[Line] = field(default_factory=list)
     history: list[Line] = field(default_factory=list)
     attempts: Attempts = field(default_factory=Attempts)
+    running: Running = field(default_factory=Running)
     struck: list[Struck] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
-    clusters: int = 0
     left: list[str] = field(default_factory=list)
 
     @property
@@ -112,25 +107,36 @@ def trial(
     volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
     watch, steps = VolumeWatch(volume), Steps(volume)
     found = Trial(job.namespace, volume, attempts=watch.attempts)
-    with _clusters_counted(job, plane, found), repeated({watch.look: LOOK_SECONDS}):
-        job.eventually(lambda: [line for line in steps.lines() if _is_rl(line)], "first RL step", BEGIN_SECONDS)
-        for fault in faults:
-            time.sleep(dice.uniform(*PAUSE_SECONDS))
-            struck = _strike(job, plane, found, steps, fault)
-            if struck is None:
-                break
-            found.struck.append(struck)
-            cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
-            say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
-            if struck.next_update == inf:
-                break
-        else:
-            job.eventually(lambda: _ended(job), "end", END_SECONDS)
+    with job.access.client() as client:
+        pods = ClusterWatch(job, client)
+        found.running = pods.running
+        with repeated({watch.look: LOOK_SECONDS, pods.look: POD_LOOK_SECONDS}):
+            _train(job, plane, found, steps, faults, dice, say)
     watch.end()
     found.status = _patiently(lambda: job.status)
     found.lines = [line for line in steps.lines() if _is_rl(line)]
     found.history = [line for line in read_metrics(volume.root) if "time/step" in line and _is_rl(line)]
     return found
+
+
+def _train(
+    job: Job, plane: Plane, found: Trial, steps: Steps, faults: Iterator[Fault], dice: random.Random,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """To the job's end, or to a fault after which it does not go on."""
+    job.eventually(lambda: [line for line in steps.lines() if _is_rl(line)], "first RL step", BEGIN_SECONDS)
+    for fault in faults:
+        time.sleep(dice.uniform(*PAUSE_SECONDS))
+        struck = _strike(job, plane, found, steps, fault)
+        if struck is None:
+            break
+        found.struck.append(struck)
+        cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
+        say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
+        if struck.next_update == inf:
+            break
+    else:
+        job.eventually(lambda: _ended(job), "end", END_SECONDS)
 
 
 def remove(job: Job, found: Trial) -> None:
@@ -159,8 +165,7 @@ def problems(found: Trial) -> list[str]:
         wrong.append(f"its steps are {steps}")
     if found.status.get("restarts", 0) > len(found.struck):
         wrong.append(f"{found.status['restarts']} restarts for {len(found.struck)} faults")
-    if found.clusters > 1:
-        wrong.append(f"{found.clusters} clusters at once")
+    wrong += doubles(found.running)
     rescored = {each.attempt for each in found.struck if each.fault.scores_again}
     wrong += made_again(found.attempts.made, rescored) + policies(found.attempts.made)
     wrong += unseen(found.attempts.made, steps, PROMPTS)
@@ -211,31 +216,6 @@ def _update_began(line: Line) -> float:
     """Unix time."""
     since = (TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT)
     return float(line["time"] - sum(line.get(name, 0.0) for name in since))
-
-
-@contextmanager
-def _clusters_counted(job: Job, plane: Plane, found: Trial) -> Iterator[None]:
-    """The most RayClusters of the namespace that lived at once, also while the API server is away now and then."""
-    stop = Event()
-
-    def count() -> None:
-        with plane.access.client() as client:
-            api: Any = CustomObjectsApi(client)
-            while not stop.wait(1):
-                try:
-                    there = api.list_namespaced_custom_object(**JOBS[1], namespace=job.namespace)
-                except (ApiException, HTTPError):
-                    continue
-                alive = [each for each in there["items"] if "deletionTimestamp" not in each["metadata"]]
-                found.clusters = max(found.clusters, len(alive))
-
-    thread = Thread(target=count)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _folder(job: Job) -> Path | None:

@@ -1,13 +1,17 @@
-"""What is wrong with a job under faults, told from what was seen of its volume. Pure."""
+"""What is wrong with a job under faults, told from what was seen of it. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
+from e2e.cluster_chaos.cluster_watch import Running
 from e2e.cluster_chaos.volume_watch import Attempts, Checkpoint, Made
 from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal.record import Match
 from rljob_trainer.progress.history import Line
+
+SIDE_BY_SIDE_SECONDS = 30.0
+"""A driver that is replaced while it works is fenced from all that counts, and ends a little later by itself."""
 
 
 def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str]:
@@ -83,6 +87,22 @@ def repeated_within(lines: Sequence[Line], attempts: Attempts) -> list[str]:
         wrong += [f"attempt {number} did step {step} {times} times" for step, times in steps.items() if times > 1]
         if steps and (first := min(steps)) < (claim.resumed_step or 0):
             wrong.append(f"attempt {number} did step {first}, and went on after {claim.resumed_step}")
+    return wrong
+
+
+def doubles(running: Running) -> list[str]:
+    """Clusters and drivers that were there twice; also where none was seen, for then nobody has looked."""
+    wrong = []
+    if running.heads != 1:
+        wrong.append(f"{running.heads} head pods ran at once")
+    if running.clusters != 1:
+        wrong.append(f"pods of {running.clusters} RayClusters ran at once")
+    if not running.driven:
+        wrong.append("none of its drivers was seen")
+    if running.twice:
+        wrong.append(f"attempt {min(running.twice)} had two drivers")
+    if running.side_by_side > SIDE_BY_SIDE_SECONDS:
+        wrong.append(f"two drivers were awake for {running.side_by_side:.0f} s")
     return wrong
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.recovery_page import write_part
+from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
@@ -56,7 +57,7 @@ STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step
 def sound():
     lines = [line(step) for step in ALL_STEPS]
     status = {"phase": "Succeeded", "restarts": 1}
-    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, [STRUCK], status, clusters=1)
+    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, {1, 2}), [STRUCK], status)
 
 
 def test_a_sound_job_has_no_problems(sound):
@@ -70,7 +71,11 @@ def test_a_sound_job_has_no_problems(sound):
         ({"status": {"phase": "Failed", "restarts": 0}}, "it is Failed"),
         ({"status": {"phase": "Succeeded", "restarts": 2}}, "2 restarts for 1 faults"),
         ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
-        ({"clusters": 2}, "2 clusters at once"),
+        ({"running": Running(2, 1, {1})}, "2 head pods ran at once"),
+        ({"running": Running(1, 2, {1})}, "pods of 2 RayClusters ran at once"),
+        ({"running": Running(1, 1, set())}, "none of its drivers was seen"),
+        ({"running": Running(1, 1, {1}, {1})}, "attempt 1 had two drivers"),
+        ({"running": Running(1, 1, {1, 2}, set(), 40.0)}, "two drivers were awake for 40 s"),
         ({"left": ["secret/token"]}, "secret/token is left"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
@@ -188,6 +193,52 @@ def test_an_attempt_does_a_step_once_and_none_that_it_had():
     assert repeated_within(lines, found) == []
     assert repeated_within([*lines, line(24, 2)], found) == ["attempt 2 did step 24 2 times"]
     assert repeated_within([*lines, line(21, 2)], found) == ["attempt 2 did step 21, and went on after 22"]
+
+
+# ---- what is there twice
+
+
+def pod(role, cluster="first", phase="Running"):
+    owners = [{"kind": "RayCluster", "uid": cluster}]
+    return {"metadata": {"labels": {"rljob.dev/role": role}, "ownerReferences": owners}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("looks", "heads", "clusters"),
+    [
+        ([[pod("head"), pod("worker")], [pod("head", "second"), pod("worker", "second")]], 1, 1),  # one after the other
+        ([[pod("head"), pod("head", "second", "Pending")]], 1, 1),
+        ([[pod("head"), pod("head")], [pod("head")]], 2, 1),
+        ([[pod("worker"), pod("head", "second")]], 1, 2),
+        ([[]], 0, 0),
+    ],
+)
+def test_what_runs_at_once_is_counted_in_each_look(looks, heads, clusters):
+    running = Running()
+    for pods in looks:
+        running.add_pods(pods)
+    assert (running.heads, running.clusters) == (heads, clusters)
+
+
+def test_drivers_side_by_side_are_timed_while_both_are_awake():
+    running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
+    for at, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
+        running.add_drivers(drivers, float(at))
+    assert (running.driven, running.twice, running.side_by_side) == ({1, 2}, set(), 1.0)
+    for at in (10.0, 20.0):
+        running.add_drivers([replace(first, awake=False), second], at)
+    assert running.side_by_side == 1.0, "a frozen one does nothing"
+    running.add_drivers([first, replace(first, awake=False)], 21.0)
+    assert running.twice == {1}
+
+
+def test_a_driver_is_known_by_its_command_line_and_its_pods_cgroup():
+    words = ["/usr/bin/python", "/usr/bin/rljob", "driver", "--job", "/etc/job.json", "--attempt", "3"]
+    assert attempt_of(words) == 3
+    assert attempt_of(["sh", "-c", " ".join(words)]) is None
+    assert attempt_of(["rljob", "agent", "--attempt", "3"]) is None
+    assert is_in({"ab-1"}, "5:memory:/rlj/node-0/kubepods/burstable/podab-1/c0ffee\n0::/\n")
+    assert not is_in({"ab-1"}, "0::/rlj/node-0/kubepods/burstable/podab-12/c0ffee\n")
 
 
 # ---- what faults cost
