@@ -63,6 +63,7 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         trials = [each for end in ends for each, _ in end.result()]
         wrong += [problem for end in ends for _, found in end.result() for problem in found]
         remove(job, calm)
+        wrong += [f"{job.namespace}: {each} is left" for each in calm.left]
     verdict = (
         f"All {len(trials)} jobs succeeded with each step once and the undisturbed job's weights, bit for bit; no"
         " finished group of the journal was generated again, no update repeated that a durable checkpoint had, no job"

@@ -14,6 +14,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane
 from e2e.cluster_chaos.cluster_watch import ClusterWatch, Running
 from e2e.cluster_chaos.faults import Fault
+from e2e.cluster_chaos.leftovers import left_by
 from e2e.cluster_chaos.looks import repeated
 from e2e.cluster_chaos.verdicts import doubles, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
@@ -44,16 +45,15 @@ RECOVERY_SECONDS = 300.0
 
 END_SECONDS = 1200.0
 
+GONE_SECONDS = 180.0
+"""After the job: its pods take a moment to end, then its claim goes, and a pod on some node removes the volume."""
+
 AWAY_SECONDS = 60.0
 
 PAUSE_SECONDS = (1.0, 8.0)
 """From a step after one fault to the next one."""
 
 LOOK_SECONDS, POD_LOOK_SECONDS = 0.1, 1.0
-
-_KUBERNETES_OWN = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-
-_KINDS = "all,rayclusters,configmaps,secrets,pvc,networkpolicies,pdb,serviceaccounts,roles,rolebindings,leases"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +142,10 @@ def _train(
 def remove(job: Job, found: Trial) -> None:
     """Delete the job, and see what it leaves."""
     _patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
-
-    def nothing_else() -> bool:
-        there = _patiently(lambda: job.kubectl("get", _KINDS, "--output=name")).split()
-        found.left = [each for each in there if each not in _KUBERNETES_OWN]
-        return not found.left
-
-    try:
-        job.eventually(nothing_else, "empty namespace", 60)
-    except AssertionError:  # `left` says what
-        return
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := _patiently(lambda: left_by(job))) and time.monotonic() < deadline:
+        time.sleep(1)
+    found.left = left
 
 
 def problems(found: Trial) -> list[str]:

@@ -1,17 +1,21 @@
 """What chaos in a cluster finds wrong with a job: each of its verdicts, on histories that break it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.recovery_page import write_part
+from e2e.cluster.access import Access
 from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
 from e2e.cluster_chaos.faults import FAULTS
+from e2e.cluster_chaos.leftovers import left_by, volumes_of
 from e2e.cluster_chaos.report import costs
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
+from e2e.scenarios.job import Job
 from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal import JournalWriter, truncate
 from rljob_trainer.journal.files import list_files
@@ -239,6 +243,39 @@ def test_a_driver_is_known_by_its_command_line_and_its_pods_cgroup():
     assert attempt_of(["rljob", "agent", "--attempt", "3"]) is None
     assert is_in({"ab-1"}, "5:memory:/rlj/node-0/kubepods/burstable/podab-1/c0ffee\n0::/\n")
     assert not is_in({"ab-1"}, "0::/rlj/node-0/kubepods/burstable/podab-12/c0ffee\n")
+
+
+# ---- what is left
+
+
+def persistent_volume(name, namespace, policy="Delete"):
+    claim = {"claimRef": {"namespace": namespace, "name": "reverse-text-checkpoints"}} if namespace else {}
+    spec = claim | {"persistentVolumeReclaimPolicy": policy}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Released"}}
+
+
+def test_volumes_are_left_whose_class_said_that_they_go_with_their_claim():
+    volumes = [
+        persistent_volume("ours", "mine"),
+        persistent_volume("kept", "mine", "Retain"),
+        persistent_volume("another's", "other"),
+        persistent_volume("free", None),
+    ]
+    assert volumes_of("mine", volumes) == ["persistentvolume/ours (Released)"]
+
+
+def test_everything_in_the_namespace_is_left_but_for_what_kubernetes_makes_there():
+    answers = {
+        "api-resources": "pods\nevents\nrayclusters.ray.io\nevents.events.k8s.io\n",
+        "get pods,rayclusters.ray.io": "configmap/kube-root-ca.crt\nraycluster.ray.io/mine\n",
+        "get persistentvolumes": json.dumps({"items": [persistent_volume("ours", "mine")]}),
+    }
+
+    class Kubectl(Job):
+        def kubectl(self, *arguments, objects=""):
+            return next(answer for words, answer in answers.items() if " ".join(arguments).startswith(words))
+
+    assert left_by(Kubectl(Access(), "mine")) == ["raycluster.ray.io/mine", "persistentvolume/ours (Released)"]
 
 
 # ---- what faults cost
