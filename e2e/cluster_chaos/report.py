@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from e2e.chaos.report import percentiles
+from e2e.chaos.steps import ETTR, effective_time_ratio
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.trial import Struck, Trial
 from rljob_api.markdown import table
@@ -12,11 +13,12 @@ from rljob_api.markdown import table
 
 def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
     """calm: the undisturbed job."""
-    ratio = fmean(each.effective_time_ratio for each in trials)
+    undisturbed, *others = (
+        effective_time_ratio(calm.history, len(each.history), each.seconds) for each in (calm, *trials)
+    )
     effective = (
-        f"ETTR, seconds of the steps that count over those from the first one's begin to the last one's end:"
-        f" {calm.effective_time_ratio:.2f} of the undisturbed job, {ratio:.2f} of the others, which had a fault every"
-        f" {_between(trials):.0f} s."
+        f"ETTR: {undisturbed:.2f} of the undisturbed job, which ran alone; {fmean(others):.2f} of the others, which"
+        f" shared the cores and had a fault every {_between(trials):.0f} s. {ETTR}"
     )
     parts = ["# Recovery in a cluster", about, verdict, effective, "![Jobs and faults over time](recovery_cluster.png)"]
     return "\n\n".join([*parts, costs([each for trial in trials for each in trial.struck])])
@@ -43,5 +45,4 @@ def _row(name: str, struck: Sequence[Struck]) -> list[str]:
 
 def _between(trials: Sequence[Trial]) -> float:
     """Seconds of training for each fault."""
-    seconds = sum(each.history[-1]["time"] - each.begin for each in trials)
-    return float(seconds / sum(len(each.struck) for each in trials))
+    return sum(each.seconds for each in trials) / sum(len(each.struck) for each in trials)

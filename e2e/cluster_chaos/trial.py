@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,9 +95,10 @@ class Trial:
         return float(self.history[0]["time"] - self.history[0]["time/step"])
 
     @property
-    def effective_time_ratio(self) -> float:
-        """ETTR: seconds of the steps that count over those from the first one's begin to the last one's end."""
-        return float(sum(line["time/step"] for line in self.history) / (self.history[-1]["time"] - self.begin))
+    def seconds(self) -> float:
+        """From the first driver's claim to the end, as the job's status tells it; inf where it has not ended."""
+        ended = self.status.get("completionTime")
+        return datetime.fromisoformat(ended).timestamp() - self.attempts.begun[1] if ended else inf
 
 
 def trial(

@@ -11,7 +11,7 @@ from e2e.cluster.access import Access
 from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
 from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.leftovers import left_by, volumes_of
-from e2e.cluster_chaos.report import costs
+from e2e.cluster_chaos.report import costs, page
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
@@ -60,13 +60,26 @@ STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step
 @pytest.fixture
 def sound():
     lines = [line(step) for step in ALL_STEPS]
-    status = {"phase": "Succeeded", "restarts": 1}
+    status = {"phase": "Succeeded", "restarts": 1, "completionTime": "1970-01-01T00:13:10Z"}
     return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, {1, 2}), [STRUCK], status)
 
 
 def test_a_sound_job_has_no_problems(sound):
     assert problems(sound) == []
-    assert sound.effective_time_ratio == pytest.approx(STEPS / (2 * STEPS - 1))
+
+
+def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
+    """Its driver began at 90 s; the other one took twice as long, and waited 50 s in each of its steps."""
+    slow = replace(
+        sound,
+        history=[line(step, **{"time/step": 51.0}) for step in ALL_STEPS],
+        status=sound.status | {"completionTime": "1970-01-01T00:24:50Z"},
+    )
+    told = page("About.", sound, [slow], "All well.")
+    assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
+    assert "ETTR: 0.43 of the undisturbed job, which ran alone; 0.21 of the others" in told
+    assert "a fault every 1400 s" in told
+    assert replace(sound, status={}).seconds == float("inf")
 
 
 @pytest.mark.parametrize(
