@@ -38,7 +38,8 @@ class Attempts:
 
     def at(self, time: float) -> int:
         """The newest attempt then; 0 for none."""
-        return max((attempt for attempt, begun in self.begun.items() if begun <= time), default=0)
+        begun = list(self.begun.items())  # a look may add to it meanwhile
+        return max((attempt for attempt, since in begun if since <= time), default=0)
 
 
 class VolumeWatch:

@@ -84,6 +84,7 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
     assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
     assert "ETTR: 0.43 of the undisturbed job, which ran alone; 0.21 of the others" in told
     assert "a fault every 1400 s" in told
+    assert "may be awake beside the next for 30 s (at most 0 s here)" in told
     assert replace(sound, status={}).seconds == float("inf")
 
 
@@ -244,8 +245,8 @@ def test_what_runs_at_once_is_counted_in_each_look(looks, heads, clusters):
 
 def test_drivers_side_by_side_are_timed_while_both_are_awake():
     running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
-    for at, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
-        running.add_drivers(drivers, float(at))
+    for moment, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
+        running.add_drivers(drivers, moment)
     assert (running.driven, running.twice, running.side_by_side) == ({1, 2}, set(), 1.0)
     for at in (10.0, 20.0):
         running.add_drivers([replace(first, awake=False), second], at)
