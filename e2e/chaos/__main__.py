@@ -17,6 +17,7 @@ from e2e.chaos.faults import draw
 from e2e.chaos.jobs import JOBS, Job
 from e2e.chaos.report import Campaign, goals, table
 from e2e.chaos.report import draw as draw_picture
+from e2e.chaos.steps import ETTR
 from e2e.chaos.trial import MISSED_SECONDS, RECOVERY_SECONDS, Trial, disturbed, undisturbed, write_job
 
 _CODE = ("trainer/src", "crds/src", "e2e/chaos")
@@ -105,15 +106,15 @@ def write_page(campaigns: list[Campaign], folder: Path, seed: int) -> None:
         " stopped GCS or raylet is missed after 10 s). Times start at the signal, also where steps go on until the"
         " process is missed; where a fault costs Ray, the steps of the next attempt count. Kills while another process"
         " is still frozen have goals of their own: under a frozen raylet nothing can be replaced."
-        " ETTR of a job: seconds of an undisturbed run over those of a disturbed one, from the first"
-        " RL step to the end, with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes, by its"
-        " mean time to the next new step. Where faults follow one another without a new durable checkpoint, the policy"
-        " soon takes a stronger cure: the third driver in a row gets a new Ray, and a new rank with it."
+        f" {ETTR} ETTR of a job: with a fault every few seconds. ETTR of a kind: with one such fault in 10 minutes of"
+        " steps, by its mean time to the next new step. Where faults follow one another without a new durable"
+        " checkpoint, the policy soon takes a stronger cure: the third driver in a row gets a new Ray, and a new rank"
+        " with it."
     )
     picture = "![Seconds to the next optimizer step](recovery.png)"
     parts = ["# Recovery from faults on one machine", about, picture, "## Goals", goals(campaigns)]
     for campaign in campaigns:
-        ratio = f"ETTR {campaign.effective_time_ratio:.2f}."
+        ratio = f"ETTR {campaign.effective_time_ratio:.2f}, undisturbed {campaign.undisturbed_ratio:.2f}."
         parts += [f"## {campaign.title}", f"{campaign.verdict} {ratio}", table(campaign)]
     write_part(folder, "recovery_local.md", "\n\n".join(parts))
 

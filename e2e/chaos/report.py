@@ -3,11 +3,14 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
 from e2e.chaos.faults import KINDS, Kind
+from e2e.chaos.steps import effective_time_ratio
 from e2e.chaos.trial import Struck, Trial
 
 FAULT_EVERY_SECONDS = 600.0
@@ -29,8 +32,19 @@ class Campaign:
 
     @property
     def effective_time_ratio(self) -> float:
-        """ETTR: seconds of an undisturbed run over those of a disturbed one, from the first RL step to the end."""
-        return float(np.mean([each.seconds for each in self.calm]) / np.mean([each.seconds for each in self.trials]))
+        """ETTR of the disturbed runs, their mean."""
+        return self._ratio(self.trials)
+
+    @property
+    def undisturbed_ratio(self) -> float:
+        """ETTR of the undisturbed runs, their mean."""
+        return self._ratio(self.calm)
+
+    def _ratio(self, trials: Sequence[Trial]) -> float:
+        calm = [line for each in self.calm for line in each.rl_steps]
+        if not calm or not trials:  # an undisturbed run has failed, and the verdict says so
+            return nan
+        return fmean(effective_time_ratio(calm, len(each.rl_steps), each.seconds) for each in trials)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
-"""The steps of a run, read from its volume while it trains, and what of them came after a fault."""
+"""The steps of a run, read from its volume while it trains, what came after a fault, and what share was useful."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rljob_trainer.progress.history import Line, parse_lines
+from rljob_trainer.progress.names import TIME_STEP
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.volume import Volume
 
@@ -57,3 +60,21 @@ def recovery_in(lines: list[Line], known: int, *, updating: bool, lost: int | No
     update = next(line for line in upto if line["step"] != under_way or not updating)
     journaled = sum(int(line.get("recovery/journaled_groups", 0)) for line in upto)
     return Recovery(update["time"], new["time"], sum(line["step"] <= last for line in upto), journaled)
+
+
+ETTR = (
+    "ETTR is useful time over wall time. Useful are the RL steps that count, each once, at the mean time of an"
+    " undisturbed step of the same job in the same campaign, so a step that waits for what was lost is no longer for"
+    " that. The wall time is from the first driver's claim to the job's end, so start-up, supervised steps and the last"
+    " save cost the undisturbed job, too."
+)
+"""The definition below, for pages."""
+
+
+def effective_time_ratio(calm: Sequence[Line], steps: int, seconds: float) -> float:
+    """ETTR: steps * (mean seconds of an undisturbed RL step) / seconds.
+
+    calm: the lines of the RL steps of undisturbed runs of the same job. steps: RL steps that count, each once.
+    seconds: from the first driver's claim to the end; inf, and so a ratio of 0, where the end never came.
+    """
+    return steps * fmean(line[TIME_STEP] for line in calm) / seconds

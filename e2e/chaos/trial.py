@@ -72,7 +72,7 @@ class Struck:
 
 @dataclass(slots=True)
 class Trial:
-    """seconds: from the first RL step to the end, inf of a run that did not go on after a fault and was killed.
+    """seconds: from the first driver's claim to the end, inf of a run that did not go on after a fault and was killed.
     code: of `rljob run`. left: processes, files and shared memory left behind.
     injected: how many faults. One that the run's end came before has not struck, but may have cost a driver.
     thaws: when processes that are stopped go on.
@@ -99,6 +99,10 @@ class Trial:
     @property
     def history(self) -> list[Line]:
         return [line for line in read_metrics(self.directory) if "time/step" in line]
+
+    @property
+    def rl_steps(self) -> list[Line]:
+        return [line for line in self.history if line["stage"] == "rl"]
 
     def rewards(self, steps: slice) -> float:
         """Their mean over these RL steps."""
@@ -127,8 +131,9 @@ def disturbed(
     trial = Trial(directory)
     with Traces() as traces, _started(job, directory, ranks, traces) as process:
         watch = _Watch(Volume(directory), process, traces)
+        watch.until(watch.attempt, RECOVERY_SECONDS)
+        begun = time.monotonic()
         if watch.until(watch.has_begun, RECOVERY_SECONDS):
-            begun = time.monotonic()
             for fault in faults:
                 struck = _strike(trial, fault, watch, psutil.Process(process.pid), dice)
                 if struck is None:

@@ -63,10 +63,11 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         trials = [each for end in ends for each, _ in end.result()]
         wrong += [problem for end in ends for _, found in end.result() for problem in found]
         remove(job, calm)
+        wrong += [f"{job.namespace}: {each} is left" for each in calm.left]
     verdict = (
         f"All {len(trials)} jobs succeeded with each step once and the undisturbed job's weights, bit for bit; no"
         " finished group of the journal was generated again, no update repeated that a durable checkpoint had, no job"
-        " had two clusters, and none left an object behind."
+        " had two heads, clusters or drivers at work, and none left an object or a volume behind."
         if not wrong
         else f"WRONG: {'; '.join(wrong)}."
     )
@@ -113,7 +114,7 @@ def _about(seed: int, trials: list[Trial]) -> str:
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
         " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Where a fault costs the"
-        " attempt (pods, drivers, ranks), times are those to the next attempt's steps."
+        " attempt (pods, containers, drivers, ranks), times are those to the next attempt's steps."
     )
 
 

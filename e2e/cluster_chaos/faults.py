@@ -1,16 +1,23 @@
-"""What chaos strikes in a cluster: processes of a job, its pods, and those who look after it."""
+"""What chaos strikes in a cluster: processes of a job, its pods, and those who look after it.
 
+A pod that is deleted ends as any does, also by force: its kubelet runs preStop and sends SIGTERM first. That is a
+graceful end. A container that is killed gets SIGKILL from its node, and nobody is asked.
+"""
+
+import json
 import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane
-from e2e.nodes import release
+from e2e.nodes import containers, release
 from e2e.scenarios.job import Job
+from rljob_operator.names import HEAD, HEAD_CONTAINER, JOB_LABEL, ROLE_LABEL, WORKER, WORKER_CONTAINER
 
 _STRIKE = """
 import psutil, sys, time
@@ -26,6 +33,9 @@ if found:  # of engines the one that works, not its spare
     print(time.time())
 """
 
+OPERATOR_CONTAINER = "operator"
+"""In the chart's Deployment."""
+
 Strike = Callable[[Job, Plane], float | None]
 """Unix time at which it struck, None where there was nothing to strike."""
 
@@ -35,12 +45,14 @@ class Fault:
     """weight: how often it is drawn.
 
     costs_attempt: whether the steps that come after are another attempt's. Pods that are deleted live a moment longer.
+    scores_again: whether groups that were scored may get another record of their score.
     """
 
     name: str
     weight: float
     strike: Strike
     costs_attempt: bool = False
+    scores_again: bool = False
 
 
 def _process(title: str, number: signal.Signals) -> Strike:
@@ -70,7 +82,31 @@ def _pod(role: str) -> Strike:
     return strike
 
 
-def _operator(_job: Job, plane: Plane) -> float:
+def _container(role: str, name: str) -> Strike:
+    def strike(job: Job, plane: Plane) -> float | None:
+        selector = f"--selector={JOB_LABEL}={job.name},{ROLE_LABEL}={role}"
+        return _kill(plane, name, f"--namespace={job.namespace}", selector)
+
+    return strike
+
+
+def _operator_container(_job: Job, plane: Plane) -> float | None:
+    return _kill(plane, OPERATOR_CONTAINER, *release.PODS)
+
+
+def _kill(plane: Plane, name: str, *pods: str) -> float | None:
+    """All running containers of that name. pods: kubectl's arguments that choose theirs."""
+    found = json.loads(plane.access.kubectl("get", "pods", *pods, "--output=json"))["items"]
+    struck = None
+    for container in containers.running(found, name):
+        at = time.time()
+        with suppress(ClusterError):  # it has ended meanwhile
+            containers.kill(plane.folder, container)
+            struck = struck or at
+    return struck
+
+
+def _operator_pods(_job: Job, plane: Plane) -> float:
     at = time.time()
     plane.access.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
     return at
@@ -93,10 +129,13 @@ FAULTS: Final = (
     Fault("rank frozen", 1, _process("ray::ActorHost", signal.SIGSTOP), costs_attempt=True),
     Fault("engine killed", 2, _process("ray::EngineHost", signal.SIGKILL)),
     Fault("engine frozen", 1, _process("ray::EngineHost", signal.SIGSTOP)),
-    Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL)),
-    Fault("worker pod deleted", 2, _pod("worker"), costs_attempt=True),
-    Fault("head pod deleted", 2, _pod("head"), costs_attempt=True),
-    Fault("operator killed", 2, _operator),
+    Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL), scores_again=True),
+    Fault("worker container killed", 2, _container(WORKER, WORKER_CONTAINER), costs_attempt=True),
+    Fault("head container killed", 2, _container(HEAD, HEAD_CONTAINER), costs_attempt=True),
+    Fault("worker pod deleted", 2, _pod(WORKER), costs_attempt=True),
+    Fault("head pod deleted", 2, _pod(HEAD), costs_attempt=True),
+    Fault("operator container killed", 2, _operator_container),
+    Fault("operator pod deleted", 1, _operator_pods),
     Fault("API server killed", 1, _component("kube-apiserver")),
     Fault("KubeRay killed", 1, _component("kuberay-operator")),
 )

@@ -5,21 +5,49 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from e2e.chaos.report import percentiles
+from e2e.chaos.steps import ETTR, effective_time_ratio
 from e2e.cluster_chaos.faults import FAULTS
-from e2e.cluster_chaos.trial import Struck, Trial
+from e2e.cluster_chaos.trial import GONE_SECONDS, Struck, Trial
+from e2e.cluster_chaos.verdicts import SIDE_BY_SIDE_SECONDS
 from rljob_api.markdown import table
 
 
 def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
     """calm: the undisturbed job."""
-    ratio = fmean(each.effective_time_ratio for each in trials)
+    undisturbed, *others = (
+        effective_time_ratio(calm.history, len(each.history), each.seconds) for each in (calm, *trials)
+    )
     effective = (
-        f"ETTR, seconds of the steps that count over those from the first one's begin to the last one's end:"
-        f" {calm.effective_time_ratio:.2f} of the undisturbed job, {ratio:.2f} of the others, which had a fault every"
-        f" {_between(trials):.0f} s."
+        f"ETTR: {undisturbed:.2f} of the undisturbed job, which ran alone; {fmean(others):.2f} of the others, which"
+        f" shared the cores and had a fault every {_between(trials):.0f} s. {ETTR}"
     )
     parts = ["# Recovery in a cluster", about, verdict, effective, "![Jobs and faults over time](recovery_cluster.png)"]
-    return "\n\n".join([*parts, costs([each for trial in trials for each in trial.struck])])
+    table_of_costs = costs([each for trial in trials for each in trial.struck])
+    return "\n\n".join([*parts, table_of_costs, "## What the verdicts rest on", basis(trials)])
+
+
+_BASIS = """\
+- **Each step once, the same weights**: the lines of metrics that count must name every RL step once, and all parameters
+  of the last checkpoint must equal the undisturbed job's.
+- **No finished group generated again**: every file of the journal is kept, from when a look finds it (ten a second) to
+  the end, and in all attempts together a group (of a prompt, for a step, a policy and settings, as the trainer looks it
+  up) may have one record; an attempt that lost a scorer may have two, for a group that is scored again gets another.
+- **No update repeated that a durable checkpoint had**: an attempt may not go on after a step (its claim says which)
+  before the newest checkpoint of the run whose manifest was seen before its claim was, nor do an earlier step, nor one
+  twice, by its lines of metrics.
+- **Nothing twice**: in no look (one a second) may a job have two running head pods, running pods of two RayClusters (by
+  uid), or two drivers of an attempt among its pods' processes, which this machine sees; a driver that was replaced is
+  fenced, and may be awake beside the next for {allowed:.0f} s (at most {longest:.0f} s here).
+- **Nothing left**: {gone:.0f} s after a job's deletion kubectl may list nothing in its namespace, of any kind but
+  events and what Kubernetes makes there, and no PersistentVolume of its claim whose reclaim policy is `Delete`.
+- **Ends**: a pod that is deleted, also by force, gets preStop and SIGTERM from its kubelet, which is a graceful end; a
+  container or process that is killed gets SIGKILL, from its node or within its pod."""
+
+
+def basis(trials: Sequence[Trial]) -> str:
+    """Markdown: a sentence for each verdict."""
+    longest = max(each.running.side_by_side for each in trials)
+    return _BASIS.format(allowed=SIDE_BY_SIDE_SECONDS, longest=longest, gone=GONE_SECONDS)
 
 
 def costs(struck: Sequence[Struck]) -> str:
@@ -43,5 +71,4 @@ def _row(name: str, struck: Sequence[Struck]) -> list[str]:
 
 def _between(trials: Sequence[Trial]) -> float:
     """Seconds of training for each fault."""
-    seconds = sum(each.history[-1]["time"] - each.begin for each in trials)
-    return float(seconds / sum(len(each.struck) for each in trials))
+    return sum(each.seconds for each in trials) / sum(len(each.struck) for each in trials)

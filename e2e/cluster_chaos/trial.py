@@ -4,37 +4,33 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import inf
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TypeVar
-
-from kubernetes.client import ApiException, CustomObjectsApi
-from urllib3.exceptions import HTTPError
 
 from e2e.chaos.steps import Recovery, Steps, recovery_in
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.fixtures import JOBS
 from e2e.cluster.plane import Plane
+from e2e.cluster_chaos.cluster_watch import ClusterWatch, Running
 from e2e.cluster_chaos.faults import Fault
+from e2e.cluster_chaos.leftovers import left_by
+from e2e.cluster_chaos.looks import repeated
+from e2e.cluster_chaos.verdicts import doubles, made_again, policies, repeated_within, unseen, went_back
+from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.scenarios.job import Job
-from rljob_trainer.checkpoint.manifest import durable_step
-from rljob_trainer.journal.files import list_files
-from rljob_trainer.journal.frames import read_frames
 from rljob_trainer.progress.history import Line, read_metrics
-from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_ROLLOUT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
-from rljob_trainer.progress.state import last_attempt
+from rljob_trainer.progress.names import TIME_CHECKPOINT, TIME_SYNC, TIME_UPDATE, TIME_VALIDATION
 from rljob_trainer.volume import Volume
 
 T = TypeVar("T")
 
-SUPERVISED, STEPS = 10, 300
+SUPERVISED, STEPS, PROMPTS = 10, 300, 8
 
 TRAINED: dict[str, Any] = {
     "model": {"fromScratch": {"layers": 2, "hiddenSize": 64, "heads": 2}},
-    "data": {"promptsPerStep": 8},
+    "data": {"promptsPerStep": PROMPTS},
     "sft": {"steps": SUPERVISED},
     "rollout": {"deterministic": True, "samplesPerPrompt": 8},
     "actor": {"miniBatchSize": 4},
@@ -50,49 +46,47 @@ RECOVERY_SECONDS = 300.0
 
 END_SECONDS = 1200.0
 
+GONE_SECONDS = 180.0
+"""After the job: its pods take a moment to end, then its claim goes, and a pod on some node removes the volume."""
+
 AWAY_SECONDS = 60.0
 
 PAUSE_SECONDS = (1.0, 8.0)
 """From a step after one fault to the next one."""
 
-LOOK_SECONDS = 0.1
-
-_KUBERNETES_OWN = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-
-_KINDS = "all,rayclusters,configmaps,secrets,pvc,networkpolicies,pdb,serviceaccounts,roles,rolebindings,leases"
+LOOK_SECONDS, POD_LOOK_SECONDS = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """at: Unix time. step: the last one before. durable: the newest checkpoint's.
+    """at: Unix time. attempt: the newest then. step: the last one before.
 
     next_update, next_step: seconds to the end of the next optimizer step, a repeated one included, and of a new one;
         inf where none came in time. repeated: updates that were done again. journaled: groups from the journal.
-    lost: groups that the journal held and that the next attempt generated again.
     """
 
     fault: Fault
     at: float
+    attempt: int
     step: int
-    durable: int
     next_update: float
     next_step: float
     repeated: int
     journaled: int
-    lost: int
 
 
 @dataclass(slots=True)
 class Trial:
-    """lines: every RL step that any attempt finished. history: those that count. clusters: most that lived at once."""
+    """lines: every RL step that any attempt finished. history: those that count. left: objects, after its deletion."""
 
     name: str
     volume: Volume
     lines: list[Line] = field(default_factory=list)
     history: list[Line] = field(default_factory=list)
+    attempts: Attempts = field(default_factory=Attempts)
+    running: Running = field(default_factory=Running)
     struck: list[Struck] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
-    clusters: int = 0
     left: list[str] = field(default_factory=list)
 
     @property
@@ -101,9 +95,10 @@ class Trial:
         return float(self.history[0]["time"] - self.history[0]["time/step"])
 
     @property
-    def effective_time_ratio(self) -> float:
-        """ETTR: seconds of the steps that count over those from the first one's begin to the last one's end."""
-        return float(sum(line["time/step"] for line in self.history) / (self.history[-1]["time"] - self.begin))
+    def seconds(self) -> float:
+        """From the first driver's claim to the end, as the job's status tells it; inf where it has not ended."""
+        ended = self.status.get("completionTime")
+        return datetime.fromisoformat(ended).timestamp() - self.attempts.begun[1] if ended else inf
 
 
 def trial(
@@ -112,40 +107,47 @@ def trial(
     """Apply the job, strike while it trains, and wait for its end. Its objects stay; `remove` deletes them."""
     _patiently(lambda: job.apply(**TRAINED))
     volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
-    found, steps = Trial(job.namespace, volume), Steps(volume)
-    with _clusters_counted(job, plane, found):
-        job.eventually(lambda: [line for line in steps.lines() if _is_rl(line)], "first RL step", BEGIN_SECONDS)
-        for fault in faults:
-            time.sleep(dice.uniform(*PAUSE_SECONDS))
-            struck = _strike(job, plane, volume, steps, fault)
-            if struck is None:
-                break
-            found.struck.append(struck)
-            cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
-            say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
-            if struck.next_update == inf:
-                break
-        else:
-            job.eventually(lambda: _ended(job), "end", END_SECONDS)
+    watch, steps = VolumeWatch(volume), Steps(volume)
+    found = Trial(job.namespace, volume, attempts=watch.attempts)
+    with job.access.client() as client:
+        pods = ClusterWatch(job, client)
+        found.running = pods.running
+        with repeated({watch.look: LOOK_SECONDS, pods.look: POD_LOOK_SECONDS}):
+            _train(job, plane, found, steps, faults, dice, say)
+    watch.end()
     found.status = _patiently(lambda: job.status)
     found.lines = [line for line in steps.lines() if _is_rl(line)]
     found.history = [line for line in read_metrics(volume.root) if "time/step" in line and _is_rl(line)]
     return found
 
 
+def _train(
+    job: Job, plane: Plane, found: Trial, steps: Steps, faults: Iterator[Fault], dice: random.Random,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """To the job's end, or to a fault after which it does not go on."""
+    job.eventually(lambda: [line for line in steps.lines() if _is_rl(line)], "first RL step", BEGIN_SECONDS)
+    for fault in faults:
+        time.sleep(dice.uniform(*PAUSE_SECONDS))
+        struck = _strike(job, plane, found, steps, fault)
+        if struck is None:
+            break
+        found.struck.append(struck)
+        cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
+        say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
+        if struck.next_update == inf:
+            break
+    else:
+        job.eventually(lambda: _ended(job), "end", END_SECONDS)
+
+
 def remove(job: Job, found: Trial) -> None:
     """Delete the job, and see what it leaves."""
     _patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
-
-    def nothing_else() -> bool:
-        there = _patiently(lambda: job.kubectl("get", _KINDS, "--output=name")).split()
-        found.left = [each for each in there if each not in _KUBERNETES_OWN]
-        return not found.left
-
-    try:
-        job.eventually(nothing_else, "empty namespace", 60)
-    except AssertionError:  # `left` says what
-        return
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := _patiently(lambda: left_by(job))) and time.monotonic() < deadline:
+        time.sleep(1)
+    found.left = left
 
 
 def problems(found: Trial) -> list[str]:
@@ -159,34 +161,30 @@ def problems(found: Trial) -> list[str]:
         wrong.append(f"its steps are {steps}")
     if found.status.get("restarts", 0) > len(found.struck):
         wrong.append(f"{found.status['restarts']} restarts for {len(found.struck)} faults")
-    if found.clusters > 1:
-        wrong.append(f"{found.clusters} clusters at once")
-    for each in found.struck:
-        if each.lost:
-            wrong.append(f"{each.lost} finished groups were generated again: {each.fault.name} at step {each.step}")
-        if each.repeated > each.step - each.durable:
-            wrong.append(f"{each.repeated} updates repeated from step {each.step}, {each.durable} was durable")
+    wrong += doubles(found.running)
+    rescored = {each.attempt for each in found.struck if each.fault.scores_again}
+    wrong += made_again(found.attempts.made, rescored) + policies(found.attempts.made)
+    wrong += unseen(found.attempts.made, steps, PROMPTS)
+    wrong += went_back(found.attempts) + repeated_within(found.lines, found.attempts)
     return wrong + [f"{each} is left" for each in found.left]
 
 
-def _strike(job: Job, plane: Plane, volume: Volume, steps: Steps, fault: Fault) -> Struck | None:
+def _strike(job: Job, plane: Plane, found: Trial, steps: Steps, fault: Fault) -> Struck | None:
     """None where the job ended before."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while True:
-        durable, attempt, held = durable_step(volume), last_attempt(volume), _groups(volume)
         if (at := _patiently(lambda: fault.strike(job, plane))) is not None:
             break
         if _ended(job) or time.monotonic() > deadline:
             return None
         time.sleep(1)  # what it strikes may just be replaced
+    attempt = found.attempts.at(at)
     recovery = _recovery(job, steps, at, lost=attempt if fault.costs_attempt else None)
-    lines = steps.lines()
-    last = max(line["step"] for line in lines if line["time"] <= at)
+    last = max(line["step"] for line in steps.lines() if line["time"] <= at)
     if recovery is None:
-        return None if _ended(job) else Struck(fault, at, last, durable, inf, inf, 0, 0, 0)
-    again = generated_again(held, [line for line in lines if line["attempt"] > attempt])
+        return None if _ended(job) else Struck(fault, at, attempt, last, inf, inf, 0, 0)
     seconds = recovery.update - at, recovery.step - at
-    return Struck(fault, at, last, durable, *seconds, recovery.repeated, recovery.journaled, again)
+    return Struck(fault, at, attempt, last, *seconds, recovery.repeated, recovery.journaled)
 
 
 def _recovery(job: Job, steps: Steps, at: float, *, lost: int | None) -> Recovery | None:
@@ -214,58 +212,6 @@ def _update_began(line: Line) -> float:
     """Unix time."""
     since = (TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT)
     return float(line["time"] - sum(line.get(name, 0.0) for name in since))
-
-
-def _groups(volume: Volume) -> dict[int, int]:
-    """Finished groups in the journal, by step; of the newest attempt that has any."""
-    counts: dict[tuple[int, int], int] = {}
-    for each in list_files(volume):
-        try:
-            with each.path.open("rb") as file:
-                counts[each.attempt, each.step] = sum(frame.payload is not None for frame in read_frames(file))
-        except FileNotFoundError:  # a checkpoint has made it needless
-            continue
-    newest = max((attempt for attempt, _ in counts), default=0)
-    return {step: count for (attempt, step), count in counts.items() if attempt == newest}
-
-
-def generated_again(held: dict[int, int], after: list[Line]) -> int:
-    """Groups in the journal before a fault that the next attempt, whose steps these are, did not take from it."""
-    if not after:
-        return 0
-    first = after[0]["step"]
-    taken = {line["step"]: int(line.get("recovery/journaled_groups", 0)) for line in after if not _was_trained(line)}
-    return sum(max(0, count - taken[step]) for step, count in held.items() if step >= first and step in taken)
-
-
-def _was_trained(line: Line) -> bool:
-    """Whether the ranks had made that step's update for the attempt before: the rest of it took less time than all."""
-    return bool(line["time/step"] < line.get(TIME_ROLLOUT, 0.0) + line.get(TIME_UPDATE, 0.0))
-
-
-@contextmanager
-def _clusters_counted(job: Job, plane: Plane, found: Trial) -> Iterator[None]:
-    """The most RayClusters of the namespace that lived at once, also while the API server is away now and then."""
-    stop = Event()
-
-    def count() -> None:
-        with plane.access.client() as client:
-            api: Any = CustomObjectsApi(client)
-            while not stop.wait(1):
-                try:
-                    there = api.list_namespaced_custom_object(**JOBS[1], namespace=job.namespace)
-                except (ApiException, HTTPError):
-                    continue
-                alive = [each for each in there["items"] if "deletionTimestamp" not in each["metadata"]]
-                found.clusters = max(found.clusters, len(alive))
-
-    thread = Thread(target=count)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _folder(job: Job) -> Path | None:

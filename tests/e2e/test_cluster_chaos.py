@@ -1,34 +1,91 @@
 """What chaos in a cluster finds wrong with a job: each of its verdicts, on histories that break it."""
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.recovery_page import write_part
-from e2e.cluster_chaos.faults import FAULTS
-from e2e.cluster_chaos.report import costs
-from e2e.cluster_chaos.trial import STEPS, SUPERVISED, Struck, Trial, generated_again, problems, recovery_after
-from rljob_trainer.volume import Volume
+from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.plane import Plane
+from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
+from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
+from e2e.cluster_chaos.leftovers import left_by, volumes_of
+from e2e.cluster_chaos.report import costs, page
+from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
+from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
+from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
+from e2e.nodes import release
+from e2e.nodes.machine import Machine
+from e2e.scenarios.job import Job
+from rljob_trainer.checkpoint.lineage import Claim
+from rljob_trainer.journal import JournalWriter, truncate
+from rljob_trainer.journal.files import list_files
+from rljob_trainer.journal.record import Match
+from rljob_trainer.volume import Volume, write_json
+from tests.rljob_trainer.journal_support import KEY, group, key, score_of
 
 
 def line(step, attempt=1, **more):
     return {"step": step, "stage": "rl", "time": 100.0 + 2 * step, "time/step": 1.0, "attempt": attempt, **more}
 
 
-STRUCK = Struck(FAULTS[0], 130.0, step=18, durable=15, next_update=2.0, next_step=4.0, repeated=3, journaled=24, lost=0)
+ALL_STEPS = range(SUPERVISED + 1, SUPERVISED + STEPS + 1)
+
+
+def of_step(step, policy="same"):
+    return [Match(step, f"{policy}-{step}", "settings", f"0/{number}", "hash") for number in range(PROMPTS)]
+
+
+def made(**steps):
+    """By attempt, each group once, unless a step is named twice."""
+    return [(int(name[1:]), match) for name, of in steps.items() for step in of for match in of_step(step)]
+
+
+def resumed(number, checkpoint, step):
+    """A claim. Its parent is the attempt that wrote the checkpoint."""
+    return Claim(number, "", int(checkpoint.rpartition("a")[2]), checkpoint, step)
+
+
+def attempts(*claims, checkpoints=((15, 1), (20, 1)), groups=None):
+    """The first began with nothing. checkpoints: that all later ones found."""
+    known = {claim.attempt: claim for claim in (Claim(1, resumed_step=0), *claims)}
+    before = {number: frozenset(checkpoints if number > 1 else ()) for number in known}
+    return Attempts(dict.fromkeys(known, 90.0), before, known, made(a1=ALL_STEPS) if groups is None else groups)
+
+
+SOUND = attempts(resumed(2, "step-20-a1", 22))
+
+STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step=4.0, repeated=3, journaled=24)
 
 
 @pytest.fixture
 def sound():
-    lines = [line(step) for step in range(SUPERVISED + 1, SUPERVISED + STEPS + 1)]
-    status = {"phase": "Succeeded", "restarts": 1}
-    return Trial("job", Volume(Path("/none")), lines, lines, [STRUCK], status, clusters=1)
+    lines = [line(step) for step in ALL_STEPS]
+    status = {"phase": "Succeeded", "restarts": 1, "completionTime": "1970-01-01T00:13:10Z"}
+    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, {1, 2}), [STRUCK], status)
 
 
 def test_a_sound_job_has_no_problems(sound):
     assert problems(sound) == []
-    assert sound.effective_time_ratio == pytest.approx(STEPS / (2 * STEPS - 1))
+
+
+def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
+    """Its driver began at 90 s; the other one took twice as long, and waited 50 s in each of its steps."""
+    slow = replace(
+        sound,
+        history=[line(step, **{"time/step": 51.0}) for step in ALL_STEPS],
+        status=sound.status | {"completionTime": "1970-01-01T00:24:50Z"},
+    )
+    told = page("About.", sound, [slow], "All well.")
+    assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
+    assert "ETTR: 0.43 of the undisturbed job, which ran alone; 0.21 of the others" in told
+    assert "a fault every 1400 s" in told
+    assert "may be awake beside the next for 30 s (at most 0 s here)" in told
+    assert replace(sound, status={}).seconds == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -36,11 +93,16 @@ def test_a_sound_job_has_no_problems(sound):
     [
         ({"status": {"phase": "Failed", "restarts": 0}}, "it is Failed"),
         ({"status": {"phase": "Succeeded", "restarts": 2}}, "2 restarts for 1 faults"),
-        ({"history": [line(step) for step in range(SUPERVISED + 2, SUPERVISED + STEPS + 1)]}, "its steps are"),
-        ({"clusters": 2}, "2 clusters at once"),
+        ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
+        ({"running": Running(2, 1, {1})}, "2 head pods ran at once"),
+        ({"running": Running(1, 2, {1})}, "pods of 2 RayClusters ran at once"),
+        ({"running": Running(1, 1, set())}, "none of its drivers was seen"),
+        ({"running": Running(1, 1, {1}, {1})}, "attempt 1 had two drivers"),
+        ({"running": Running(1, 1, {1, 2}, set(), 40.0)}, "two drivers were awake for 40 s"),
         ({"left": ["secret/token"]}, "secret/token is left"),
-        ({"struck": [replace(STRUCK, lost=5)]}, "5 finished groups were generated again: driver killed at step 18"),
-        ({"struck": [replace(STRUCK, repeated=4)]}, "4 updates repeated from step 18, 15 was durable"),
+        ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
+        ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
+        ({"attempts": attempts(resumed(2, "step-15-a1", 15))}, "attempt 2 went back to step 15, 20 was durable"),
         ({"struck": [replace(STRUCK, next_update=float("inf"))]}, "it did not go on within 300 s: driver killed"),
     ],
 )
@@ -49,23 +111,250 @@ def test_what_is_wrong_is_said(sound, changes, words):
     assert words in found
 
 
+# ---- finished groups
+
+
 @pytest.mark.parametrize(
-    ("held", "after", "lost"),
+    ("groups", "wrong"),
     [
-        ({17: 8, 18: 5}, [], 0),  # the attempt goes on
-        ({17: 8, 18: 5}, [line(17, 2, **{"recovery/journaled_groups": 8})], 0),  # 18 is still to come
-        ({17: 8, 18: 5}, [line(each, 2, **{"recovery/journaled_groups": 8}) for each in (17, 18)], 0),
+        (made(a1=[16, 17, 18], a2=[19]), []),  # the older ones' were taken from the journal, or trained on
         (
-            {17: 8, 18: 5},
-            [line(18, 2, **{"recovery/journaled_groups": 3})],
-            2,
-        ),  # its ranks were ahead of the file of 17
-        ({17: 8, 18: 5}, [line(17, 2), line(18, 2, **{"recovery/journaled_groups": 5})], 8),
-        ({17: 8}, [line(17, 2, **{"time/rollout": 0.8, "time/update": 0.5}), line(18, 2)], 0),  # its ranks had done 17
+            made(a1=[16, 17, 18], a2=[19], a3=[16, 17, 18, 19]),
+            ["attempt 3 made 32 finished groups again, 8 of step 16"],
+        ),
+        (made(a1=[16, 16]), ["attempt 1 made 8 finished groups again, 8 of step 16"]),  # an engine was lost
+        ([*made(a1=[16]), *((2, match) for match in of_step(16, policy="other"))], []),  # of no use to another policy
     ],
 )
-def test_groups_that_the_journal_held_and_nobody_took_are_counted(held, after, lost):
-    assert generated_again(held, after) == lost
+def test_groups_that_the_journal_held_are_not_made_again(groups, wrong):
+    assert made_again(groups) == wrong
+
+
+def test_a_group_that_a_lost_scorer_scores_again_is_not_made_again_but_another_attempts_is():
+    assert made_again(made(a1=[16, 16]), rescored={1}) == []
+    assert made_again(made(a1=[16], a2=[16]), rescored={1, 2}) == [
+        "attempt 2 made 8 finished groups again, 8 of step 16"
+    ]
+
+
+def test_a_group_that_hides_behind_another_name_of_its_policy_shows():
+    assert policies(made(a1=[16], a2=[16])) == []
+    assert policies([*made(a1=[16]), *((2, match) for match in of_step(16, policy="other"))]) == [
+        "groups of step 16 were made for 2 policies"
+    ]
+
+
+def test_a_journal_that_was_not_seen_says_nothing():
+    assert unseen(made(a1=[16, 17]), [16, 17], PROMPTS) == []
+    assert unseen([*made(a1=[16]), *made(a2=[18])], [16, 17, 18], PROMPTS) == [
+        "groups of 1 steps were not seen in the journal, of step 17 first"
+    ]
+
+
+def test_groups_are_seen_whose_files_a_checkpoint_made_needless(tmp_path):
+    volume = Volume(tmp_path / "volume")
+    watch = VolumeWatch(volume)
+    with JournalWriter(volume) as writer:
+        for attempt, numbers in ((1, (0, 1)), (2, (2,))):
+            for number in numbers:
+                writer.append(key(attempt=attempt), group(number), score_of(group(number)))
+                watch.look()
+    truncate(volume, KEY.step, attempt=2)
+    assert list_files(volume) == []
+    watch.end()
+    found = sorted((attempt, match.step, match.prompt_id) for attempt, match in watch.attempts.made)
+    assert found == [(1, 7, "0/0"), (1, 7, "0/1"), (2, 7, "0/2")]
+    assert [path.name for path in tmp_path.iterdir()] == ["volume"], "nothing is left beside it"
+
+
+# ---- updates that are done again
+
+
+@pytest.mark.parametrize(
+    ("found", "wrong"),
+    [
+        (attempts(resumed(2, "step-20-a1", 20)), []),
+        (attempts(resumed(2, "step-20-a1", 22)), []),  # living ranks were ahead
+        (attempts(resumed(2, "step-15-a1", 15)), ["attempt 2 went back to step 15, 20 was durable"]),
+        (attempts(Claim(2, resumed_step=0), checkpoints=[(5, 1)]), ["attempt 2 went back to step 0, 5 was durable"]),
+    ],
+)
+def test_an_attempt_goes_on_from_what_was_durable(found, wrong):
+    assert went_back(found) == wrong
+
+
+def test_a_checkpoint_of_an_attempt_that_was_superseded_before_does_not_count():
+    """The first one, frozen until then, commits step 20 after the second has gone on from 15."""
+    claims = attempts(resumed(2, "step-15-a1", 17)).claims
+    assert durable_step(claims, 1, [(15, 1), (20, 1)]) == 20
+    assert durable_step(claims, 2, [(15, 1), (20, 1)]) == 15
+    assert durable_step(claims, 2, [(15, 1), (20, 1), (18, 2)]) == 18
+
+
+def test_a_checkpoint_counts_if_it_was_there_when_the_attempt_claimed_its_number(tmp_path):
+    volume = Volume(tmp_path / "volume")
+    watch = VolumeWatch(volume)
+    write_json(volume.claim(1), {"attempt": 1, "resumedStep": 0})
+    for step in (15, 20):
+        watch.look()
+        write_json(volume.checkpoint(step, 1) / "manifest.json", {})
+    (volume.checkpoints / ".step-25-a1.part").mkdir()
+    watch.look()
+    write_json(volume.claim(2), {"attempt": 2, "parent": 1, "resumedFrom": "step-15-a1", "resumedStep": 15})
+    write_json(volume.checkpoint(22, 1) / "manifest.json", {})  # too late for the second
+    watch.look()
+    watch.end()
+    assert watch.attempts.before == {1: frozenset(), 2: {(15, 1), (20, 1)}}
+    assert went_back(watch.attempts) == ["attempt 2 went back to step 15, 20 was durable"]
+    assert watch.attempts.at(watch.attempts.begun[2]) == 2
+    assert watch.attempts.at(0.0) == 0
+
+
+def test_an_attempt_does_a_step_once_and_none_that_it_had():
+    found = attempts(resumed(2, "step-20-a1", 22))
+    lines = [*(line(step) for step in range(11, 24)), *(line(step, 2) for step in (22, 23, 24))]
+    assert repeated_within(lines, found) == []
+    assert repeated_within([*lines, line(24, 2)], found) == ["attempt 2 did step 24 2 times"]
+    assert repeated_within([*lines, line(21, 2)], found) == ["attempt 2 did step 21, and went on after 22"]
+
+
+# ---- what is there twice
+
+
+def pod(role, cluster="first", phase="Running"):
+    owners = [{"kind": "RayCluster", "uid": cluster}]
+    return {"metadata": {"labels": {"rljob.dev/role": role}, "ownerReferences": owners}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("looks", "heads", "clusters"),
+    [
+        ([[pod("head"), pod("worker")], [pod("head", "second"), pod("worker", "second")]], 1, 1),  # one after the other
+        ([[pod("head"), pod("head", "second", "Pending")]], 1, 1),
+        ([[pod("head"), pod("head")], [pod("head")]], 2, 1),
+        ([[pod("worker"), pod("head", "second")]], 1, 2),
+        ([[]], 0, 0),
+    ],
+)
+def test_what_runs_at_once_is_counted_in_each_look(looks, heads, clusters):
+    running = Running()
+    for pods in looks:
+        running.add_pods(pods)
+    assert (running.heads, running.clusters) == (heads, clusters)
+
+
+def test_drivers_side_by_side_are_timed_while_both_are_awake():
+    running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
+    for moment, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
+        running.add_drivers(drivers, moment)
+    assert (running.driven, running.twice, running.side_by_side) == ({1, 2}, set(), 1.0)
+    for at in (10.0, 20.0):
+        running.add_drivers([replace(first, awake=False), second], at)
+    assert running.side_by_side == 1.0, "a frozen one does nothing"
+    running.add_drivers([first, replace(first, awake=False)], 21.0)
+    assert running.twice == {1}
+
+
+def test_a_driver_is_known_by_its_command_line_and_its_pods_cgroup():
+    words = ["/usr/bin/python", "/usr/bin/rljob", "driver", "--job", "/etc/job.json", "--attempt", "3"]
+    assert attempt_of(words) == 3
+    assert attempt_of(["sh", "-c", " ".join(words)]) is None
+    assert attempt_of(["rljob", "agent", "--attempt", "3"]) is None
+    assert is_in({"ab-1"}, "5:memory:/rlj/node-0/kubepods/burstable/podab-1/c0ffee\n0::/\n")
+    assert not is_in({"ab-1"}, "0::/rlj/node-0/kubepods/burstable/podab-12/c0ffee\n")
+
+
+# ---- what is left
+
+
+def persistent_volume(name, namespace, policy="Delete"):
+    claim = {"claimRef": {"namespace": namespace, "name": "reverse-text-checkpoints"}} if namespace else {}
+    spec = claim | {"persistentVolumeReclaimPolicy": policy}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Released"}}
+
+
+def test_volumes_are_left_whose_class_said_that_they_go_with_their_claim():
+    volumes = [
+        persistent_volume("ours", "mine"),
+        persistent_volume("kept", "mine", "Retain"),
+        persistent_volume("another's", "other"),
+        persistent_volume("free", None),
+    ]
+    assert volumes_of("mine", volumes) == ["persistentvolume/ours (Released)"]
+
+
+def test_everything_in_the_namespace_is_left_but_for_what_kubernetes_makes_there():
+    answers = {
+        "api-resources": "pods\nevents\nrayclusters.ray.io\nevents.events.k8s.io\n",
+        "get pods,rayclusters.ray.io": "configmap/kube-root-ca.crt\nraycluster.ray.io/mine\n",
+        "get persistentvolumes": json.dumps({"items": [persistent_volume("ours", "mine")]}),
+    }
+
+    class Kubectl(Job):
+        def kubectl(self, *arguments, objects=""):
+            return next(answer for words, answer in answers.items() if " ".join(arguments).startswith(words))
+
+    assert left_by(Kubectl(Access(), "mine")) == ["raycluster.ray.io/mine", "persistentvolume/ours (Released)"]
+
+
+# ---- containers that are killed
+
+
+def pod_on(node, container, state="running"):
+    """Also with an agent, which is not struck."""
+    statuses = [
+        {"name": name, "containerID": f"containerd://{name}-{node}", "state": {state: {}}}
+        for name in (container, "agent")
+    ]
+    return {"spec": {"nodeName": node}, "status": {"containerStatuses": statuses}}
+
+
+@pytest.fixture
+def kills(monkeypatch):
+    """Commands that were run on nodes; node-2's say that there is no such task."""
+    run = []
+
+    def on_node(machine, *command):
+        if machine.number == 2:
+            raise ClusterError("no such task")
+        run.append((machine.name, " ".join(command)))
+
+    monkeypatch.setattr(Machine, "run", on_node)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "pods", "killed"),
+    [
+        ("worker container killed", [pod_on("node-0", "ray-worker")], ["ray-worker-node-0"]),
+        ("head container killed", [pod_on("node-1", "ray-head")], ["ray-head-node-1"]),
+        (
+            "operator container killed",
+            [pod_on(f"node-{number}", "operator") for number in range(3)],
+            ["operator-node-0", "operator-node-1"],
+        ),
+        ("head container killed", [pod_on("node-1", "ray-head", "waiting")], []),
+        ("head container killed", [pod_on("node-2", "ray-head")], []),
+        ("head container killed", [{"spec": {}}], []),  # it waits for a node
+    ],
+)
+def test_a_killed_container_gets_sigkill_from_its_node(fault, pods, killed, kills, monkeypatch, tmp_path):
+    monkeypatch.setattr(Access, "kubectl", lambda *_: json.dumps({"items": pods}))
+    monkeypatch.setattr(Plane, "access", Access())
+    strike = next(each.strike for each in FAULTS if each.name == fault)
+    before = time.time()
+    at = strike(Job(Access(), "mine"), Plane(tmp_path))
+    ctr = "ctr --address=/run/containerd/containerd.sock --namespace=k8s.io tasks kill --all --signal=SIGKILL"
+    assert kills == [(each[-6:], f"{ctr} {each}") for each in killed]
+    assert (at is not None and before <= at <= time.time()) if killed else at is None
+
+
+def test_the_operators_container_has_the_charts_name():
+    deployment = (release.CHART / "templates/deployment.yaml").read_text()
+    assert f"- name: {OPERATOR_CONTAINER}\n" in deployment
+
+
+# ---- what faults cost
 
 
 def test_costs_are_told_by_fault():

@@ -20,7 +20,7 @@ from e2e.chaos import trial as chaos_trial
 from e2e.chaos.__main__ import judge
 from e2e.chaos.faults import Fault, draw
 from e2e.chaos.jobs import JOBS, SUPERVISED_STEPS
-from e2e.chaos.report import percentiles
+from e2e.chaos.report import Campaign, percentiles
 from e2e.chaos.steps import Recovery, recovery_in
 from e2e.chaos.traces import Traces
 from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
@@ -223,6 +223,21 @@ def test_a_driver_is_paid_for_by_a_fault_that_came_too_late_to_strike(tmp_path: 
     calm = Trial(tmp_path, code=0)
     job = replace(DETERMINISTIC, problems=lambda *_: [])
     assert [problem.split(" ", 1)[1] for problem in judge(job, [calm], trial)] == wrong
+
+
+def test_waiting_is_not_useful_and_the_undisturbed_run_pays_for_its_start_up(tmp_path: Path):
+    def run(name: str, seconds: float, step_seconds: float) -> Trial:
+        volume = Volume(tmp_path / name)
+        write_json(volume.claim(1), {"attempt": 1, "resumedStep": 0})
+        volume.metrics(1).parent.mkdir()
+        stages = [(1, "sft", 7.0), *((step, "rl", step_seconds) for step in range(2, 7))]
+        written = ({"step": step, "stage": stage, "time": 0.0, "time/step": each} for step, stage, each in stages)
+        volume.metrics(1).write_text("".join(f"{json.dumps(line)}\n" for line in written))
+        return Trial(volume.root, seconds=seconds)
+
+    campaign = Campaign("hf", [run("calm", 20.0, 2.0)], [run("slow", 40.0, 6.0), run("stuck", inf, 2.0)], "")
+    assert campaign.undisturbed_ratio == pytest.approx(0.5)
+    assert campaign.effective_time_ratio == pytest.approx((0.25 + 0.0) / 2)
 
 
 def test_percentiles_of_times_that_may_be_endless():

@@ -1,0 +1,117 @@
+"""What of a job runs, seen while it trains: pods, by the API server; drivers, among this machine's processes."""
+
+import json
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+from kubernetes.client import ApiClient, ApiException, CoreV1Api
+from urllib3.exceptions import HTTPError
+
+from e2e.scenarios.job import Job
+from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL
+
+Pod = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A process. awake: not stopped by a signal, as chaos freezes it."""
+
+    attempt: int
+    awake: bool
+
+
+@dataclass(slots=True)
+class Running:
+    """heads, clusters: the most running head pods, and RayClusters (by uid) with running pods, of one look.
+
+    driven: attempts whose driver was seen. twice: those of which two drivers were seen in one look.
+    side_by_side: the longest time in seconds for which more than one driver was awake, from look to look.
+    """
+
+    heads: int = 0
+    clusters: int = 0
+    driven: set[int] = field(default_factory=set)
+    twice: set[int] = field(default_factory=set)
+    side_by_side: float = 0.0
+    since: float | None = None
+
+    def add_pods(self, pods: Sequence[Pod]) -> None:
+        running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+        owners = (owner for pod in running for owner in pod["metadata"].get("ownerReferences", ()))
+        self.heads = max(self.heads, sum(pod["metadata"]["labels"].get(ROLE_LABEL) == HEAD for pod in running))
+        self.clusters = max(self.clusters, len({owner["uid"] for owner in owners if owner["kind"] == "RayCluster"}))
+
+    def add_drivers(self, drivers: Sequence[Driver], now: float) -> None:
+        """now: seconds of any clock."""
+        numbers = [driver.attempt for driver in drivers]
+        self.driven |= set(numbers)
+        self.twice |= {number for number in numbers if numbers.count(number) > 1}
+        if sum(driver.awake for driver in drivers) < 2:
+            self.since = None
+            return
+        self.since = now if self.since is None else self.since
+        self.side_by_side = max(self.side_by_side, now - self.since)
+
+
+class ClusterWatch:
+    """Looks at a job again and again, also while the API server is away now and then."""
+
+    def __init__(self, job: Job, client: ApiClient) -> None:
+        self.running = Running()
+        self._job, self._api = job, CoreV1Api(client)
+        self._pods: set[str] = set()
+
+    def look(self) -> None:
+        with suppress(ApiException, HTTPError):
+            pods = self._list()
+            self.running.add_pods(pods)
+            self._pods |= {pod["metadata"]["uid"] for pod in pods}  # one deleted by force runs on, and is not listed
+        self.running.add_drivers(list(drivers(self._pods)), time.monotonic())
+
+    def _list(self) -> list[Pod]:
+        selector = f"{JOB_LABEL}={self._job.name}"
+        answer: Any = self._api.list_namespaced_pod(
+            self._job.namespace, label_selector=selector, _preload_content=False, _request_timeout=5
+        )
+        pods: list[Pod] = json.loads(answer.data)["items"]
+        return pods
+
+
+def drivers(pods: Collection[str]) -> Iterator[Driver]:
+    """In these pods, by uid. Nodes are namespaces of this machine, so it sees all processes of their pods."""
+    found = {
+        process.pid: process
+        for process in psutil.process_iter(["cmdline", "ppid", "status"])
+        if attempt_of(process.info["cmdline"] or ()) is not None
+    }
+    for process in found.values():
+        if process.info["ppid"] in found or not is_in(
+            pods, _cgroups(process.pid)
+        ):  # a child that is about to be another
+            continue
+        if (attempt := attempt_of(process.info["cmdline"])) is not None:
+            yield Driver(attempt, awake=process.info["status"] not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+
+
+def attempt_of(words: Sequence[str]) -> int | None:
+    """Whose driver that command line starts; None for that of another program."""
+    number = dict(pairwise(words)).get("--attempt", "")
+    return int(number) if "driver" in words and number.isdigit() else None
+
+
+def is_in(pods: Collection[str], cgroups: str) -> bool:
+    """A kubelet names a pod's cgroup by the pod's uid. cgroups: of the process, as /proc tells them."""
+    return any(f"/pod{uid}/" in cgroups for uid in pods)
+
+
+def _cgroups(process: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cgroup").read_text()
+    return ""

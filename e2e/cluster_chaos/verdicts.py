@@ -1,0 +1,113 @@
+"""What is wrong with a job under faults, told from what was seen of it. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
+
+from e2e.cluster_chaos.cluster_watch import Running
+from e2e.cluster_chaos.volume_watch import Attempts, Checkpoint, Made
+from rljob_trainer.checkpoint.lineage import Claim
+from rljob_trainer.journal.record import Match
+from rljob_trainer.progress.history import Line
+
+SIDE_BY_SIDE_SECONDS = 30.0
+"""A driver that is replaced while it works is fenced from all that counts, and ends a little later by itself."""
+
+
+def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str]:
+    """Finished groups that were made once more, by attempt. The trainer would have found them: a group is the same that
+    was made for the same step, policy, settings and prompt, in whichever attempt.
+
+    rescored: attempts that lost a scorer. It may die between a group's record and its answer; then the group is scored
+    again, and its second record cannot be told from that of one that was generated again.
+    """
+    holders: defaultdict[Match, set[int]] = defaultdict(set)
+    again: defaultdict[int, Counter[int]] = defaultdict(Counter)
+    for attempt, match in made:
+        held = holders[match]
+        if held and not (attempt in held and attempt in rescored):
+            again[attempt][match.step] += 1
+        held.add(attempt)
+    return [
+        f"attempt {attempt} made {steps.total()} finished groups again, {steps[first := min(steps)]} of step {first}"
+        for attempt, steps in again.items()
+    ]
+
+
+def unseen(made: Sequence[Made], steps: Sequence[int], each: int) -> list[str]:
+    """Of the journal: where groups were not seen, nobody can say that they were not made again. each: of a step."""
+    groups = _by_step((match.step, match.prompt_id) for _, match in made)
+    missing = [step for step in steps if len(groups[step]) < each]
+    return (
+        [f"groups of {len(missing)} steps were not seen in the journal, of step {missing[0]} first"] if missing else []
+    )
+
+
+def policies(made: Sequence[Made]) -> list[str]:
+    """A group by another name of its policy is not found. In a deterministic job, a step's policy has one name."""
+    digests = _by_step((match.step, match.policy_digest) for _, match in made)
+    return [f"groups of step {step} were made for {len(of)} policies" for step, of in digests.items() if len(of) > 1]
+
+
+def went_back(attempts: Attempts) -> list[str]:
+    """Attempts that went on after a step before the newest checkpoint that was durable when they claimed their number,
+    and so also when what was before them was struck.
+    """
+    wrong = []
+    decided = {number: claim for number, claim in attempts.claims.items() if claim.resumed_step is not None}
+    for number, claim in decided.items():
+        before = max((each for each in decided if each < number), default=None)
+        durable = durable_step(decided, before, attempts.before[number])
+        if (after := claim.resumed_step or 0) < durable:
+            wrong.append(f"attempt {number} went back to step {after}, {durable} was durable")
+    return wrong
+
+
+def durable_step(claims: Mapping[int, Claim], newest: int | None, checkpoints: Collection[Checkpoint]) -> int:
+    """Of the newest checkpoint that counts for who comes after attempt `newest`; 0 for none.
+
+    The lineage of docs/architecture.md, told by the claims alone: the trainer's own would repeat its mistakes.
+    """
+    found, limit = 0, inf
+    while newest is not None and newest in claims:
+        found = max([found, *(step for step, attempt in checkpoints if attempt == newest and step <= limit)])
+        limit = min(limit, claims[newest].checkpoint_step)
+        newest = claims[newest].parent
+    return found
+
+
+def repeated_within(lines: Sequence[Line], attempts: Attempts) -> list[str]:
+    """Steps that an attempt did twice, or did although it said that it went on after them.
+
+    The step after which it went on may be among its own: its ranks had made the update, and it finished the rest.
+    """
+    wrong = []
+    for number, claim in attempts.claims.items():
+        steps = Counter(line["step"] for line in lines if line["attempt"] == number)
+        wrong += [f"attempt {number} did step {step} {times} times" for step, times in steps.items() if times > 1]
+        if steps and (first := min(steps)) < (claim.resumed_step or 0):
+            wrong.append(f"attempt {number} did step {first}, and went on after {claim.resumed_step}")
+    return wrong
+
+
+def doubles(running: Running) -> list[str]:
+    """Clusters and drivers that were there twice; also where none was seen, for then nobody has looked."""
+    wrong = []
+    if running.heads != 1:
+        wrong.append(f"{running.heads} head pods ran at once")
+    if running.clusters != 1:
+        wrong.append(f"pods of {running.clusters} RayClusters ran at once")
+    if not running.driven:
+        wrong.append("none of its drivers was seen")
+    if running.twice:
+        wrong.append(f"attempt {min(running.twice)} had two drivers")
+    if running.side_by_side > SIDE_BY_SIDE_SECONDS:
+        wrong.append(f"two drivers were awake for {running.side_by_side:.0f} s")
+    return wrong
+
+
+def _by_step(pairs: Iterable[tuple[int, str]]) -> defaultdict[int, set[str]]:
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for step, name in pairs:
+        found[step].add(name)
+    return found
