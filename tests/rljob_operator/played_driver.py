@@ -51,6 +51,7 @@ class Driver:
     beside: tuple[str, ...] = ()
     state: State = "PENDING"
     stopping: bool = False
+    killed: bool = False  # from outside
     frozen: int | None = None  # since when, in nanoseconds
     exit_code: int | None = None
     error: tuple[str, str] | None = None  # Ray's type and words
@@ -142,11 +143,13 @@ class Driver:
         """Its machine is gone."""
         with self.head.lock:
             if self.alive:
+                self.killed = True
                 self._finish("FAILED")
 
     def _kill(self) -> None:
         with self.head.lock:
             if self.alive:
+                self.killed = True
                 self._ended(-9)
 
     def _ended(self, code: int) -> None:
@@ -169,6 +172,8 @@ class Driver:
     @contextmanager
     def _acting(self) -> Iterator[None]:
         with self.head.lock:
+            if self.killed:
+                raise asyncio.CancelledError  # the script's task may not know it yet
             if not self.alive:
                 raise AssertionError(f"driver {self.submission_id} does something, but it has ended: {self.state}")
             yield
