@@ -26,7 +26,7 @@ from rljob_operator.decide.starting import (
 )
 from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
-from rljob_operator.decide.stopping import stopping
+from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.kube.errors import Invalid, KubeError
 from rljob_operator.kube.kinds import Ref
 from rljob_operator.plan import Plan
@@ -85,8 +85,18 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         status=status if told else None,
         events=events(job.status, status) if told else (),
         restart=_charged(step, job.status, status),
-        again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
+        again_in=_earliest(step.again_in, later or None, _until_deadline(snapshot)),
     )
+
+
+def _earliest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
+
+
+def _until_deadline(snapshot: Snapshot) -> float | None:
+    """Nobody tells that a deadline has passed, whatever the job waits for. Once it has, `stopping` sets the pace."""
+    left = deadline_left(snapshot) if snapshot.job.status.completion_time is None else None
+    return left if left is not None and left > 0 else None
 
 
 def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
