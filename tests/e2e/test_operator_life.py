@@ -123,6 +123,17 @@ def test_a_template_that_the_api_server_refuses_fails_with_its_words(operator, h
     assert "workerGroupSpecs" in message
 
 
+def test_a_reward_model_that_the_api_server_refuses_fails_a_new_job_which_gives_its_cluster_back(operator, heads, jobs):
+    model = {"name": "rm", "path": "m", "kind": "classifier", "template": {"spec": {"containers": [{"name": "side"}]}}}
+    jobs.create(rewards={"models": [model]})
+
+    jobs.reaches("Failed")
+    _, reason, message = jobs.conditions()["Failed"]
+    assert reason == "ObjectInvalid"
+    assert "containers[1].image" in message
+    eventually(lambda: not jobs.clusters())
+
+
 def test_an_object_of_somebody_else_is_left_alone_and_named(operator, heads, jobs, cluster):
     heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
     where = f"--namespace={jobs.namespace}"

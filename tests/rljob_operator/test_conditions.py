@@ -106,6 +106,7 @@ KILLED = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=137))
 SILENT: dict[str, Any] = {"head": reports(heartbeat=1), "silent": 100.0}
 SAVED = CheckpointStatus(step=20, path="p", time=NOW)
 BRIEF = attempted("Submitted")["driver"].model_copy(update={"steps": 50})
+RUNS = attempted("Submitted")
 HAD_ONE = Condition(type="CheckpointAvailable", status="True", reason=Aspect.SAVED, last_transition_time=NOW)
 
 
@@ -162,7 +163,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.RESTARTS_EXHAUSTED: [ended(75, "RankLost", recovery=RecoveryStatus(charged=5))],
         Reason.BUG_REPEATED: [ended(70, "Bug", recovery=RecoveryStatus(charged=1, bugs=1))],
         Reason.IMAGE_NOT_USABLE: [plan_for(cluster=partial, pods=[BAD_IMAGE])],
-        Reason.OBJECT_INVALID: [refused(snapshot(), Plan(), Invalid("spec.x: no"))],
+        Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],

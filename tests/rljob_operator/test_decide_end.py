@@ -92,7 +92,51 @@ def test_an_object_that_is_refused_ends_no_job_that_runs():
     plan = refused(running, decide(running, SETTINGS), Invalid("spec.x: no"))
 
     assert phase(plan) == "Running"
-    assert conditions(plan.status)["Ready"][1] == "ObjectForbidden"
+    assert conditions(plan.status)["Ready"][1] == "ObjectInvalid"
+    assert ("ObjectInvalid", True) in [(each.reason, each.warning) for each in plan.events]
+    assert plan.again_in is None, "it is asked for again, but not at once"
+
+
+NOT_BEGUN = [
+    ("at the first look", {}),
+    ("when its RayCluster was made beside it", {"cluster": ray_cluster(1, provisioned=False), "phase": "Starting"}),
+    ("after a suspension", {"cluster": ray_cluster(1, provisioned=False)} | attempted("Ended", phase="Starting")),
+]
+
+
+@pytest.mark.parametrize("given", [row[1] for row in NOT_BEGUN], ids=[row[0] for row in NOT_BEGUN])
+def test_an_invalid_object_fails_a_job_that_has_not_begun(given):
+    seen = snapshot(**given)
+    told = decide(seen, SETTINGS).status
+    seen = replace(seen, job=replace(seen.job, status=told or seen.job.status))
+    plan = refused(seen, Plan(), Invalid("spec.x: no"))
+
+    assert conditions(plan.status)["Failed"] == ("True", "ObjectInvalid")
+    assert [each.reason for each in plan.events].count("ObjectInvalid") == 1
+    assert plan.status is not None
+    assert (plan.status.completion_time, plan.again_in) == (NOW, 0.0)
+    gone = decide(replace(seen, job=replace(seen.job, status=plan.status)), SETTINGS)
+    assert gone.delete == ((CLUSTER,) if seen.cluster else ())
+
+
+BEGUN = [
+    ("between two attempts", living(start_time=NOW) | attempted("Ended", phase="Recovering"), "Recovering"),
+    ("without its cluster", attempted("Ended", phase="Recovering", start_time=NOW), "Recovering"),
+    ("with a driver that nobody has heard", living(head=None) | attempted("Reserved"), "Starting"),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in BEGUN], ids=[row[0] for row in BEGUN])
+def test_an_invalid_object_fails_no_job_that_has_begun(given, expected):
+    plan = refused(snapshot(**given), Plan(), Invalid("spec.x: no"))
+
+    assert (phase(plan), conditions(plan.status)["Ready"][1]) == (expected, "ObjectInvalid")
+
+
+def test_an_object_that_still_belongs_to_an_earlier_job_is_waited_for():
+    plan = refused(snapshot(), Plan(), Invalid("metadata.ownerReferences: Only one reference can have Controller"))
+
+    assert (phase(plan), conditions(plan.status)["Ready"][1]) == ("Pending", "WaitingForRemoval")
 
 
 REFUSED = [
@@ -108,7 +152,8 @@ def test_what_needs_no_object_is_done_although_one_is_refused(given, expected):
     plan = decide(seen, SETTINGS)
     done = refused(seen, plan, Forbidden("quota"))
 
-    assert (done.status, done.stop, done.end) == (plan.status, plan.stop, plan.end)
+    assert (done.status, done.stop, done.end, done.restart) == (plan.status, plan.stop, plan.end, plan.restart)
+    assert done.again_in == 0.0, "it goes on at once"
     assert (phase(done), done.apply, done.create) == (expected, (), ())
 
 

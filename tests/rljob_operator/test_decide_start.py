@@ -202,7 +202,6 @@ def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time
 
     assert plan_for(**started).again_in is None
     assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
-    assert plan_for(**started, base=job(activeDeadline="1h")).again_in == WAIT_SECONDS
 
 
 def test_a_driver_is_looked_at_also_while_a_pod_is_missing():

@@ -155,6 +155,31 @@ def test_a_resumed_job_starts_again():
     assert [each["kind"] for each in plan.create] == ["Secret", "RayCluster"]
 
 
+WAITS = [
+    ("a restart's backoff", {"cluster": ray_cluster(), "pods": PODS}, SETTINGS),
+    ("its pods", {"cluster": ray_cluster(1), "pods": PODS[:2]}, SETTINGS),
+    ("an image", {}, SETTINGS.model_copy(update={"trainer_image": None})),
+]
+
+
+@pytest.mark.parametrize(("given", "settings"), [row[1:] for row in WAITS], ids=[row[0] for row in WAITS])
+def test_a_deadline_passes_whatever_the_job_waits_for(given, settings):
+    waits = RecoveryStatus(charged=1, action="restart_driver", decided=NOW, not_before=NOW + timedelta(hours=2))
+    begun = attempted("Ended", phase="Recovering", start_time=NOW - timedelta(minutes=5), recovery=waits)
+    seen = snapshot(base=job(activeDeadline="10m"), **given, **begun)
+
+    assert decide(seen, settings).again_in == 300.0
+    later = decide(replace(seen, now=seen.now + timedelta(minutes=5)), settings)
+    assert conditions(later.status)["Ready"][1] == "DeadlineExceeded"
+    assert later.again_in != 0.0 or later.status is not None, "it does not go round and round"
+
+
+def test_a_deadline_means_nothing_to_a_job_that_is_over():
+    over = attempted("Ended", phase="Succeeded", start_time=NOW, completion_time=NOW)
+
+    assert plan_for(base=job(activeDeadline="10m", ttlAfterFinished="1h"), **over).again_in == 3600.0
+
+
 def test_a_deadline_stops_with_a_checkpoint_and_fails():
     base, started = job(activeDeadline="1h"), NOW - timedelta(hours=1)
 

@@ -143,6 +143,44 @@ async def test_failures_wait_longer_each_time_until_a_success(monkeypatch: pytes
     assert work.times("a")[6:] == [100, 101]
 
 
+@in_jumping_loop
+async def test_failures_in_a_burst_of_news_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
+    work, delays = Work(seconds=0), list[float]()
+    work.errors["a"] = [Refused() for _ in range(12)]
+    queue = WorkQueue(
+        work, backoff=Backoff(first=1, cap=300), failed=lambda _key, _error, delay: delays.append(round(delay, 2))
+    )
+    queue.start()
+    queue.add("a")
+    for _ in range(9):
+        await asyncio.sleep(0.0625)
+        queue.add("a")
+    await asyncio.sleep(100)
+    assert work.times("a")[10:] == [1, 3, 7], "the backoff goes on as it began"
+    assert (max(delays[:10]), delays[10:]) == (1, [2, 4])
+
+
+@in_jumping_loop
+async def test_whoever_asks_for_an_earlier_time_than_the_backoff_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
+    begun, delays = list[float](), list[float]()
+
+    async def work(key: str) -> None:
+        begun.append(now())
+        queue.add_after(key, 15)
+        raise Refused
+
+    queue = WorkQueue(
+        work, backoff=Backoff(first=100, cap=100), failed=lambda _key, _error, delay: delays.append(delay)
+    )
+    queue.start()
+    queue.add("a")
+    await asyncio.sleep(125)
+    assert begun == [0, 15, 30, 45, 60, 75, 90, 100, 115]
+    assert delays[:7] == [15, 15, 15, 15, 15, 15, 10]
+
+
 @settings(deadline=None)
 @given(failures=st.integers(1, 5000))
 def test_a_delay_is_at_least_half_of_what_doubling_gives_and_never_above_the_cap(failures: int) -> None:

@@ -181,8 +181,15 @@ class Reason(Word):
         "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
     )
     OBJECT_INVALID = (
-        "ObjectInvalid", ("Failed",), "The API server finds an object of the job's invalid.",
-        "Correct what the message names: a pod template, a volume, a name.",
+        "ObjectInvalid", _ANY,
+        (
+            "The API server finds an object of the job's invalid. The job fails, unless an attempt has begun since it"
+            " was created or resumed: then what runs goes on."
+        ),
+        (
+            "Correct what the message names: a pod template, a volume, a name; with `spec.suspend` true meanwhile where"
+            " the job has not failed."
+        ),
     )
     OBJECT_FORBIDDEN = (
         "ObjectForbidden", _ANY,

@@ -108,7 +108,9 @@ class Operator:
         settings = self._options.settings.model_copy(update={"key": key})
         heads = Heads(self._session, HeadAddress(settings.head_url), settings)
         performer = Performer(self._kube, heads, self.store)
-        self._reconciler = Reconciler(self.store, heads, performer, settings, self.metrics.restarted)
+        self._reconciler = Reconciler(
+            self.store, heads, performer, settings, self.queue.add_after, self.metrics.restarted
+        )
         if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it had to wait, for lease or key
             await _patiently(self._list)  # what happened since the first lists, and no watch told
         self.changed(set(self.store.all(RLJOB)))
@@ -140,9 +142,7 @@ class Operator:
     async def _work(self, key: Key) -> None:
         assert self._reconciler is not None
         with self.metrics.reconcile():
-            again = await self._reconciler.reconcile(key)
-        if again is not None:
-            self.queue.add_after(key, again)
+            await self._reconciler.reconcile(key)
 
     def served(self) -> AbstractAsyncContextManager[str]:
         """What kubelet and Prometheus ask. A reconcile far longer than any deadline calls for a new process."""

@@ -29,19 +29,22 @@ jobs are complete a little sooner, but the Lease was lost once."""
 
 
 class Refused(Exception):
-    """The API server does not take one of the job's objects, or does not let one go."""
+    """The API server does not take one of the job's objects, or does not let one go.
 
-    def __init__(self, error: KubeError) -> None:
+    version: the job's resourceVersion by then, for what is to be said about it.
+    """
+
+    def __init__(self, error: KubeError, version: str) -> None:
         super().__init__(error.message)
-        self.error = error
+        self.error, self.version = error, version
 
 
 class NotSubmitted(Exception):
-    """Ray answers, and does not take the driver."""
+    """Ray answers, and does not take the driver. version: as Refused has it."""
 
-    def __init__(self, error: HeadError) -> None:
+    def __init__(self, error: HeadError, version: str) -> None:
         super().__init__(f"{error}")
-        self.error = error
+        self.error, self.version = error, version
 
 
 class Performer:
@@ -60,13 +63,13 @@ class Performer:
             for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
                 await self._kube.delete(ref, grace_period)
         except Forbidden as error:
-            raise Refused(error) from error
+            raise Refused(error, version) from error
         try:
             await self._make(snapshot, plan)
         except (Invalid, Forbidden, AlreadyExists) as error:
-            raise Refused(error) from error
+            raise Refused(error, version) from error
         if plan.submit is not None:
-            await self._submit(job, plan.submit)
+            await self._submit(job, plan.submit, version)
         if plan.stop:
             await self._heads.stop(job)
         if plan.end is not None:
@@ -76,13 +79,13 @@ class Performer:
             for event in plan.events:
                 await self._kube.post_event(_posted(job, event, snapshot))
 
-    async def _submit(self, job: Job, submission: Submission) -> None:
+    async def _submit(self, job: Job, submission: Submission, version: str) -> None:
         try:
             await self._heads.submit(job, submission)
         except HeadError as error:
             if error.status is None:
                 raise
-            raise NotSubmitted(error) from error
+            raise NotSubmitted(error, version) from error
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
         """The job's resourceVersion afterwards."""

@@ -37,7 +37,8 @@ class WorkQueue(Generic[K]):
     """What is added before the start waits for it.
 
     work: one run of a key. It has its own deadline. Where it raises, the key runs again after the backoff, or sooner if
-        somebody adds it; but never before the error's `retry_after` has passed, where it has one.
+        somebody adds it; but never before the error's `retry_after` has passed, where it has one. What fails before the
+        backoff is over does not prolong it: news that come in a burst are no failures in a row.
     waited: told the seconds between an add and the start of its run.
     failed: told of each failure: the key, the error, and the seconds until the next run.
     """
@@ -58,7 +59,7 @@ class WorkQueue(Generic[K]):
         self._running: dict[K, tuple[float, asyncio.Task[None]]] = {}  # since when
         self._again: dict[K, float] = {}  # added while they run, and when
         self._timers: dict[K, asyncio.TimerHandle] = {}
-        self._failures: dict[K, int] = {}  # in a row
+        self._failures: dict[K, tuple[int, float]] = {}  # how many in a row, and until when the backoff lasts
         self._not_before: dict[K, float] = {}
         self._caught_up = asyncio.Event()
 
@@ -79,10 +80,12 @@ class WorkQueue(Generic[K]):
 
     def add_after(self, key: K, seconds: float) -> None:
         """Of several of one key the earliest counts: a run looks at the whole state, and asks for the next time."""
-        loop = asyncio.get_running_loop()
-        when, timer = loop.time() + seconds, self._timers.get(key)
+        self._add_at(key, _now() + seconds)
+
+    def _add_at(self, key: K, when: float) -> None:
+        timer = self._timers.get(key)
         if timer is None or when < timer.when():
-            self._timers[key] = loop.call_at(when, self._due, key)
+            self._timers[key] = asyncio.get_running_loop().call_at(when, self._due, key)
             if timer is not None:
                 timer.cancel()
 
@@ -145,12 +148,13 @@ class WorkQueue(Generic[K]):
             self._start_runs()
 
     def _retry(self, key: K, error: BaseException) -> None:
-        self._failures[key] = self._failures.get(key, 0) + 1
-        asked: float = getattr(error, "retry_after", None) or 0.0
-        self._not_before[key] = _now() + asked
-        delay = max(self._backoff.delay(self._failures[key]), asked)
-        self.add_after(key, delay)
-        self._failed(key, error, delay)
+        now, (times, until) = _now(), self._failures.get(key, (0, 0.0))
+        if now >= until:
+            times, until = times + 1, now + self._backoff.delay(times + 1)
+        self._failures[key] = times, until
+        self._not_before[key] = now + (getattr(error, "retry_after", None) or 0.0)
+        self._add_at(key, max(until, self._not_before[key]))
+        self._failed(key, error, max(self._timers[key].when(), self._not_before[key]) - now)
 
 
 def _now() -> float:

@@ -7,11 +7,15 @@ from datetime import datetime
 import structlog
 
 from rljob_operator.decide import decide, foreign, not_submitted, refused
+from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
+from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import Key
 from rljob_operator.observe import observe, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
+from rljob_operator.plan import Plan
 from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
 log = structlog.get_logger()
@@ -19,47 +23,67 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """restarted: told why, each time that another attempt is charged to a job's budget. told: when we wrote a job's
-    status last. left: jobs that another operator looks after, which we have said.
+    """again: told to look at a job again after so many seconds, whatever happens. restarted: told why, each time that
+    another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
+    operator looks after, which we have said.
     """
 
     store: Store
     heads: Heads
     performer: Performer
     settings: Settings
+    again: Callable[[Key, float], None]
     restarted: Callable[[str], None]
     clock: Callable[[], datetime] = utc_now
     told: dict[Key, datetime] = field(default_factory=dict)
     left: set[Key] = field(default_factory=set)
 
-    async def reconcile(self, key: Key) -> float | None:
-        """Seconds after which to look again whatever happens, None to wait for news.
-
-        Raises KubeErrors and HeadErrors: then look again after a while.
-        """
+    async def reconcile(self, key: Key) -> None:
+        """Raises KubeErrors and HeadErrors: then look again after a while, if it does not ask for an earlier time."""
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
             self.told.pop(key, None)
             self.left.discard(key)
             self.heads.drop(key)
-            return None
+            return
         if foreign(snapshot.job, self.settings) and key not in self.left:
             self.left.add(key)
             log.warning("job_of_another_operator", job=str(key), operator_namespace=snapshot.job.status.operator)
         snapshot = replace(snapshot, told=self.told.get(key))
         plan = decide(snapshot, self.settings)
         try:
+            done = await self._carry_out(key, snapshot, plan)
+        except (KubeError, HeadError):
+            if plan.again_in is not None:  # no error puts off a poll or a deadline; what was to follow at once may wait
+                self.again(key, max(plan.again_in, self.settings.poll_seconds))
+            raise
+        if done.restart is not None:
+            self.restarted(done.restart)
+        if done.told is not None:
+            self.told[key] = snapshot.now
+        if done.status is not None:  # no watch tells us again what we have written ourselves
+            self.again(key, 0.0)
+        elif done.again_in is not None:
+            self.again(key, done.again_in)
+
+    async def _carry_out(self, key: Key, snapshot: Snapshot, plan: Plan) -> Plan:
+        """What was done: the plan, or what is left of it where an object is refused and the job goes on without it."""
+        try:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
-            error = refusal.error
+            error, rest = refusal.error, refused(snapshot, plan, refusal.error)
+            await self.performer.perform(_at(snapshot, refusal.version), rest)
+            if rest.again_in is None:
+                raise error from None
             log.warning("object_refused", job=str(key), reason=error.reason, message=error.message)
-            await self.performer.perform(snapshot, refused(snapshot, plan, error))
-            raise error from None
+            return rest
         except NotSubmitted as refusal:
-            await self.performer.perform(snapshot, not_submitted(snapshot, f"{refusal}"))
+            said = not_submitted(snapshot, f"{refusal}")
+            await self.performer.perform(_at(snapshot, refusal.version), said)
             raise refusal.error from None
-        if plan.restart is not None:
-            self.restarted(plan.restart)
-        if plan.told is not None:
-            self.told[key] = snapshot.now
-        return plan.again_in if plan.status is None else 0.0  # no watch tells us again what we have written ourselves
+        return plan
+
+
+def _at(snapshot: Snapshot, version: str) -> Snapshot:
+    """After our own patch of the finalizers: what is said with the older version is lost in a conflict."""
+    return replace(snapshot, job=replace(snapshot.job, resource_version=version))

@@ -24,6 +24,7 @@ from tests.rljob_operator.world.wire import Wire
 from tests.rljob_operator.world.witness import Witness
 
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1", poll_seconds=30.0)
+BACKOFF = Backoff(first=1.0, cap=30.0)
 
 
 class Handler(Protocol):
@@ -39,8 +40,10 @@ class Process:
         heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
         self.witness = Witness(self._kube, heads, self._store)
         self.restarted: list[str] = []
-        self._reconciler = Reconciler(self._store, heads, self.witness, SETTINGS, self.restarted.append, now)
-        self.queue = WorkQueue(self._work, backoff=Backoff(first=1.0, cap=30.0), failed=self._failed)
+        self.queue = WorkQueue(self._work, backoff=BACKOFF, failed=self._failed)
+        self._reconciler = Reconciler(
+            self._store, heads, self.witness, SETTINGS, self.queue.add_after, self.restarted.append, now
+        )
         registry = kopf.OperatorRegistry()
         register(registry, kopf.OperatorSettings(), self._store, self._changed)
         self._resync: asyncio.Task[None] | None = None
@@ -73,9 +76,7 @@ class Process:
             self.queue.add(key)
 
     async def _work(self, key: Key) -> None:
-        again = await self._reconciler.reconcile(key)
-        if again is not None:
-            self.queue.add_after(key, again)
+        await self._reconciler.reconcile(key)
 
     def _failed(self, _key: Key, error: BaseException, _seconds: float) -> None:
         if not isinstance(error, KubeError | HeadError):

@@ -5,6 +5,7 @@ gates behind it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rljob_api.conditions import Reason
@@ -26,7 +27,7 @@ from rljob_operator.decide.starting import (
 )
 from rljob_operator.decide.status import events, kept_back, next_status
 from rljob_operator.decide.step import Step
-from rljob_operator.decide.stopping import stopping
+from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import Invalid, KubeError
 from rljob_operator.kube.kinds import Ref
@@ -86,7 +87,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         status=status if told else None,
         events=events(job.status, status) if told else (),
         restart=_charged(step, job.status, status),
-        again_in=min((each for each in (step.again_in, later or None) if each is not None), default=None),
+        again_in=_earliest(step.again_in, later or None, _until_deadline(snapshot)),
     )
 
 
@@ -95,6 +96,16 @@ def foreign(job: Job, settings: Settings) -> bool:
     cluster for one of an older key each, and build it anew in turns.
     """
     return job.status.operator not in (None, settings.operator_namespace)
+
+
+def _earliest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
+
+
+def _until_deadline(snapshot: Snapshot) -> float | None:
+    """Nobody tells that a deadline has passed, whatever the job waits for. Once it has, `stopping` sets the pace."""
+    left = deadline_left(snapshot) if snapshot.job.status.completion_time is None else None
+    return left if left is not None and left > 0 else None
 
 
 def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
@@ -118,23 +129,37 @@ def _forced(snapshot: Snapshot) -> tuple[Ref, ...]:
 
 
 def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
-    """What to say when the API server refuses an object of the job's. What is invalid stays so; a quota may not.
+    """What to do when the API server refuses an object of the job's. What is invalid stays so; a quota may not.
 
-    What needs no object is done without it: a stop, a restart's decision, an end; and what runs already goes on.
+    What needs no object is done without it: a stop, a restart's decision, an end; and what runs already goes on. Where
+    the job gets no further before the object is taken, again_in is None.
     """
     job = snapshot.job
     phase = (plan.status or job.status).phase
     if plan.submit is None and not plan.create and _goes_on(job.status, plan):
-        return Plan(stop=plan.stop, end=plan.end, status=plan.status, events=plan.events)
+        again_in = plan.again_in if plan.status is None else 0.0
+        return Plan(
+            stop=plan.stop, end=plan.end, status=plan.status, events=plan.events, restart=plan.restart,
+            again_in=again_in,
+        )  # fmt: skip
     if job.status.completion_time is not None:
         return Plan()  # how it ended stands
-    foreign = "ownerReferences" in error.message  # those of an earlier job of this name
-    if isinstance(error, Invalid) and not foreign and snapshot.cluster is None:
-        changes = {"completion_time": snapshot.now}
-        step = Step("Failed", Reason.OBJECT_INVALID, f"the API server refuses it: {error.message}", changes)
-    else:
-        step = Step(phase, Reason.OBJECT_FORBIDDEN, f"the API server refuses it: {error.message}")
-    return _said(snapshot, step)
+    message = f"the API server refuses it: {error.message}"
+    if not isinstance(error, Invalid):
+        return _said(snapshot, Step(phase, Reason.OBJECT_FORBIDDEN, message))
+    if "ownerReferences" in error.message:  # those of an earlier job of this name
+        return _said(snapshot, Step(phase, Reason.WAITING_FOR_REMOVAL, message))
+    if _has_run(job.status):
+        return _said(snapshot, Step(phase, Reason.OBJECT_INVALID, message))
+    failed = _said(snapshot, Step("Failed", Reason.OBJECT_INVALID, message, {"completion_time": snapshot.now}))
+    return replace(failed, again_in=0.0)  # what was made is deleted
+
+
+def _has_run(status: RLJobStatus) -> bool:
+    """Whether an attempt has begun since the job was created or resumed. A RayCluster says nothing: it may be of this
+    very look, made beside what is refused.
+    """
+    return status.start_time is not None or (status.driver is not None and status.driver.state != "Ended")
 
 
 def not_submitted(snapshot: Snapshot, why: str) -> Plan:

@@ -171,9 +171,8 @@ _READ_ONCE = "training, checkpoint, recovery.hangAfter and recovery.takeoverWith
 
 
 def _look(snapshot: Snapshot) -> float | None:
-    """Nobody tells that a deadline has passed, or the time that a lost pod had to end."""
-    limited = snapshot.job.spec.active_deadline is not None and snapshot.job.status.start_time is not None
-    return WAIT_SECONDS if limited or any(map(is_deleting, snapshot.pods)) else None
+    """Nobody tells that the time has passed that a lost pod had to end."""
+    return WAIT_SECONDS if any(map(is_deleting, snapshot.pods)) else None
 
 
 def _phase(snapshot: Snapshot) -> Phase:

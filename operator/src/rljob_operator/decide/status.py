@@ -151,6 +151,7 @@ _TOLD = {
 
 _TOLD_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
+    Reason.OBJECT_INVALID: True,
     Reason.STOPPED_ON_REQUEST: False,
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,
@@ -169,7 +170,7 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
     before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
-    if ready.reason in _TOLD_REASONS and ready.reason not in before_ready:
+    if ready.reason in _TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
         yield Event(ready.reason, ready.message, _TOLD_REASONS[ready.reason])
     for condition in new.conditions:
         turned = condition.status == "True" != before.get(condition.type)

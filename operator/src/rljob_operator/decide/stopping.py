@@ -3,7 +3,7 @@
 ask the driver for a checkpoint ──> it ends, or evictionGracePeriod passes ──> delete what has pods ──> wait for them
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rljob_api import parse_duration
@@ -28,12 +28,18 @@ def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
         return _stop(snapshot, Reason.SPEC_CHANGED, "the RayCluster was made for the spec as it was before")
     if _annotation(snapshot, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
         return _renew(snapshot, "the RayCluster was made with another key of the operator's")
-    since = snapshot.job.status.start_time
-    if spec.active_deadline is None or since is None:
-        return None
-    if snapshot.now - since < timedelta(seconds=parse_duration(spec.active_deadline)):
+    left = deadline_left(snapshot)
+    if left is None or left > 0:
         return None
     return _stop(snapshot, Reason.DEADLINE_EXCEEDED, f"spec.activeDeadline of {spec.active_deadline} has passed")
+
+
+def deadline_left(snapshot: Snapshot) -> float | None:
+    """Seconds until spec.activeDeadline; None where none counts."""
+    job, since = snapshot.job, snapshot.job.status.start_time
+    if job.problem is not None or job.spec.active_deadline is None or since is None:
+        return None
+    return parse_duration(job.spec.active_deadline) - (snapshot.now - since).total_seconds()
 
 
 def _is_outdated(snapshot: Snapshot) -> bool:

@@ -1,0 +1,86 @@
+"""Jobs one of whose objects the API server does not take, or does not let go, for as long as it likes."""
+
+import pytest
+
+from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, Key
+from rljob_operator.queue import Backoff
+from tests.rljob_operator.loops import in_jumping_loop
+from tests.rljob_operator.world import process, stories
+from tests.rljob_operator.world.clock import seconds
+from tests.rljob_operator.world.user import KEY, SERVED
+from tests.rljob_operator.world.wire import Call, Fate, Turn
+from tests.rljob_operator.world.world import World, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def real_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to five minutes, as that of the operator."""
+    monkeypatch.setattr(process, "BACKOFF", Backoff())
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
+
+
+def answered(words: str, fate: Fate, call: Call) -> Turn:
+    return Turn(fate) if call.words == words else undisturbed(call)
+
+
+def told(world: World) -> int | None:
+    """The step that the status says."""
+    status = (world.user.job or {}).get("status", {})
+    return status.get("progress", {}).get("step")
+
+
+async def born(world: World, **spec: object) -> None:
+    """With an operator that sees it for the first time."""
+    turn = world.next_turn
+    await world.start()
+    world.user.create(**spec)
+    world.next_turn = turn
+
+
+@in_jumping_loop
+async def test_an_invalid_reward_model_fails_a_new_job_which_gives_its_cluster_back() -> None:
+    world = World()
+    world.next_turn = lambda call: answered("apply Deployment", Fate.INVALID, call)
+    await born(world, **SERVED)
+    assert await world.until(lambda: stories.phase(world) == "Failed")
+    assert world.user.job is not None
+    failed = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Failed")
+    assert failed["reason"] == "ObjectInvalid"
+    assert [call.words for call in world.calls].count("apply Deployment") == 1, "it is seen at the first look"
+    assert await world.until(lambda: world.server.find(RAY_CLUSTER, KEY) is None)
+
+
+@in_jumping_loop
+async def test_a_job_that_runs_is_looked_at_as_often_as_ever_although_an_object_is_refused() -> None:
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.server.patch(CONFIG_MAP, Key(KEY.namespace, "job-job"), {"metadata": {"ownerReferences": None}})
+    begun = seconds()
+    while seconds() - begun < 1200.0:
+        await world.live(drivers=False)
+    world.heads.step(world.heads.living()[0])
+    step = world.heads.living()[0].step
+    asked = seconds()
+    assert await world.until(lambda: told(world) == step, drivers=False)
+    assert seconds() - asked <= 2 * process.SETTINGS.poll_seconds
+
+    world.user.change(suspend=True)
+    volume = world.heads.living()[0].volume
+    assert await world.until(lambda: volume.asked, drivers=False)
+    assert stories.phase(world) == "Suspending"
+    assert await world.until(lambda: stories.phase(world) == "Suspended")
+    assert volume.durable_step == step
+
+
+@in_jumping_loop
+async def test_a_job_that_is_deleted_goes_in_time_although_its_cluster_may_not() -> None:
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.next_turn = lambda call: answered("delete RayCluster", Fate.FORBIDDEN, call)
+    world.user.delete()
+    begun = seconds()
+    assert await world.until(lambda: world.user.job is None, drivers=False)
+    late = seconds() - begun - process.SETTINGS.deletion_seconds
+    assert 0 <= late <= process.SETTINGS.poll_seconds
