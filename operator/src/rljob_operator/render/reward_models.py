@@ -1,11 +1,11 @@
 """A Deployment and a Service for each reward model: vLLM servers, which the trainer asks by the Service's name."""
 
-import json
 from typing import Any
 
 from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_operator import names
+from rljob_operator.drift import digest
 from rljob_operator.job import Job
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
@@ -36,7 +36,7 @@ def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -
     template = server_template(job, model, image, placement)
     annotations = {
         names.SPEC_ANNOTATION: spec_digest(job.spec),
-        names.TEMPLATE_ANNOTATION: json.dumps(template, sort_keys=True),
+        names.TEMPLATE_ANNOTATION: digest(template),
     }
     return {
         "apiVersion": "apps/v1",
