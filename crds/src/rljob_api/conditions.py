@@ -181,8 +181,8 @@ class Reason(Word):
         "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
     )
     OBJECT_INVALID = (
-        "ObjectInvalid", ("Failed",), "The API server finds an object of the job's invalid.",
-        "Correct what the message names: a pod template, a volume, a name.",
+        "ObjectInvalid", ("Failed",), "The API server finds an object of the job's, or a pod, invalid.",
+        "Make another RLJob in which what the message names is right: a pod template, a volume, a name.",
     )
     OBJECT_FORBIDDEN = (
         "ObjectForbidden", _ANY,

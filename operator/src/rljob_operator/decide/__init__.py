@@ -13,6 +13,7 @@ from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
+from rljob_operator.decide.fields import by_fields
 from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import (
     attempt,
@@ -121,11 +122,12 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
     if job.status.completion_time is not None:
         return Plan()  # how it ended stands
     foreign = "ownerReferences" in error.message  # those of an earlier job of this name
+    message = f"the API server refuses it: {by_fields(job, error.message, (*plan.create, *plan.apply))}"
     if isinstance(error, Invalid) and not foreign and snapshot.cluster is None:
         changes = {"completion_time": snapshot.now}
-        step = Step("Failed", Reason.OBJECT_INVALID, f"the API server refuses it: {error.message}", changes)
+        step = Step("Failed", Reason.OBJECT_INVALID, message, changes)
     else:
-        step = Step(phase, Reason.OBJECT_FORBIDDEN, f"the API server refuses it: {error.message}")
+        step = Step(phase, Reason.OBJECT_FORBIDDEN, message)
     return _said(snapshot, step)
 
 
