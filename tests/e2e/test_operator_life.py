@@ -159,6 +159,10 @@ def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, names
 
         jobs.reaches("Succeeded")
         assert not operator.gone()
-    assert [jobs.status(name) for name in poisoned] == [{}, {}, {}]
+    for name in poisoned:
+        stalled = jobs.conditions(name)["Stalled"]
+        assert stalled[:2] == ("True", "OperatorError")
+        assert "ZeroDivisionError" in stalled[2]
+        assert "a bug of the operator" in stalled[2]
     told = [line for line in operator.log.read_text().splitlines() if "reconcile_failed" in line]
     assert all(any(name in line and "ZeroDivisionError" in line for line in told) for name in poisoned)

@@ -195,6 +195,12 @@ class Reason(Word):
         "Install operator and CRD of one version.",
     )
 
+    OPERATOR_ERROR = (
+        "OperatorError", _ANY,
+        "The operator's own code fails at this job, which it tries again and again; what runs goes on.",
+        "Report it, with the message. Where a field of the spec brings it about, change that.",
+    )
+
     # ---- stops and ends
 
     SUSPENDED = "Suspended", ("Suspending", "Suspended"), "`spec.suspend` is true.", "Set it to false to go on."

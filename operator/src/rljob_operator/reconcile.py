@@ -6,12 +6,15 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import decide, not_submitted, refused
+from rljob_operator.decide import broken, decide, not_submitted, refused
+from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
+from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import Key
 from rljob_operator.observe import observe, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
 from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
 log = structlog.get_logger()
@@ -34,7 +37,8 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again whatever happens, None to wait for news.
 
-        Raises KubeErrors and HeadErrors: then look again after a while.
+        Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
+        again after a while.
         """
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
@@ -42,6 +46,15 @@ class Reconciler:
             self.heads.drop(key)
             return None
         snapshot = replace(snapshot, told=self.told.get(key))
+        try:
+            return await self._look(key, snapshot)
+        except (KubeError, HeadError):
+            raise
+        except Exception as error:
+            await self.performer.perform(snapshot, broken(snapshot, error))
+            raise
+
+    async def _look(self, key: Key, snapshot: Snapshot) -> float | None:
         plan = decide(snapshot, self.settings)
         try:
             await self.performer.perform(snapshot, plan)

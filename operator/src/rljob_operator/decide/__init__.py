@@ -25,7 +25,7 @@ from rljob_operator.decide.starting import (
     submission,
     unheard,
 )
-from rljob_operator.decide.status import events, kept_back, next_status
+from rljob_operator.decide.status import events, kept_back, next_status, stalled
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import stopping
 from rljob_operator.kube.errors import Invalid, KubeError
@@ -35,7 +35,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, lost_pods
 
-__all__ = ["decide", "not_submitted", "refused"]
+__all__ = ["broken", "decide", "not_submitted", "refused"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -137,6 +137,15 @@ def not_submitted(snapshot: Snapshot, why: str) -> Plan:
     return _said(
         snapshot, Step(phase, Reason.STARTING_DRIVER, f"Ray does not take the driver, and is asked again: {why}")
     )
+
+
+def broken(snapshot: Snapshot, error: Exception) -> Plan:
+    """What to say where our own code raises. It rests on the status alone: nobody knows what else can be read."""
+    before = snapshot.job.status
+    words = f"{type(error).__name__}: {error}"
+    message = f"the operator's own code fails at this job: {words}: this is a bug of the operator: please report it"
+    status = stalled(snapshot, Reason.OPERATOR_ERROR, message)
+    return Plan(status=status, events=events(before, status)) if status != before else Plan()
 
 
 def _said(snapshot: Snapshot, step: Step) -> Plan:
