@@ -170,6 +170,28 @@ def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, names
 
         jobs.reaches("Succeeded")
         assert not operator.gone()
-    assert [jobs.status(name) for name in poisoned] == [{}, {}, {}]
+    for name in poisoned:
+        stalled = jobs.conditions(name)["Stalled"]
+        assert stalled[:2] == ("True", "OperatorError")
+        assert "ZeroDivisionError" in stalled[2]
+        assert "a bug of the operator" in stalled[2]
     told = [line for line in operator.log.read_text().splitlines() if "reconcile_failed" in line]
     assert all(any(name in line and "ZeroDivisionError" in line for line in told) for name in poisoned)
+
+
+def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_field(operator, heads, jobs):
+    """KubeRay takes a container without an image, and a path that is mounted twice; the API server takes neither."""
+    heads.add(jobs.namespace, "job")
+    unnamed = {"nodes": 2, "gpusPerNode": 4, "worker": {"template": {"spec": {"containers": [{"name": "side"}]}}}}
+    jobs.create(cluster=unnamed)
+    volumes = [{"name": "data", "emptyDir": {}}]
+    jobs.create("other", volumes=volumes, volumeMounts=[{"name": "data", "mountPath": "/checkpoints"}])
+
+    for name, field in (
+        ("job", "spec.cluster.worker.template.spec.containers[0].image: Required"),
+        ("other", "spec.volumeMounts[0]"),
+    ):
+        jobs.reaches("Failed", name)
+        _, reason, message = jobs.conditions(name)["Failed"]
+        assert reason == "ObjectInvalid"
+        assert field in message

@@ -92,7 +92,8 @@ def _unknown(schema: dict[str, Any], value: Any, path: str) -> list[str]:
     properties = schema.get("properties", {})
     if not isinstance(value, dict) or not properties:
         return []
-    unknown = [f"unknown field {path}.{name}" for name in value if name not in properties]
+    closed = "x-kubernetes-preserve-unknown-fields" not in schema
+    unknown = [f"unknown field {path}.{name}" for name in value if closed and name not in properties]
     known = [(name, item) for name, item in value.items() if name in properties]
     return unknown + [error for name, item in known for error in _unknown(properties[name], item, f"{path}.{name}")]
 

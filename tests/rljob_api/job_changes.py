@@ -75,7 +75,7 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("env", [{"name": "A", "value": "b"}]),
     ("envFrom", [{"secretRef": {"name": "a"}}]),
     ("volumes", [{"name": "a"}]),
-    ("volumeMounts", [{"name": "a"}]),
+    ("volumeMounts", [{"name": "checkpoints", "mountPath": "/all"}]),
     ("imagePullSecrets", [{"name": "a"}]),
     ("training.validateEvery", 5),
     ("training.validateBeforeTraining", False),

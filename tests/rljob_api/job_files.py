@@ -79,6 +79,21 @@ _BUILTIN = "      builtin: gsm8k\n"
 _RM = "{name: rm, path: org/rm, kind: classifier"
 
 
+_POD = (
+    "{metadata: {labels: {team: a, env: b}, annotations: {note: c}}, spec: {nodeSelector: {pool: cpu},"
+    " tolerations: [{key: gpu, operator: Exists, effect: NoSchedule, tolerationSeconds: null}],"
+    " topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway}],"
+    " hostAliases: [{ip: 10.0.0.1, hostnames: [hub]}], imagePullSecrets: [{name: registry}],"
+    " securityContext: {supplementalGroups: [7]}, dnsConfig: {searches: [a.b], options: [{name: ndots}]},"
+    " volumes: [{name: scratch, emptyDir: {}}, {name: both, projected: {sources: [{secret: {name: s}}]}}],"
+    " initContainers: [{name: fetch, image: i, command: [sh, -c, x], volumeMounts: [{name: scratch, mountPath: /s}]}],"
+    " containers: [{name: side, image: i, args: [a], env: [{name: A, value: b}], envFrom: [{secretRef: {name: s}}],"
+    " ports: [{containerPort: 9, name: p}], volumeMounts: [{name: scratch, mountPath: /s}]},"
+    " {name: ray-head, env: [{name: B, value: c}], livenessProbe: null}]}}"
+)
+"""A pod template with every list that one may have."""
+
+
 def broken_model(fields: str, *expected: str) -> Row:
     """JOB with a reward model, in line 20, of which `fields` are wrong."""
     return broken(_BUILTIN, f"{_BUILTIN}    models: [{fields}]\n", *expected)
@@ -159,6 +174,24 @@ GOOD = (
                 "  volumeMounts: [{name: data, mountPath: /data}]\n  imagePullSecrets: [{name: registry}]\n"
                 "  suspend: true\n  activeDeadline: 48h\n  ttlAfterFinished: 24h\n  managedBy: example.com/other\n"
                 "  training:"
+            ),
+        ),
+    ),
+    good(
+        "templates with every list, which replace and remove what is there",
+        ("  training:", f"  cluster:\n    head: {{template: {_POD}}}\n    worker: {{template: {_POD}}}\n  training:"),
+        (_BUILTIN, f"{_BUILTIN}    models: [{_RM}, template: {_POD}}}]\n"),
+    ),
+    good("an empty template", ("  training:", "  cluster: {head: {template: {metadata: null, spec:}}}\n  training:")),
+    good(
+        "variables of both kinds, and two mounts of the job's own volume and of another",
+        (
+            "  training:",
+            (
+                "  envFrom: [{prefix: A_, configMapRef: {name: a, optional: true}}, {secretRef: {name: b}}]\n"
+                "  volumes: [{name: data, emptyDir: {}}]\n"
+                "  volumeMounts: [{name: data, mountPath: /d, readOnly: true}, {name: checkpoints, mountPath: /all}]\n"
+                "  checkpoint: {volume: {subPath: ..a/.b/...}}\n  cluster: {gpuResource: amd.com/gpu}\n  training:"
             ),
         ),
     ),
@@ -672,6 +705,73 @@ BROKEN = (
         "20:25: spec.cluster.head.cpu: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got 2. Put it in"
         " quotes",
         "20:36: spec.cluster.head.memory: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got '8GB'",
+    ),
+    broken(
+        "  training:",
+        "  checkpoint: {volume: {subPath: a/../b}}\n  training:",
+        "20:34: spec.checkpoint.volume.subPath: checkpoint.volume.subPath is a folder within the volume: begin it"
+        " without '/', and leave out '..'",
+    ),
+    broken(
+        "  training:",
+        "  checkpoint: {volume: {subPath: /a}}\n  training:",
+        "20:34: spec.checkpoint.volume.subPath: checkpoint.volume.subPath is a folder within the volume: begin it"
+        " without '/', and leave out '..'",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {gpuResource: 'Bad Resource!!'}\n  training:",
+        "20:26: spec.cluster.gpuResource: must be a resource's name with its domain, such as nvidia.com/gpu; got 'Bad"
+        " Resource!!'",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {gpuResource: gpu}\n  training:",
+        "20:26: spec.cluster.gpuResource: must be a resource's name with its domain, such as nvidia.com/gpu; got 'gpu'",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: a}]\n  volumeMounts: [{name: nope, mountPath: /x}]\n  training:",
+        "21:17: spec.volumeMounts: a volume can be mounted only where there is one of its name: add it to volumes, or"
+        " correct the name in volumeMounts",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{emptyDir: {}}]\n  volumeMounts: [{name: 7}]\n  training:",
+        "20:13: spec.volumes[0].name: is required. Name of the volume",
+        "21:18: spec.volumeMounts[0].mountPath: is required. The path in the container",
+        "21:25: spec.volumeMounts[0].name: must be lowercase letters, digits and '-', with a letter or digit at both"
+        " ends; got 7. Put it in quotes",
+    ),
+    broken(
+        "  training:",
+        "  envFrom: [{foo: {name: x}}]\n  training:",
+        "20:13: spec.envFrom[0].secretRef: variables come from one object: set either configMapRef or secretRef",
+        "20:14: spec.envFrom[0].foo: unknown field. The fields here are prefix, configMapRef, secretRef",
+    ),
+    broken(
+        "  training:",
+        "  envFrom: [{secretRef: {name: x}, configMapRef: {name: x}}]\n  training:",
+        "20:25: spec.envFrom[0].secretRef: variables come from one object: set either configMapRef or secretRef",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {template: {spec: {tolerations: x}}}, worker: {template: {spec: {volumes: [x]}}}}\n"
+        "  training:",
+        "20:51: spec.cluster.head.template.spec.tolerations: must be a list; got 'x'. Write it as a list, in [ ]",
+        "20:94: spec.cluster.worker.template.spec.volumes[0]: must be a mapping of fields; got 'x'",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {template: {metadata: {labels: x}}}, worker: {template: {spec: x}}}\n  training:",
+        "20:50: spec.cluster.head.template.metadata.labels: must be a mapping of fields; got 'x'",
+        "20:82: spec.cluster.worker.template.spec: must be a mapping of fields; got 'x'",
+    ),
+    broken_model(
+        _RM + ", template: {spec: {tolerations: [x], initContainers: z}}}",
+        "20:89: spec.rewards.models[0].template.spec.tolerations[0]: must be a mapping of fields; got 'x'",
+        "20:109: spec.rewards.models[0].template.spec.initContainers: must be a list; got 'z'. Write it as a list, in"
+        " [ ]",
     ),
     broken(
         "  training:",

@@ -19,7 +19,7 @@ from rljob_api.recovery import decide_recovery
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator.decide import decide, refused
+from rljob_operator.decide import broken, decide, refused
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import Forbidden, Invalid
@@ -166,6 +166,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
         Reason.SPEC_NOT_READABLE: [unreadable()],
+        Reason.OPERATOR_ERROR: [broken(snapshot(), KeyError("spec"))],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],
         Reason.SPEC_CHANGED: [plan_for(cluster=outdated, pods=PODS, **attempted("Submitted"))],
         Reason.KEY_CHANGED: [plan_for(cluster=ray_cluster(key=b"old"), pods=PODS, **attempted("Submitted"))],
@@ -231,4 +232,4 @@ SOURCES = [Path(decide_recovery.__code__.co_filename), *Path(decide.__code__.co_
 def test_no_reason_is_written_but_in_the_table(file):
     constants = {node.value for node in nodes(file) if isinstance(node, ast.Constant)}
     words = {each for each in constants if isinstance(each, str) and re.fullmatch("([A-Z][a-z]+)+", each)}
-    assert words <= {*get_args(Phase), *CONDITIONS, *DRIVER_STATES, "True", "False"}
+    assert words <= {*get_args(Phase), *CONDITIONS, *DRIVER_STATES, "True", "False", "Unknown"}

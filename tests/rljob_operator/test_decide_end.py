@@ -210,7 +210,8 @@ def test_a_job_that_another_release_looks_after_is_left_alone():
 
 
 def test_a_template_of_another_form_fails_at_once_and_names_the_field():
-    plan = plan_for(base=job(cluster={"head": {"template": {"spec": "none"}}}))
+    template = {"spec": {"containers": [{"name": "agent", "env": "none"}]}}
+    plan = plan_for(base=job(cluster={"head": {"template": template}}))
 
     assert plan.create == ()
     assert conditions(plan.status)["Failed"] == ("True", "ObjectInvalid")

@@ -215,9 +215,9 @@ def test_a_new_operator_s_image_is_for_the_next_cluster():
 
 
 def test_a_template_that_cannot_be_merged_fails_the_job_with_its_path():
-    model = {**REWARDS["models"][0], "template": {"spec": []}}
+    model = {**REWARDS["models"][0], "template": {"spec": {"containers": [{"name": "vllm", "env": "x"}]}}}
     plan = plan_for(base=job(rewards={"models": [model]}))
 
     assert plan.status is not None
     assert plan.status.phase == "Failed"
-    assert "spec.rewards.models[rm].template.spec must be an object" in plan.status.conditions[0].message
+    assert "spec.rewards.models[rm].template.spec.containers.env must be a list" in plan.status.conditions[0].message

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.drift import adapted, has_drifted, stamped
+from rljob_operator.drift import adapted, digest, has_drifted, stamped
 
 WANTED = {"metadata": {"name": "a", "annotations": {}}, "spec": {"cpu": "1000m", "list": [{"a": 1}], "empty": []}}
 
@@ -62,32 +62,54 @@ def test_a_volume_that_was_kept_for_people_does_not_go_with_a_later_job(found, o
 def servers(image: str, replicas: int = 1, spec: str = "as it was") -> dict[str, Any]:
     """A Deployment as an operator renders it."""
     template = {"containers": [{"image": image}]}
-    annotations = {names.SPEC_ANNOTATION: spec, names.TEMPLATE_ANNOTATION: json.dumps(template)}
+    annotations = {names.SPEC_ANNOTATION: spec, names.TEMPLATE_ANNOTATION: digest(template)}
     deployment = {"replicas": replicas, "template": template}
     return {"kind": "Deployment", "metadata": {"annotations": annotations}, "spec": deployment}
 
 
+def there(deployment: dict[str, Any]) -> dict[str, Any]:
+    """As the API server has it, which fills in defaults."""
+    spec = deployment["spec"]
+    containers = [{**each, "tty": False} for each in spec["template"]["containers"]]
+    return deployment | {"spec": {**spec, "template": {"containers": containers}}}
+
+
 def edited(deployment: dict[str, Any]) -> dict[str, Any]:
-    """By hand, and by the API server, which fills in defaults."""
-    return deployment | {"spec": {**deployment["spec"], "template": {"containers": [{"image": "x", "tty": False}]}}}
+    """By hand."""
+    return deployment | {"spec": {**deployment["spec"], "template": {"containers": [{"image": "x"}]}}}
+
+
+def of_before_digests(deployment: dict[str, Any]) -> dict[str, Any]:
+    metadata = deployment["metadata"]
+    whole = metadata["annotations"] | {names.TEMPLATE_ANNOTATION: json.dumps(deployment["spec"]["template"])}
+    return deployment | {"metadata": {**metadata, "annotations": whole}}
 
 
 OLD, NEW = servers("v1"), servers("v2")
+OLDEST = of_before_digests(OLD)
 
 
 @pytest.mark.parametrize(
     ("wanted", "found", "expected"),
     [
-        pytest.param(NEW, OLD, OLD, id="a newer operator"),
-        pytest.param(NEW, edited(OLD), OLD, id="somebody's edit, and a newer operator"),
-        pytest.param(servers("v2", 3), OLD, servers("v1", 3), id="more of them"),
-        pytest.param(servers("v2", spec="new"), OLD, servers("v2", spec="new"), id="another spec"),
+        pytest.param(NEW, there(OLD), there(OLD), id="a newer operator"),
+        pytest.param(NEW, there(OLDEST), there(OLDEST), id="an operator after one that wrote the template down"),
+        pytest.param(OLD, edited(OLD), OLD, id="somebody's edit"),
+        pytest.param(servers("v2", 3), there(OLD), there(servers("v1", 3)), id="more of them"),
+        pytest.param(servers("v2", spec="new"), there(OLD), servers("v2", spec="new"), id="another spec"),
         pytest.param(NEW, {"kind": "Deployment", "metadata": {}}, NEW, id="of before the annotation"),
         pytest.param(NEW, None, NEW, id="none"),
     ],
 )
 def test_servers_of_reward_models_keep_the_template_that_they_were_made_from(wanted, found, expected):
     assert adapted(wanted, found) == expected
+
+
+def test_servers_that_keep_their_template_are_written_once():
+    """With the newer operator's stamp, and not again."""
+    first = stamped(adapted(NEW, there(stamped(OLD))))
+    assert has_drifted(there(stamped(OLD)), first)
+    assert not has_drifted(there(first), stamped(adapted(NEW, there(first))))
 
 
 def test_other_objects_are_as_they_are_wanted():

@@ -271,14 +271,15 @@ MERGES = [
 
 
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("container", "words"),
     [
-        ({"spec": {"containers": "none"}}, "spec.cluster.worker.template.spec.containers must be a list"),
-        ({"spec": {"containers": ["a"]}}, "spec.cluster.worker.template.spec.containers must be a list of objects"),
-        ({"spec": []}, "spec.cluster.worker.template.spec must be an object"),
+        ({"env": "none"}, "spec.cluster.worker.template.spec.containers.env must be a list"),
+        ({"env": ["a"]}, "spec.cluster.worker.template.spec.containers.env must be a list of objects"),
+        ({"resources": []}, "spec.cluster.worker.template.spec.containers.resources must be an object"),
     ],
 )
-def test_a_template_of_another_form_is_refused_by_its_path(template, words):
+def test_a_template_of_another_form_is_refused_by_its_path(container, words):
+    template = {"spec": {"containers": [{"name": "ray-worker", **container}]}}
     with pytest.raises(CannotMerge, match=words):
         cluster(cluster={"worker": {"template": template}})
 

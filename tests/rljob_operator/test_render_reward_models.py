@@ -114,6 +114,13 @@ def test_a_template_and_a_placement_are_merged_into_it():
     assert "readinessProbe" in made["spec"]["containers"][0]
 
 
+def test_however_long_a_template_is_its_deployment_s_annotations_are_short():
+    """Kubernetes allows 256 KiB of them."""
+    made = rendered(env=[{"name": f"A{number}", "value": "x" * 4096} for number in range(128)])
+    annotations = made["Deployment", "job-rm-rm"]["metadata"]["annotations"]
+    assert sum(map(len, annotations.values())) < 1000
+
+
 def test_a_budget_counts_only_head_and_workers():
     budget = next(
         each for each in lasting_children(job(rewards=REWARDS), SETTINGS) if each["kind"] == "PodDisruptionBudget"

@@ -183,12 +183,12 @@ class Reason(Word):
     OBJECT_INVALID = (
         "ObjectInvalid", _ANY,
         (
-            "The API server finds an object of the job's invalid. The job fails, unless an attempt has begun since it"
-            " was created or resumed: then what runs goes on."
+            "The API server finds an object of the job's, or a pod, invalid. The job fails, unless an attempt has begun"
+            " since it was created or resumed: then what runs goes on."
         ),
         (
-            "Correct what the message names: a pod template, a volume, a name; with `spec.suspend` true meanwhile where"
-            " the job has not failed."
+            "Correct what the message names: a pod template, a volume, a name; with `spec.suspend` true meanwhile, or"
+            " in another RLJob where this one has failed."
         ),
     )
     OBJECT_FORBIDDEN = (
@@ -200,6 +200,12 @@ class Reason(Word):
         "SpecNotReadable", _ANY,
         "The operator's version cannot read the spec, or a part that a new RayCluster needs; what runs goes on.",
         "Install operator and CRD of one version.",
+    )
+
+    OPERATOR_ERROR = (
+        "OperatorError", _ANY,
+        "The operator's own code fails at this job, which it tries again and again; what runs goes on.",
+        "Report it, with the message. Where a field of the spec brings it about, change that.",
     )
 
     # ---- stops and ends

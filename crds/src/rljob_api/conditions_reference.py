@@ -12,8 +12,8 @@ _HEAD = """# Conditions and reasons
 
 Generated from `rljob_api.conditions` by `make generate`; do not edit.
 
-Every RLJob has these conditions; each is `True` or `False`. Ready, Reconciling and Stalled are those that
-`kubectl wait`, Argo CD and Flux look for.
+Every RLJob has these conditions; each is `True` or `False`, or `Unknown` where an `OperatorError` came first. Ready,
+Reconciling and Stalled are those that `kubectl wait`, Argo CD and Flux look for.
 """
 
 _REASONS = """## Reasons

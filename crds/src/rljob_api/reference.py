@@ -34,7 +34,7 @@ def render() -> str:
 
 
 def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
-    """One object: what it is, its fields, its rules, then the objects in it."""
+    """One object: what it is, its fields, its rules, then the objects in it, but for parts of Kubernetes' own."""
     yield f"{'#' * level} `{path}`\n\n{schema['description']}\n"
     required = schema.get("required", ())
     rows = [
@@ -51,10 +51,9 @@ def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
     if rules := schema.get(RULES):
         yield "Rules:\n\n" + "\n".join(f"- {rule['message']}." for rule in rules) + "\n"
     for name, field in schema["properties"].items():
-        if "properties" in field:
-            yield from _block(f"{path}.{name}", field, min(level + 1, 4))
-        elif "properties" in field.get("items", {}):
-            yield from _block(f"{path}.{name}[]", field["items"], min(level + 1, 4))
+        place, inner = (f"{path}.{name}[]", field["items"]) if "items" in field else (f"{path}.{name}", field)
+        if "properties" in inner and FREE_FORM not in inner:
+            yield from _block(place, inner, min(level + 1, 4))
 
 
 def _type(schema: Schema) -> str:

@@ -76,6 +76,8 @@ class _Structural(GenerateJsonSchema):
         model = schema["cls"]
         written = super().model_schema(schema)
         written["description"] = inspect.cleandoc(model.__doc__ or "")
+        if written.pop("additionalProperties", False):
+            written[FREE_FORM] = True
         if rules := getattr(model, "rules", ()):
             written[RULES] = [
                 {"rule": rule.cel, "message": rule.message} | ({"fieldPath": f".{rule.field}"} if rule.field else {})

@@ -1,5 +1,6 @@
 """What a RayCluster and its pods say: ready, on the way, or broken. Pure functions of manifests."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -10,6 +11,8 @@ from rljob_operator.pod_state import containers, how_it_ended, troubles
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
 
 _PROVISIONED = "RayClusterProvisioned"
+_INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod\s+(Pod "[^"]*" is invalid: .*)', re.DOTALL)
+"""In KubeRay's words. One that is forbidden is another matter: quotas and webhooks change."""
 
 
 def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
@@ -84,6 +87,12 @@ def _restarted_since(when: datetime | None, container: Manifest) -> bool:
     return when is None or ended is None or datetime.fromisoformat(ended) > when
 
 
+def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
+    """The role of a pod that KubeRay cannot make, for the API server finds it invalid, and the words of that."""
+    found = next(filter(None, map(_INVALID_POD.search, _replica_failures(cluster))), None)
+    return None if found is None else (found[1].lower(), found[2])
+
+
 def waiting_for(snapshot: Snapshot) -> str:
     """What a cluster that is not ready waits for, for people."""
     cluster = cluster_status(snapshot)
@@ -93,17 +102,24 @@ def waiting_for(snapshot: Snapshot) -> str:
 
 
 def pods_left(snapshot: Snapshot) -> str:
-    """How many pods have not ended, and what keeps those that no waiting ends."""
+    """How many pods have not ended, and what keeps those that no waiting ends; or what is there without pods."""
+    if not snapshot.pods:
+        return "the RayCluster" if snapshot.cluster is not None else "the reward models"
     lost = [f"{pod['metadata']['name']} on node {pod['spec'].get('nodeName')}" for pod in lost_pods(snapshot)]
     remedy = "lost with its node: bring that back, delete it, or set spec.recovery.forceDeleteLostPods"
-    return f"{len(snapshot.pods)} pods" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
+    count = len(snapshot.pods)
+    return f"{count} pod{'s' if count > 1 else ''}" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
 
 
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     yield from troubles(snapshot.ray_pods)
-    for condition in (snapshot.cluster or {}).get("status", {}).get("conditions", ()):
+    yield from (f"KubeRay: {words}" for words in _replica_failures(snapshot.cluster or {}))
+
+
+def _replica_failures(cluster: Manifest) -> Iterator[str]:
+    for condition in cluster.get("status", {}).get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield f"KubeRay: {condition.get('message', condition['reason'])}"
+            yield condition.get("message", condition["reason"])
 
 
 def _holds(status: Manifest, kind: str) -> bool:

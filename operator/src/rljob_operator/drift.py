@@ -48,14 +48,14 @@ def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
 
 def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
     """What a newer operator, its chart or spec.recovery makes of their pods is for the next ones: these hold a model,
-    and a driver asks them.
+    and a driver asks them. So the template stays as it is there, with what the API server has filled in.
     """
     annotations, made = found["metadata"].get("annotations", {}), wanted["metadata"]["annotations"]
     template = annotations.get(TEMPLATE_ANNOTATION)
-    if template is None or annotations.get(SPEC_ANNOTATION) != made[SPEC_ANNOTATION]:
+    if template in (None, made[TEMPLATE_ANNOTATION]) or annotations.get(SPEC_ANNOTATION) != made[SPEC_ANNOTATION]:
         return wanted
     metadata = wanted["metadata"] | {"annotations": made | {TEMPLATE_ANNOTATION: template}}
-    return wanted | {"spec": wanted["spec"] | {"template": json.loads(template)}, "metadata": metadata}
+    return wanted | {"spec": wanted["spec"] | {"template": found["spec"]["template"]}, "metadata": metadata}
 
 
 def _was_made_for(uid: str, metadata: Manifest) -> bool:

@@ -22,7 +22,9 @@ SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster and on a reward model's Deployment: a digest of what of the spec may not change while it lives."""
 
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""On a reward model's Deployment: its pod template, as the operator that made it rendered it."""
+"""On a reward model's Deployment: a digest of its pod template, as the operator that made it rendered it. Older ones
+wrote the template itself there, which may be longer than annotations may.
+"""
 
 IMAGE_ANNOTATION = f"{GROUP}/image"
 """On a RayCluster: the image that it was made with, but for what templates say."""

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import decide, foreign, not_submitted, refused
+from rljob_operator.decide import broken, decide, foreign, not_submitted, refused
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import KubeError
@@ -39,7 +39,9 @@ class Reconciler:
     left: set[Key] = field(default_factory=set)
 
     async def reconcile(self, key: Key) -> None:
-        """Raises KubeErrors and HeadErrors: then look again after a while, if it does not ask for an earlier time."""
+        """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
+        again after a while, if it does not ask for an earlier time.
+        """
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
             self.told.pop(key, None)
@@ -50,6 +52,15 @@ class Reconciler:
             self.left.add(key)
             log.warning("job_of_another_operator", job=str(key), operator_namespace=snapshot.job.status.operator)
         snapshot = replace(snapshot, told=self.told.get(key))
+        try:
+            await self._look(key, snapshot)
+        except (KubeError, HeadError):
+            raise
+        except Exception as error:
+            await self.performer.perform(snapshot, broken(snapshot, error))
+            raise
+
+    async def _look(self, key: Key, snapshot: Snapshot) -> None:
         plan = decide(snapshot, self.settings)
         try:
             done = await self._carry_out(key, snapshot, plan)

@@ -55,6 +55,9 @@ VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 REASON_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-._A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
+
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
 
 PATTERN_MEANINGS = {
@@ -65,6 +68,7 @@ PATTERN_MEANINGS = {
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
+    RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",
     MODULE_PATTERN: "a Python module such as package.module",
 }
 """Each pattern of the API in words, for people whose text does not match."""
@@ -74,6 +78,9 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_
 
 ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_length=1, max_length=253)]
 """Name of a Kubernetes object: a DNS subdomain."""
+
+ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, min_length=3, max_length=256)]
+"""Name of an extended resource, as device plugins have them."""
 
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
 

@@ -1,6 +1,6 @@
 """`spec.cluster` and what else goes into pods: image, sizes, variables, volumes."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
@@ -10,12 +10,11 @@ from rljob_api.v1alpha1.base import (
     ApiModel,
     ObjectName,
     Quantity,
+    ResourceName,
     Rule,
     Text,
 )
-
-FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
-"""Part of a Kubernetes object, which the API server judges where it is used."""
+from rljob_api.v1alpha1.pods import PodTemplate
 
 
 class HeadPod(ApiModel):
@@ -23,8 +22,8 @@ class HeadPod(ApiModel):
 
     cpu: Quantity = Field("4", description="CPUs of the driver's container, as request.")
     memory: Quantity = Field("16Gi", description="Memory of the driver's container, as request and limit.")
-    template: FreeForm = Field(
-        default_factory=dict,
+    template: PodTemplate = Field(
+        default_factory=PodTemplate,
         description=(
             "A pod template that is merged into the pod's, strategically: containers, volumes and variables by name."
             " Its containers are ray-head and agent."
@@ -40,8 +39,9 @@ class WorkerPod(ApiModel):
     shared_memory: Quantity = Field(
         "16Gi", description="Size of /dev/shm, for Ray's object store and the exchange between processes."
     )
-    template: FreeForm = Field(
-        default_factory=dict, description="A pod template that is merged into the pod's; its container is ray-worker."
+    template: PodTemplate = Field(
+        default_factory=PodTemplate,
+        description="A pod template that is merged into the pod's; its container is ray-worker.",
     )
 
 
@@ -60,7 +60,7 @@ class Cluster(ApiModel):
     ranks_per_node: Annotated[int, Field(ge=1, le=16)] | None = Field(
         None, description="Trainer processes of each worker pod; the default is gpusPerNode, or 1 without GPUs."
     )
-    gpu_resource: Text = Field("nvidia.com/gpu", description="Name of the resource that a GPU is.")
+    gpu_resource: ResourceName = Field("nvidia.com/gpu", description="Name of the resource that a GPU is.")
     head: HeadPod = Field(default_factory=HeadPod, description="The head pod: driver and agent; it has no GPU.")
     worker: WorkerPod = Field(default_factory=WorkerPod, description="Each worker pod.")
     priority_class_name: ObjectName | None = Field(None, description="Priority class of all pods.")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from rljob_api.v1alpha1.base import NAME_PATTERN, ApiModel, Count, Duration, Path, Quantity, Rule, Text
-from rljob_api.v1alpha1.cluster import FreeForm
+from rljob_api.v1alpha1.pods import PodTemplate
 
 LONGEST_NAME = 19
 """A Service's name has 63 characters, and the job's name (40) and `-rm-` are in it."""
@@ -74,8 +74,8 @@ class RewardModel(ApiModel):
     )
     cpu: Quantity = Field("4", description="CPUs of a server, as request.")
     memory: Quantity = Field("32Gi", description="Memory of a server, as request and limit.")
-    template: FreeForm = Field(
-        default_factory=dict, description="A pod template that is merged into the pod's; its container is vllm."
+    template: PodTemplate = Field(
+        default_factory=PodTemplate, description="A pod template that is merged into the pod's; its container is vllm."
     )
 
     rules = (

@@ -7,9 +7,10 @@ from pydantic import Field
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, governed
 from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Text, list_map
-from rljob_api.v1alpha1.cluster import Cluster, EnvVar, FreeForm, LocalObjectRef
+from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
+from rljob_api.v1alpha1.pods import EnvFrom, Volume, VolumeMount
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -45,13 +46,13 @@ class RLJobSpec(ApiModel):
         description="Environment variables of the trainer's processes and of reward models.",
         json_schema_extra=list_map("name"),
     )
-    env_from: Annotated[list[FreeForm], Field(max_length=32)] = Field(
+    env_from: Annotated[list[EnvFrom], Field(max_length=32)] = Field(
         default_factory=list, description="ConfigMaps and Secrets whose keys become variables, as in a pod's envFrom."
     )
-    volumes: Annotated[list[FreeForm], Field(max_length=64)] = Field(
+    volumes: Annotated[list[Volume], Field(max_length=64)] = Field(
         default_factory=list, description="Volumes of head, workers and reward models, as in a pod's spec."
     )
-    volume_mounts: Annotated[list[FreeForm], Field(max_length=64)] = Field(
+    volume_mounts: Annotated[list[VolumeMount], Field(max_length=64)] = Field(
         default_factory=list, description="Where they are mounted, as in a container's volumeMounts."
     )
     image_pull_secrets: Annotated[list[LocalObjectRef], Field(max_length=16)] = Field(
@@ -136,6 +137,12 @@ class RLJobSpec(ApiModel):
             "self.training.validateEvery == 0 || self.data.validation.size() > 0",
             "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
             "training.validateEvery",
+        ),
+        Rule(
+            "self.volumeMounts.all(m, m.name == 'checkpoints' || self.volumes.exists(v, v.name == m.name))",
+            "a volume can be mounted only where there is one of its name: add it to volumes, or correct the name in"
+            " volumeMounts",
+            "volumeMounts",
         ),
         *TRANSITIONS,
     )

@@ -69,6 +69,11 @@ class CheckpointVolume(ApiModel):
             " existingClaim",
             "existingClaim",
         ),
+        Rule(
+            "!has(self.subPath) || !self.subPath.matches('^/|(^|/)[.][.](/|$)')",
+            "checkpoint.volume.subPath is a folder within the volume: begin it without '/', and leave out '..'",
+            "subPath",
+        ),
     )
 
 

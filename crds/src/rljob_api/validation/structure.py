@@ -89,7 +89,7 @@ def _type_remedy(schema: Schema, value: Any) -> str:
         return "Put it in quotes" if _matches(schema.get("pattern", ""), str(value)) else ""
     if wanted == "array" and value is not None:
         return "Write it as a list, in [ ]"
-    if wanted == "object" and schema.get("properties"):
+    if wanted == "object" and schema.get("properties") and FREE_FORM not in schema:
         return f"Its fields are {', '.join(schema['properties'])}"
     if isinstance(value, str) and _reads_as(wanted, value):
         return "Remove the quotes"

@@ -14,6 +14,7 @@ from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
+from rljob_operator.decide.fields import by_fields
 from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import (
     attempt,
@@ -25,7 +26,7 @@ from rljob_operator.decide.starting import (
     submission,
     unheard,
 )
-from rljob_operator.decide.status import events, kept_back, next_status
+from rljob_operator.decide.status import events, kept_back, next_status, stalled
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
@@ -36,7 +37,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, lost_pods
 
-__all__ = ["decide", "foreign", "not_submitted", "refused"]
+__all__ = ["broken", "decide", "foreign", "not_submitted", "refused"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -144,7 +145,7 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
         )  # fmt: skip
     if job.status.completion_time is not None:
         return Plan()  # how it ended stands
-    message = f"the API server refuses it: {error.message}"
+    message = f"the API server refuses it: {by_fields(job, error.message, (*plan.create, *plan.apply))}"
     if not isinstance(error, Invalid):
         return _said(snapshot, Step(phase, Reason.OBJECT_FORBIDDEN, message))
     if "ownerReferences" in error.message:  # those of an earlier job of this name
@@ -168,6 +169,15 @@ def not_submitted(snapshot: Snapshot, why: str) -> Plan:
     return _said(
         snapshot, Step(phase, Reason.STARTING_DRIVER, f"Ray does not take the driver, and is asked again: {why}")
     )
+
+
+def broken(snapshot: Snapshot, error: Exception) -> Plan:
+    """What to say where our own code raises. It rests on the status alone: nobody knows what else can be read."""
+    before = snapshot.job.status
+    words = f"{type(error).__name__}: {error}"
+    message = f"the operator's own code fails at this job: {words}: this is a bug of the operator: please report it"
+    status = stalled(snapshot, Reason.OPERATOR_ERROR, message)
+    return Plan(status=status, events=events(before, status)) if status != before else Plan()
 
 
 def _said(snapshot: Snapshot, step: Step) -> Plan:

@@ -17,7 +17,8 @@ from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
-from rljob_operator.cluster_state import head_is_ready, lost_head, was_provisioned
+from rljob_operator.cluster_state import head_is_ready, invalid_pod, lost_head, was_provisioned
+from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.pod_state import unusable_image
@@ -35,11 +36,15 @@ LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """An image that cannot be used ends a job that has not begun. Once an attempt had all pods, a pod without its
-    image is one that is lost: a registry may answer again, and the checkpoints are there.
+    """An image that cannot be used ends a job that has not begun, and so does a pod that is invalid. Once an attempt
+    had all pods, a pod without its image is one that is lost: a registry may answer again, and the checkpoints are
+    there.
     """
     if snapshot.job.status.attempt > 0:
         return None
+    if snapshot.cluster is not None and (found := invalid_pod(snapshot.cluster)) is not None:
+        words = by_fields_of_pod(snapshot.job, found[1], snapshot.cluster, found[0])
+        return failed(snapshot, Reason.OBJECT_INVALID, f"the API server refuses it: {words}", {})
     provisioned = snapshot.cluster is not None and was_provisioned(snapshot.cluster)
     if not provisioned and (message := unusable_image(snapshot.ray_pods)) is not None:
         remedy = "Set spec.cluster.image to an image that can be pulled"

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api import RLJobSpec
-from rljob_api.conditions import Aspect, Note, Reason
+from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.v1alpha1 import Condition, RLJobStatus
 from rljob_operator import reward_models
 from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
@@ -37,6 +37,25 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
     return status.model_copy(update={"conditions": conditions})
+
+
+def stalled(snapshot: Snapshot, reason: str, message: str) -> RLJobStatus:
+    """The status as it was, but that it gets no further, and why. What nobody has told yet is Unknown."""
+    job = snapshot.job
+    unknown = [
+        Condition(type=kind, status="Unknown", reason=reason, last_transition_time=snapshot.now)
+        for kind in CONDITIONS
+        if kind != "RewardModelsReady"
+    ]
+    said = [
+        ("Ready", False, reason, message),
+        ("Reconciling", False, Aspect.SETTLED, ""),
+        ("Stalled", True, reason, message),
+    ]
+    conditions = {each.type: each for each in (*unknown, *job.status.conditions)}
+    conditions |= {each[0]: _condition(snapshot, each) for each in said}
+    changes = {"observed_generation": job.generation, "conditions": list(conditions.values())}
+    return job.status.model_copy(update=changes)
 
 
 def _gpus(spec: RLJobSpec) -> int:

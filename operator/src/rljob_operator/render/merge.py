@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_MERGE_KEYS = {
+MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
     "env": "name",
@@ -20,6 +20,7 @@ _MERGE_KEYS = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
+"""Lists of a pod, and what tells their entries apart."""
 
 
 class CannotMerge(ValueError):
@@ -35,7 +36,7 @@ def merged(base: Any, patch: Any, path: str = "") -> Any:
         return _merged_objects(base, _as(dict, patch, path, "an object"), path)
     if isinstance(base, list):
         entries = _as(list, patch, path, "a list")
-        key = _MERGE_KEYS.get(path.rpartition(".")[2])
+        key = MERGE_KEYS.get(path.rpartition(".")[2])
         return _merged_by(key, base, entries, path) if key else entries
     return patch
 

@@ -47,7 +47,7 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
     }
     agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
     template = _template(job, settings, names.HEAD, [driver, agent])
-    return tolerant(placement.on(customized(template, head.template, "spec.cluster.head.template")), spec)
+    return tolerant(placement.on(customized(template, head.template.written(), "spec.cluster.head.template")), spec)
 
 
 def worker_template(job: Job, image: str, settings: Settings, placement: Placement) -> Template:
@@ -59,7 +59,7 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
     )
     template = _template(job, settings, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
-    return tolerant(placement.on(customized(template, worker.template, "spec.cluster.worker.template")), spec)
+    return tolerant(placement.on(customized(template, worker.template.written(), "spec.cluster.worker.template")), spec)
 
 
 def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) -> Template:
@@ -79,7 +79,7 @@ def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) ->
         common["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
     if spec.cluster.priority_class_name:
         common["priorityClassName"] = spec.cluster.priority_class_name
-    volumes = [*pod.get("volumes", ()), *spec.volumes]
+    volumes = [*pod.get("volumes", ()), *(volume.written() for volume in spec.volumes)]
     return {"metadata": {"labels": {**names.labels(job.name), **labels}}, "spec": {**common, **pod, "volumes": volumes}}
 
 
@@ -112,10 +112,10 @@ def container(
         "name": name,
         "image": image,
         "env": [variable.model_dump(mode="json", by_alias=True, exclude_none=True) for variable in spec.env],
-        "envFrom": list(spec.env_from),
+        "envFrom": [source.written() for source in spec.env_from],
         "resources": {"requests": {"cpu": cpu, "memory": memory, **devices}, "limits": {"memory": memory, **devices}},
         "securityContext": RESTRICTED,
-        "volumeMounts": [*mounts, *spec.volume_mounts],
+        "volumeMounts": [*mounts, *(mount.written() for mount in spec.volume_mounts)],
     }
 
 

@@ -1,11 +1,11 @@
 """A Deployment and a Service for each reward model: vLLM servers, which the trainer asks by the Service's name."""
 
-import json
 from typing import Any
 
 from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_operator import names
+from rljob_operator.drift import digest
 from rljob_operator.job import Job
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
@@ -36,7 +36,7 @@ def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -
     template = server_template(job, model, image, placement)
     annotations = {
         names.SPEC_ANNOTATION: spec_digest(job.spec),
-        names.TEMPLATE_ANNOTATION: json.dumps(template, sort_keys=True),
+        names.TEMPLATE_ANNOTATION: digest(template),
     }
     return {
         "apiVersion": "apps/v1",
@@ -81,7 +81,7 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
     labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
     template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
     where = f"spec.rewards.models[{model.name}].template"
-    return tolerant(placement.on(customized(template, model.template, where)), spec)
+    return tolerant(placement.on(customized(template, model.template.written(), where)), spec)
 
 
 def _selector(job: Job, model: RewardModel) -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""What a job says in Kubernetes' own words: templates, volumes and variables of its pods.
+
+Fields that nothing here reads are left to the API server, which judges them where a pod is made of them.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule
+
+FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
+"""Part of a Kubernetes object, which the API server judges where it is used."""
+
+_FreeForms = Annotated[list[FreeForm], Field(max_length=64)]
+
+
+class PodPart(ApiModel):
+    """Part of a pod, in Kubernetes' own form."""
+
+    def written(self) -> dict[str, Any]:
+        """As its author wrote it, nulls too."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class OpenPart(PodPart):
+    """One of which some fields are known; it may have others."""
+
+    model_config = ApiModel.model_config | {"extra": "allow"}
+
+
+class PodMetadata(OpenPart):
+    """Labels and annotations of a pod."""
+
+    labels: FreeForm | None = Field(None, description="Labels of the pod.")
+    annotations: FreeForm | None = Field(None, description="Annotations of the pod.")
+
+
+class PodSpec(OpenPart):
+    """A pod's spec. Lists must be lists of objects; what is in those, the API server judges."""
+
+    containers: _FreeForms | None = Field(None, description="Containers, merged by name.")
+    init_containers: _FreeForms | None = Field(None, description="Init containers.")
+    volumes: _FreeForms | None = Field(None, description="Volumes, merged by name.")
+    tolerations: _FreeForms | None = Field(None, description="Tolerations.")
+    topology_spread_constraints: _FreeForms | None = Field(None, description="How pods are spread.")
+    host_aliases: _FreeForms | None = Field(None, description="Lines of /etc/hosts.")
+
+
+class PodTemplate(OpenPart):
+    """Part of a pod template."""
+
+    metadata: PodMetadata | None = Field(None, description="Labels and annotations of the pod.")
+    spec: PodSpec | None = Field(None, description="Part of the pod's spec.")
+
+
+class Volume(OpenPart):
+    """One volume, with its source."""
+
+    name: Name = Field(description="Name of the volume.")
+
+
+class VolumeMount(OpenPart):
+    """Where one volume is mounted."""
+
+    name: Name = Field(description="The volume's name.")
+    mount_path: Path = Field(description="The path in the container.")
+
+
+class EnvSource(OpenPart):
+    """An object whose keys become variables."""
+
+    name: ObjectName = Field(description="The object's name.")
+
+
+class EnvFrom(PodPart):
+    """A ConfigMap or a Secret whose keys become variables."""
+
+    prefix: Annotated[str, Field(max_length=256)] | None = Field(None, description="What stands before each key.")
+    config_map_ref: EnvSource | None = Field(None, description="The ConfigMap.")
+    secret_ref: EnvSource | None = Field(None, description="The Secret.")
+
+    rules = (
+        Rule(
+            "has(self.configMapRef) != has(self.secretRef)",
+            "variables come from one object: set either configMapRef or secretRef",
+            "secretRef",
+        ),
+    )

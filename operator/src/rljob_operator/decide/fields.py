@@ -1,0 +1,132 @@
+"""Which field of a job it is that the API server finds wrong in an object that was made for it.
+
+    spec.headGroupSpec.template.spec.volumes[3].name    in its words, of the RayCluster
+    spec.volumes[0].name                                what the job's author wrote
+
+Entries of lists are found again by the keys that they are merged by. A path that leads to nothing of the author's
+stays as it is.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api import RLJobSpec
+from rljob_operator import names
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
+from rljob_operator.render.merge import MERGE_KEYS
+
+_PATH = re.compile(r"\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
+_STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
+_OURS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER, names.AGENT_CONTAINER, names.SERVER_CONTAINER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One pod template of an object. root: where. made: as it is there. written: the job's own, which is at `path`."""
+
+    root: str
+    made: Manifest
+    written: Manifest
+    path: str
+
+
+def by_fields(job: Job, message: str, made: Iterable[Manifest]) -> str:
+    """The API server's words of one of the objects that were made, with the job's fields."""
+    sources = [source for each in made if _names(message, each) for source in _sources(job.spec, each)]
+    return _told(job, message, sources)
+
+
+def by_fields_of_pod(job: Job, message: str, cluster: Manifest, role: str) -> str:
+    """The API server's words of a pod that KubeRay would make. role: names.HEAD or WORKER."""
+    sources = [each for each in _sources(job.spec, cluster) if each.path == f"spec.cluster.{role}.template"]
+    return _told(job, message, [_Source("", each.made, each.written, each.path) for each in sources])
+
+
+def _names(message: str, manifest: Manifest) -> bool:
+    return message.startswith(f"{manifest['kind']}.") and f'"{manifest["metadata"]["name"]}"' in message
+
+
+def _sources(spec: RLJobSpec, manifest: Manifest) -> Iterator[_Source]:
+    made, cluster = manifest.get("spec", {}), spec.cluster
+    if manifest["kind"] == RAY_CLUSTER.name and made:
+        groups = (("headGroupSpec", made["headGroupSpec"]), ("workerGroupSpecs[0]", made["workerGroupSpecs"][0]))
+        for role, (place, group) in zip((names.HEAD, names.WORKER), groups, strict=True):
+            written = (cluster.head if role == names.HEAD else cluster.worker).template.written()
+            yield _Source(f"spec.{place}.template.", group["template"], written, f"spec.cluster.{role}.template")
+    if manifest["kind"] == DEPLOYMENT.name:
+        label = made["template"]["metadata"]["labels"][names.REWARD_MODEL_LABEL]
+        for index, model in enumerate(spec.rewards.models):
+            if model.name == label:
+                path = f"spec.rewards.models[{index}].template"
+                yield _Source("spec.template.", made["template"], model.template.written(), path)
+
+
+def _told(job: Job, message: str, sources: Iterable[_Source]) -> str:
+    def field(found: re.Match[str]) -> str:
+        for source in sources:
+            if found[0].startswith(source.root):
+                path = found[0].removeprefix(source.root)
+                return _field(job.spec, path, source.made, source.written, source.path) or found[0]
+        return found[0]
+
+    return _PATH.sub(field, message)
+
+
+def _field(spec: RLJobSpec, path: str, made: Any, written: Any, at: str) -> str | None:
+    """made, written: what is in the object, and what its author wrote, at the path `at` of the job."""
+    step = _STEP.match(path)
+    if step is None:  # the end, or a map's key
+        return f"{at}{path}" if written is not None else None
+    name, index, rest = step[1], step[2], path[step.end() :]
+    there, own = _part(made, name), _part(written, name)
+    if index is None:
+        return _field(spec, rest, there, own, f"{at}.{name}")
+    if not isinstance(there, list) or int(index) >= len(there):
+        return None
+    return _field_of_entry(spec, (name, int(index), rest), there[int(index)], own, at)
+
+
+def _field_of_entry(spec: RLJobSpec, step: tuple[str, int, str], entry: Any, own: Any, at: str) -> str | None:
+    """step: the list's name, the entry's index in the object, and the path below. own: what its author wrote there."""
+    name, index, rest = step
+    position = _position(name, own, entry, index)
+    place = f"{at}.{name}[{position}]"
+    if name in ("containers", "initContainers"):
+        inside = None if position is None else own[position]
+        if inside is None or entry.get("name") in _OURS:
+            return _field(spec, rest, entry, inside, place)
+    if position is None:
+        position = _position(name, _shared(spec).get(name), entry, index)
+        place = f"spec.{name}[{position}]"
+    return None if position is None else ".".join(filter(None, (place, rest)))
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _shared(spec: RLJobSpec) -> Mapping[str, list[Any]]:
+    """What all pods of the job have, by the names of a pod's fields."""
+    return {
+        "volumes": [each.written() for each in spec.volumes],
+        "volumeMounts": [each.written() for each in spec.volume_mounts],
+        "env": [{"name": each.name} for each in spec.env],
+        "envFrom": [each.written() for each in spec.env_from],
+        "imagePullSecrets": [{"name": each.name} for each in spec.image_pull_secrets],
+    }
+
+
+def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
+    """Where the entry of the object, at `index` there, is among those that somebody wrote. Ours come first, so of two
+    it is the last.
+    """
+    if not isinstance(entries, list) or not isinstance(entry, Mapping):
+        return None
+    key = MERGE_KEYS.get(name)
+    if key is None:
+        return index if index < len(entries) and entries[index] == entry else None
+    same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and each.get(key) == entry.get(key)]
+    return same[-1] if same else None

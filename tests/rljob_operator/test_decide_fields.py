@@ -1,0 +1,141 @@
+"""The API server's words of objects that were made for a job, with the fields that its author wrote."""
+
+import re
+from typing import Any
+
+import pytest
+
+from rljob_operator.decide import decide, refused
+from rljob_operator.kube.errors import Invalid
+from rljob_operator.render import Placement, cluster_of
+from tests.rljob_operator.decisions import phase, plan_for
+from tests.rljob_operator.snapshots import PODS, REWARDS, SETTINGS, attempted, conditions, job, ray_cluster, snapshot
+
+SIDE = {"name": "side", "env": [{"name": "A", "value": "a"}, {"name": "B"}], "volumeMounts": [{"mountPath": "/s"}]}
+POD: dict[str, Any] = {
+    "metadata": {"annotations": {"a": "b"}},
+    "spec": {
+        "tolerations": [{"key": "x"}, {"key": "gpu", "operator": "?"}],
+        "volumes": [{"name": "own"}],
+        "initContainers": [{"name": "first", "env": [{"name": "C"}]}],
+        "containers": [
+            SIDE,
+            {"name": "ray-head", "env": [{"name": "D"}]},
+            {"name": "ray-worker", "livenessProbe": {"periodSeconds": -1}},
+        ],
+    },
+}
+JOB = job(
+    volumes=[{"name": "data"}, {"name": "job"}, {"name": "shared-memory"}],
+    volumeMounts=[{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/checkpoints"}],
+    env=[{"name": "A", "value": "x"}, {"name": "E", "value": "y"}],
+    envFrom=[{"secretRef": {"name": "s"}}],
+    cluster={"nodes": 2, "gpusPerNode": 4, "head": {"template": POD}, "worker": {"template": POD}},
+    rewards={"models": [REWARDS["models"][1], {**REWARDS["models"][0], "template": POD}]},
+)
+
+HEAD, WORKER = "spec.headGroupSpec.template", "spec.workerGroupSpecs[0].template"
+OWN_HEAD, OWN_WORKER = "spec.cluster.head.template", "spec.cluster.worker.template"
+FIELDS = [
+    # head: the volumes checkpoints, job, auth; the containers ray-head, agent, side
+    (f"{HEAD}.spec.volumes[3].name", "spec.volumes[0].name"),
+    (f"{HEAD}.spec.volumes[4]", "spec.volumes[1]"),
+    (f"{HEAD}.spec.volumes[6].hostPath", f"{OWN_HEAD}.spec.volumes[0].hostPath"),
+    (f"{HEAD}.spec.volumes[2]", f"{HEAD}.spec.volumes[2]"),  # auth: nobody's but ours
+    (f"{HEAD}.spec.containers[0].volumeMounts[2].name", "spec.volumeMounts[0].name"),
+    (f"{HEAD}.spec.containers[0].volumeMounts[3]", "spec.volumeMounts[1]"),
+    (f"{HEAD}.spec.containers[0].env[1].name", "spec.env[1].name"),
+    (f"{HEAD}.spec.containers[0].env[2].name", f"{OWN_HEAD}.spec.containers[1].env[0].name"),
+    (f"{HEAD}.spec.containers[0].envFrom[0]", "spec.envFrom[0]"),
+    (f"{HEAD}.spec.containers[0].resources", f"{HEAD}.spec.containers[0].resources"),
+    (f"{HEAD}.spec.containers[2].image", f"{OWN_HEAD}.spec.containers[0].image"),
+    (f"{HEAD}.spec.containers[2].env[1].value", f"{OWN_HEAD}.spec.containers[0].env[1].value"),
+    (f"{HEAD}.spec.initContainers[0].env[0]", f"{OWN_HEAD}.spec.initContainers[0].env[0]"),
+    (f"{HEAD}.spec.tolerations[1].operator", f"{OWN_HEAD}.spec.tolerations[1].operator"),
+    (f"{HEAD}.spec.tolerations[2]", f"{HEAD}.spec.tolerations[2]"),
+    (f"{HEAD}.metadata.annotations[a]", f"{OWN_HEAD}.metadata.annotations[a]"),
+    (f"{WORKER}.spec.volumes[5]", "spec.volumes[2]"),
+    (f"{WORKER}.spec.containers[0].livenessProbe.periodSeconds",
+     f"{OWN_WORKER}.spec.containers[2].livenessProbe.periodSeconds"),
+    (f"{WORKER}.spec.volumes[99]", f"{WORKER}.spec.volumes[99]"),
+    ("spec.rayVersion", "spec.rayVersion"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "expected"), FIELDS)
+def test_a_field_of_the_ray_cluster_is_named_as_the_job_has_it(field, expected):
+    seen = snapshot(JOB)
+    error = Invalid(f'RayCluster.ray.io "job" is invalid: [{field}: Required value, spec.x: Forbidden: {{"a.b":1}}]')
+    status = refused(seen, decide(seen, SETTINGS), error).status
+    assert conditions(status)["Failed"] == ("True", "ObjectInvalid")
+    assert status is not None
+    said = next(each.message for each in status.conditions if each.type == "Failed")
+    assert f'"job" is invalid: [{expected}: Required value, spec.x: Forbidden' in said
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("spec.template.spec.volumes[1].name", "spec.volumes[0].name"),
+        ("spec.template.spec.tolerations[0].key", "spec.rewards.models[1].template.spec.tolerations[0].key"),
+        ("spec.template.spec.containers[1].image", "spec.rewards.models[1].template.spec.containers[0].image"),
+    ],
+)
+def test_so_is_one_of_a_reward_model_s_deployment(field, expected):
+    seen = snapshot(JOB)
+    error = Invalid(f'Deployment.apps "job-rm-rm" is invalid: {field}: Required value')
+    status = refused(seen, decide(seen, SETTINGS), error).status
+    assert status is not None
+    assert f'"job-rm-rm" is invalid: {expected}: Required' in status.conditions[0].message
+
+
+def failing(message: str, **given: Any) -> dict[str, Any]:
+    """KubeRay cannot make a pod of JOB."""
+    made = cluster_of(JOB, "trainer:1", SETTINGS, Placement())
+    cluster = ray_cluster(0, provisioned=False) | {"spec": made["spec"]}
+    cluster["status"]["conditions"].append({
+        "type": "ReplicaFailure", "status": "True", "reason": "x", "message": message,
+    })  # fmt: skip
+    return {"base": JOB, "cluster": cluster, **given}
+
+
+NOPE = 'Pod "job-head" is invalid: spec.containers[0].volumeMounts[2].name: Not found: "nope"'
+FORBIDDEN = 'pods "job-head" is forbidden: exceeded quota: q'
+WEBHOOK = 'admission webhook "w" denied the request: Pod "a" is invalid: no'
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "ends"),
+    [
+        (f"FailedCreateHeadPod\n{NOPE}", {}, True),
+        (f"FailedCreateWorkerPod {NOPE.replace('[2]', '[3]')}", {}, True),
+        (f"FailedCreateHeadPod\n{FORBIDDEN}", {}, False),
+        (f"FailedCreateHeadPod\n{WEBHOOK}", {}, False),
+        (f"FailedCreateHeadPod\n{NOPE}", attempted("Ended", phase="Recovering"), False),
+    ],
+)
+def test_a_pod_that_is_invalid_ends_a_job_that_has_not_begun(message, given, ends):
+    plan = plan_for(**failing(message, **given))
+    assert (phase(plan) == "Failed") == ends
+    assert plan.status is not None
+    ready = next(each for each in plan.status.conditions if each.type == "Ready")
+    assert ready.reason == ("ObjectInvalid" if ends else "ClusterNotReady")
+    if ends:
+        assert (
+            'the API server refuses it: Pod "job-head" is invalid: spec.volumeMounts[0].name: Not found'
+            in ready.message
+        )
+    else:
+        assert re.search(r"KubeRay: FailedCreate", ready.message)
+
+
+def test_nobody_waits_for_no_pods():
+    suspended = job(suspend=True)
+    for given, words in (
+        ({}, "the RayCluster to end"),
+        ({"pods": PODS[:1]}, "1 pod to end"),
+        ({"pods": PODS}, "3 pods to end"),
+    ):
+        plan = plan_for(base=suspended, cluster=ray_cluster(), **given)
+        assert plan.status is not None
+        assert plan.status.conditions[0].message == f"spec.suspend is true: waiting for {words}"

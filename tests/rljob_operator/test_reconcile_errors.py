@@ -1,0 +1,95 @@
+"""What becomes of a job at which the operator's own code raises."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from rljob_api.conditions import CONDITIONS
+from rljob_api.v1alpha1 import Condition
+from rljob_operator import reconcile as reconcile_module
+from rljob_operator.decide import broken, decide
+from rljob_operator.heads import Heads
+from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.perform import Performer
+from rljob_operator.plan import Plan
+from rljob_operator.reconcile import Reconciler
+from rljob_operator.snapshot import Snapshot
+from rljob_operator.store import Store
+from tests.rljob_operator.loops import in_loop
+from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, job, manifest, snapshot
+
+BUG = AttributeError("'str' object has no attribute 'get'")
+
+
+class Performed:
+    """A performer that notes the plans. raising: what the first of them raises."""
+
+    def __init__(self, raising: Exception | None = None) -> None:
+        self.plans: list[Plan] = []
+        self.raising = raising
+
+    async def perform(self, _snapshot: Snapshot, plan: Plan) -> None:
+        self.plans.append(plan)
+        if self.raising is not None and len(self.plans) == 1:
+            raise self.raising
+
+
+def reconciler(performed: Performed) -> Reconciler:
+    store = Store()
+    store.put(RLJOB, manifest())
+    heads, performer = cast(Heads, None), cast(Performer, performed)
+    return Reconciler(store, heads, performer, SETTINGS, lambda *_: None, lambda _: None, lambda: NOW)
+
+
+def said(plan: Plan) -> Condition:
+    assert plan.status is not None
+    return next(each for each in plan.status.conditions if each.type == "Stalled")
+
+
+@in_loop
+async def test_a_decision_that_raises_is_told_and_tried_again_by_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any) -> Plan:
+        raise BUG
+
+    monkeypatch.setattr(reconcile_module, "decide", raises)
+    performed = Performed()
+    with pytest.raises(AttributeError, match="no attribute 'get'"):
+        await reconciler(performed).reconcile(Key("team", "job"))
+    (plan,) = performed.plans
+    assert said(plan).message == (
+        "the operator's own code fails at this job: AttributeError: 'str' object has no attribute 'get': this is a bug"
+        " of the operator: please report it"
+    )
+    assert [(event.reason, event.warning) for event in plan.events] == [("OperatorError", True)]
+
+
+@in_loop
+async def test_so_is_what_raises_while_it_is_carried_out() -> None:
+    performed = Performed(raising=BUG)
+    with pytest.raises(AttributeError):
+        await reconciler(performed).reconcile(Key("team", "job"))
+    assert said(performed.plans[-1]).reason == "OperatorError"
+
+
+def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():
+    first = broken(snapshot(), BUG)
+    assert first.status is not None
+    found = conditions(first.status)
+    assert list(found) == [kind for kind in CONDITIONS if kind != "RewardModelsReady"]
+    assert found["Ready"] == ("False", "OperatorError")
+    assert (found["Stalled"], found["Failed"]) == (("True", "OperatorError"), ("Unknown", "OperatorError"))
+    assert (first.status.phase, first.status.observed_generation, first.status.completion_time) == ("Pending", 3, None)
+
+    told = replace(job(), status=first.status)
+    assert broken(snapshot(told, seconds=60), BUG) == Plan()
+    assert conditions(decide(snapshot(told), SETTINGS).status)["Stalled"] == ("False", "NotStalled")
+
+
+def test_what_was_said_of_a_job_stays():
+    suspended = decide(snapshot(job(suspend=True)), SETTINGS).status
+    assert suspended is not None
+    after = broken(snapshot(replace(job(), status=suspended)), BUG).status
+    assert after is not None
+    assert after.phase == "Suspended"
+    assert conditions(after)["Suspended"] == conditions(suspended)["Suspended"]
