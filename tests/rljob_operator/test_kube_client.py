@@ -98,6 +98,8 @@ async def test_a_conflict_about_the_very_object_is_no_success() -> None:
         server.answers.append(response(status(409, "the operation cannot be fulfilled")))
         with pytest.raises(Conflict):
             await kube.delete(ref)
+        asked = server.requests[-1]
+    assert (asked.path, asked.query["fieldSelector"]) == (PODS, "metadata.name=a"), "to get one takes another right"
 
 
 @in_loop
