@@ -29,7 +29,7 @@ def test_one_release_looks_after_jobs_of_all_namespaces(helm, plane, tmp_path):
         heads.add(other, "job", script=train(4, seconds=0.2))
         with running_operator(operator, None, heads.template, tmp_path, release.name):
             beside.create()
-            live_a_whole_life(Jobs(client, release.jobs), heads, operator)
+            live_a_whole_life(Jobs(client, release.jobs), heads)
             beside.reaches("Succeeded")
             beside.delete()
             eventually(lambda: not beside.exists())

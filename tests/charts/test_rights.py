@@ -1,6 +1,5 @@
 """The operator's roles against what it asks for in a job's whole life: nothing is missing, and nothing is idle."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,17 +10,6 @@ from e2e.cluster.access import Access
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.rights import Call, Right, calls, granted, missing, unused
-from rljob_operator import names
-from rljob_operator.kube import Connection, Kube, Ref
-from rljob_operator.kube.kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    DISRUPTION_BUDGET,
-    NETWORK_POLICY,
-    POD,
-    RAY_CLUSTER,
-    SERVICE,
-)
 from tests.charts.release import Release, installed
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import running_operator
@@ -70,7 +58,7 @@ def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client
         PlayedHeads() as heads,
         running_operator(operator, release.jobs, heads.template, tmp_path, release.name),
     ):
-        live_a_whole_life(jobs, heads, operator)
+        live_a_whole_life(jobs, heads)
         eventually(lambda: release.children("job") == ["persistentvolumeclaim/job-checkpoints"])
 
     asked = calls(layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
@@ -82,8 +70,8 @@ def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client
     ]
 
 
-def live_a_whole_life(jobs: Jobs, heads: PlayedHeads, operator: Access) -> None:
-    """Drivers fail until pods are replaced; somebody interferes; the job succeeds and its children go."""
+def live_a_whole_life(jobs: Jobs, heads: PlayedHeads) -> None:
+    """Drivers fail until pods are replaced; the job succeeds and its children go."""
     heads.add(jobs.namespace, "job")
     jobs.create(
         ttlAfterFinished="1s",
@@ -92,24 +80,9 @@ def live_a_whole_life(jobs: Jobs, heads: PlayedHeads, operator: Access) -> None:
     )
     for attempt in (1, 2, 3):
         driver = runs(heads, jobs, attempt)
-        if attempt == 1:
-            asyncio.run(delete_what_others_have_replaced(operator, jobs))
         driver.end(75, "RankLost", "rank-1 died")
     runs(heads, jobs, attempt=4).end(0)
     jobs.reaches("Succeeded")
-
-
-async def delete_what_others_have_replaced(operator: Access, jobs: Jobs) -> None:
-    """What is rare: a name belongs to another object by the time that a deletion arrives."""
-    pod = jobs.pods()[0].metadata.name
-    named = {
-        RAY_CLUSTER: names.ray_cluster("job"), CONFIG_MAP: names.job_config("job"), NETWORK_POLICY: "job",
-        DISRUPTION_BUDGET: "job", POD: pod, DEPLOYMENT: names.reward_model("job", "rm"),
-        SERVICE: names.reward_model("job", "rm"),
-    }  # fmt: skip
-    async with await Connection.open(str(operator.kubeconfig)) as connection:
-        for kind, name in named.items():
-            await Kube(connection).delete(Ref(kind, jobs.namespace, name, uid="of-an-earlier-one"))
 
 
 def runs(heads: PlayedHeads, jobs: Jobs, attempt: int) -> Driver:

@@ -1,10 +1,22 @@
 """RLJobs of one namespace on a real API server, as a test sees them."""
 
+from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from kubernetes.client import ApiClient, ApiException, AppsV1Api, CoreV1Api, CustomObjectsApi
+from kubernetes.client import (
+    ApiClient,
+    ApiException,
+    AppsV1Api,
+    CoreV1Api,
+    CustomObjectsApi,
+    NetworkingV1Api,
+    PolicyV1Api,
+)
 
+from rljob_api.conditions import Note
+from rljob_operator import key
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads
@@ -91,6 +103,31 @@ class Jobs:
         found = self._core.list_namespaced_service(self.namespace, label_selector="rljob.dev/job").items
         return sorted(each.metadata.name for each in found)
 
+    def objects(self) -> list[str]:
+        """All that jobs consist of, such as ConfigMap/job-job: without what the namespace has anyway."""
+        core, apps = self._core, AppsV1Api(self.client)
+        lists: dict[str, Any] = {
+            "ConfigMap": core.list_namespaced_config_map,
+            "Deployment": apps.list_namespaced_deployment,
+            "NetworkPolicy": NetworkingV1Api(self.client).list_namespaced_network_policy,
+            "PersistentVolumeClaim": core.list_namespaced_persistent_volume_claim,
+            "Pod": core.list_namespaced_pod,
+            "PodDisruptionBudget": PolicyV1Api(self.client).list_namespaced_pod_disruption_budget,
+            "ReplicaSet": apps.list_namespaced_replica_set,
+            "Secret": core.list_namespaced_secret,
+            "Service": core.list_namespaced_service,
+        }
+        found = [
+            f"{kind}/{each.metadata.name}" for kind, listed in lists.items() for each in listed(self.namespace).items
+        ]
+        found += [f"RayCluster/{each['metadata']['name']}" for each in self.clusters()]
+        return sorted({*found} - {"ConfigMap/kube-root-ca.crt", f"Secret/{key.NAME}"})
+
+    def workers(self) -> set[str]:
+        """Uids of worker pods that are not ending."""
+        found = self._core.list_namespaced_pod(self.namespace, label_selector="rljob.dev/role=worker").items
+        return {pod.metadata.uid for pod in found if pod.metadata.deletion_timestamp is None}
+
     def claims(self) -> list[str]:
         found = self._core.list_namespaced_persistent_volume_claim(self.namespace).items
         return [each.metadata.name for each in found]
@@ -103,10 +140,23 @@ class Jobs:
 
     def events(self) -> list[tuple[str, str]]:
         """Reason and message of each, oldest first."""
-        found = self._core.list_namespaced_event(
-            self.namespace, field_selector="involvedObject.kind=RLJob"
-        ).items  # fmt: skip
-        return [(each.reason, each.message) for each in sorted(found, key=lambda each: each.event_time)]
+        return [(each.reason, each.message) for each in sorted(self._events(), key=lambda each: each.event_time)]
+
+    def told_twice(self) -> list[tuple[str, str, datetime | None]]:
+        """Reason, message and second of events that there are several of. An attempt starts once, whenever it is."""
+        told = Counter(
+            (
+                each.reason,
+                each.message,
+                None if each.reason == Note.ATTEMPT_STARTING else each.event_time.replace(microsecond=0),
+            )
+            for each in self._events()
+        )
+        return [each for each, times in told.items() if times > 1]
+
+    def _events(self) -> list[Any]:
+        found = self._core.list_namespaced_event(self.namespace, field_selector="involvedObject.kind=RLJob")
+        return list(found.items)
 
 
 def runs(heads: PlayedHeads, jobs: Jobs, attempt: int = 1) -> Driver:

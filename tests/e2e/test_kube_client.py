@@ -1,10 +1,11 @@
 """The operator's client against a real API server: what its preconditions, errors and versions rest on."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ async def test_what_a_service_account_may_not_is_forbidden_by_name(cluster, name
 async def test_an_event_is_there_once_and_kubectl_shows_it(cluster, namespace) -> None:
     async with kube_in(cluster) as kube:
         job = Ref.of(await kube.create(rljob(namespace)))
-        event = Event(job, "DriverRestarted", "ü" * 2000, "Restart", datetime.now(UTC), warning=True)
+        event = Event(job, "DriverRestarted", "ü" * 2000, "Restart", datetime.now(UTC), "7", warning=True)
         await kube.post_event(event)
         await kube.post_event(event)
         posted = await kube.list(EVENT, namespace)
@@ -214,6 +215,27 @@ async def test_an_event_is_there_once_and_kubectl_shows_it(cluster, namespace) -
         ("DriverRestarted", "Warning")
     ]
     assert "DriverRestarted" in cluster.kubectl("describe", "rljob/job", f"--namespace={namespace}")
+
+
+@in_loop
+async def test_kubectl_shows_events_of_one_second_in_the_order_of_the_writes_that_they_tell_of(
+    cluster, namespace
+) -> None:
+    """More than twelve: Go sorts fewer of them stably."""
+    order = [(version, place) for version in range(95, 105) for place in range(2)]
+    at, said = datetime.now(UTC).replace(microsecond=0), [f"{version}-{place}" for version, place in order]
+    async with kube_in(cluster) as kube:
+        job = Ref.of(await kube.create(rljob(namespace)))
+        told = [
+            Event(job, "Told", words, "Reconcile", at + timedelta(microseconds=number), f"{version}", place)
+            for number, (words, (version, place)) in enumerate(zip(said, order, strict=True))
+        ]
+        for event in random.Random(1).sample(told, len(told)):
+            await kube.post_event(event)
+    where = f"--namespace={namespace}"
+    for command in (["describe", "rljob/job"], ["events"]):
+        lines = cluster.kubectl(*command, where).splitlines()
+        assert [line.split()[-1] for line in lines if " Told " in line] == said
 
 
 @in_loop

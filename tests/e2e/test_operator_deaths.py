@@ -28,11 +28,14 @@ EVERY = os.environ.get("RLJOB_EVERY_WRITE") == "1"
 WRITES_OF_A_LIFE = 60
 """At most so many does a life take, to the end of its deletion, the Lease's left out."""
 
+SHORTEST = 15
+"""So many does every life take at least."""
+
 SPREAD = 6
 """A life takes a few writes more or less each time. So far beyond one's last write nobody looks for another."""
 
 DEATHS = [(life, nth, landed) for life in LIVES for nth in range(1, WRITES_OF_A_LIFE + 1) for landed in (True, False)]
-DRAWN = DEATHS if EVERY else sorted(random.Random(6).sample([death for death in DEATHS if death[1] <= 25], 2))
+DRAWN = DEATHS if EVERY else sorted(random.Random(6).sample([death for death in DEATHS if death[1] <= SHORTEST], 2))
 
 
 lasted: dict[str, int] = {}

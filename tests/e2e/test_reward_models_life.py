@@ -52,6 +52,29 @@ def test_they_live_as_long_as_the_job_runs_and_follow_its_spec(operator, cluster
     assert (jobs.status()["phase"], jobs.status()["attempt"]) == ("Running", 1)
 
 
+def test_what_others_put_beside_ours_is_left_there_and_what_is_ours_is_put_right(operator, cluster, heads, jobs):
+    heads.add(jobs.namespace, "job")
+    jobs.create(rewards={"models": [MODEL]})
+    runs(heads, jobs)
+
+    def applied() -> float:
+        return operator.metric("rljob_operator_api_requests_total", verb="apply", resource="deployments")
+
+    def server() -> Any:
+        return jobs.servers()["job-rm-rm"].spec.template.spec.containers[0]
+
+    assert applied() == 1
+    where = f"--namespace={jobs.namespace}"
+    cluster.kubectl("set", "env", "deployment/job-rm-rm", "FOO=bar", where)
+    looks = operator.metric("rljob_operator_reconcile_seconds_count")
+    eventually(lambda: operator.metric("rljob_operator_reconcile_seconds_count") > looks + 5)
+    assert applied() == 1, "it cannot be taken away"
+    cluster.kubectl("set", "image", "deployment/job-rm-rm", "vllm=theirs", where)
+    eventually(lambda: server().image == "trainer:1")
+    assert "FOO" in [variable.name for variable in server().env]
+    assert applied() == 2
+
+
 def test_suspend_removes_them_and_so_does_the_end(operator, heads, jobs):
     head = heads.add(jobs.namespace, "job")
     jobs.create(rewards={"models": [MODEL]})

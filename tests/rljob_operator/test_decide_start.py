@@ -12,7 +12,7 @@ from rljob_operator.decide import decide, not_submitted
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
-from tests.rljob_operator.decisions import living, phase, plan_for
+from tests.rljob_operator.decisions import ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
@@ -90,6 +90,19 @@ def test_an_attempt_is_reserved_in_the_status_before_anything_is_submitted():
     assert (plan.status.driver.state, plan.status.driver.cluster_uid) == ("Reserved", CLUSTER_UID)
     assert plan.status.driver.generation == 3
     assert plan.again_in == 0.0
+
+
+def test_events_come_in_the_order_in_which_it_happens():
+    saved = CheckpointStatus(step=20, path="p", time=NOW)
+    for given, told in (
+        ({"cluster": ray_cluster(), "pods": PODS}, ["AllPodsReady", "AttemptStarting"]),
+        (living(head=reports(checkpoint=saved)), ["AllPodsReady", "DriverRunning", "CheckpointSaved"]),
+        (ended(0, "Done"), ["AllPodsReady", "Completed"]),
+        (ended(75, "RankLost"), ["AllPodsReady", "RankLost"]),
+        (ended(65, "Data"), ["AllPodsReady", "Data"]),
+        ({"base": job(suspend=True)}, ["Suspended"]),
+    ):  # fmt: skip
+        assert [event.reason for event in plan_for(**given).events] == told
 
 
 def test_a_reserved_attempt_is_submitted_where_ray_does_not_know_it():

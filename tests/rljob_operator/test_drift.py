@@ -28,6 +28,43 @@ def test_only_what_has_changed_is_written(found, drifted):
     assert has_drifted(found, stamped(WANTED)) is drifted
 
 
+A, B, OTHER = {"name": "a", "value": "1"}, {"name": "b", "value": "2"}, {"name": "other"}
+PORT, MOUNT, SHM = {"containerPort": 8000}, {"name": "shm", "mountPath": "/shm"}, {"name": "shm", "emptyDir": {"a": 1}}
+RULE = {"from": [{"podSelector": {"x": "y"}}], "ports": [{"port": 80}]}
+
+LISTS: list[tuple[str, str, list[Any], list[Any], bool]] = [
+    ("a variable more", "env", [A, B], [OTHER, A, B], False),
+    ("a variable instead of ours", "env", [A, B], [OTHER, A], True),
+    ("another value of ours", "env", [A], [A | {"value": "2"}, OTHER], True),
+    ("none", "env", [A], [], True),
+    ("a sidecar", "containers", [OTHER | {"env": [A]}], [A, OTHER | {"env": [B, A]}], False),
+    ("a sidecar, and ours without a variable", "containers", [OTHER | {"env": [A]}], [A, OTHER | {"env": [B]}], True),
+    ("a default", "ports", [PORT], [PORT | {"protocol": "TCP"}], False),
+    ("a port more", "ports", [PORT], [PORT, {"containerPort": 9000}], False),
+    ("our port's number of another protocol", "ports", [PORT], [PORT | {"protocol": "UDP"}], True),
+    ("a Service's port more", "ports", [{"port": 80}], [{"port": 81}, {"port": 80, "protocol": "TCP"}], False),
+    ("a mount more", "volumeMounts", [MOUNT], [MOUNT | {"mountPath": "/x"}, MOUNT], False),
+    ("another volume at our path", "volumeMounts", [MOUNT], [MOUNT | {"name": "x"}], True),
+    ("a volume more", "volumes", [SHM], [OTHER, SHM], False),
+    ("another volume of our name", "volumes", [SHM], [{"name": "shm", "hostPath": {}}], True),
+    ("an owner more", "ownerReferences", [{"uid": "1"}], [{"uid": "2"}, {"uid": "1"}], False),
+    ("an argument more", "args", ["a"], ["a", "b"], True),
+    ("arguments in another order", "args", ["a", "b"], ["b", "a"], True),
+    ("a finalizer more", "finalizers", ["a"], ["a", "b"], True),
+    ("a toleration more", "tolerations", [{"key": "a"}], [{"key": "a"}, {"key": "b"}], True),
+    ("a rule more", "ingress", [RULE], [RULE, {}], True),
+    ("a rule that lets in by another port", "ingress", [RULE], [RULE | {"ports": [{"port": 1}, {"port": 80}]}], True),
+    ("no objects, as the API server will say", "hostAliases", ["a"], [{"ip": "a"}], True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "wanted", "found", "drifted"), [row[1:] for row in LISTS], ids=[row[0] for row in LISTS]
+)
+def test_what_others_have_put_beside_ours_is_no_drift_where_apply_leaves_it(field, wanted, found, drifted):
+    assert has_drifted({"spec": {field: found}}, {"spec": {field: wanted}}) is drifted
+
+
 def volume_claim(size: str, maker: str = "mine", owners: Sequence[str] = ("mine",)) -> dict[str, Any]:
     metadata: dict[str, Any] = {"annotations": {names.MAKER_ANNOTATION: maker} if maker else {}}
     if owners:

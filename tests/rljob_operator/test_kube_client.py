@@ -98,6 +98,8 @@ async def test_a_conflict_about_the_very_object_is_no_success() -> None:
         server.answers.append(response(status(409, "the operation cannot be fulfilled")))
         with pytest.raises(Conflict):
             await kube.delete(ref)
+        asked = server.requests[-1]
+    assert (asked.path, asked.query["fieldSelector"]) == (PODS, "metadata.name=a"), "to get one takes another right"
 
 
 @in_loop
@@ -177,17 +179,20 @@ async def test_a_list_looks_into_the_namespace_named_else_into_the_scope_else_ev
 
 
 @in_loop
-async def test_an_event_is_posted_once_for_one_transition() -> None:
+async def test_an_event_is_posted_once_for_one_write_and_its_name_tells_the_order() -> None:
     about = Ref(RLJOB, "ns", "j" * 250, "the-uid")
     at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-    event = Event(about, "DriverRestarted", "ü" * 1000, "Restart", at, warning=True)
+    event = Event(about, "DriverRestarted", "ü" * 1000, "Restart", at, "9", warning=True)
+    later = [replace(event, place=1), replace(event, version="10", warning=False), replace(event, version="1000000")]
     async with kube_and_server() as (kube, server):
-        await kube.post_event(event)
-        await kube.post_event(event)
-        await kube.post_event(Event(about, "DriverRestarted", "ü" * 1000, "Restart", at.replace(second=6)))
-        first, second = [o for p, o in server.objects.items() if "/events/" in p]
+        for each in (event, replace(event, at=at.replace(second=6)), *later):
+            await kube.post_event(each)
+        posted = [o for p, o in server.objects.items() if "/events/" in p]
+    first, second, third, _ = posted
     assert first["eventTime"] == "2026-01-02T03:04:05.000678Z"
-    assert (first["type"], second["type"]) == ("Warning", "Normal")
+    assert [each["type"] for each in (first, second, third)] == ["Warning", "Warning", "Normal"]
+    assert len(posted) == 4, "the first came twice"
+    assert posted == sorted(posted, key=lambda each: each["metadata"]["name"]), "as kubectl describe shows them"
     assert len(first["note"].encode()) <= 1024
     assert len(first["metadata"]["name"]) <= 253
     assert first["regarding"]["uid"] == "the-uid"

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -67,11 +68,15 @@ def pods(client, namespace):
     return core
 
 
+versions = count(1)
+
+
 def post(client, job, reason, note, seconds=0, *, uid=None):
     """An event as the operator posts it, so many seconds from now."""
     when = datetime.now(UTC) + timedelta(seconds=seconds)
     about = Ref(RLJOB, job.namespace, job.name, uid or job.uid)
-    manifest = Event(about, reason, note, "Reconcile", when, warning=reason == "RankLost").manifest()
+    version = f"{next(versions)}"
+    manifest = Event(about, reason, note, "Reconcile", when, version, warning=reason == "RankLost").manifest()
     api: Any = EventsV1Api(client)
     api.create_namespaced_event(job.namespace, manifest)
 

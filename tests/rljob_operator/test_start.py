@@ -1,6 +1,7 @@
 """The operator's start, where KubeRay is installed after it."""
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from rljob_operator import main
 from rljob_operator.kube import Connection, Forbidden, Kube, NotFound
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
+from rljob_operator.names import MANAGER_NAME
 from rljob_operator.observe import CHILD_KINDS
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
@@ -119,3 +121,17 @@ async def test_kopf_does_not_wait_for_looks_that_hang() -> None:
 @in_jumping_loop
 async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
     assert await kopf_may_begin_after(work_seconds=1000.0, holder="another") < 5.0
+
+
+@in_jumping_loop
+async def test_jobs_of_other_controllers_are_not_counted() -> None:
+    options = main.Options(Settings(), (), "127.0.0.1:0")
+    operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
+    running, other = {"phase": "Running"}, "example.com/other"
+    for name, manager, said in (("a", None, {}), ("b", MANAGER_NAME, running), ("c", other, {}), ("d", other, running)):
+        job = manifest(said, **({"managedBy": manager} if manager else {}))
+        job["metadata"] = job["metadata"] | {"name": name}
+        operator.store.put(RLJOB, job)
+    told = operator.metrics.exposition().decode()
+    counted = dict(re.findall(r'^rljob_operator_jobs\{phase="(\w+)"\} ([1-9])', told, re.MULTILINE))
+    assert counted == {"Pending": "1", "Running": "1"}

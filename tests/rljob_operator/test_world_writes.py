@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_operator.kube.kinds import NETWORK_POLICY, SECRET, Key, Manifest
+from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, SECRET, Key, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
@@ -42,6 +42,21 @@ async def test_what_pods_need_is_made_before_them_and_the_status_written_once_fo
     ]  # fmt: skip
     # Starting, the attempt's reservation, Running, a checkpoint, another, Succeeded.
     assert [words for words in writes[made + 1 :] if words != "post Event"] == ["patch RLJob status"] * 6
+
+
+@in_jumping_loop
+async def test_events_of_a_life_have_names_and_times_in_their_order() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.fails_and_goes_on(world)
+    told = world.server.all(EVENT)
+    assert [each["reason"] for each in told] == [
+        "AllPodsReady", "AttemptStarting", "DriverRunning", "Infrastructure", "AttemptStarting", "DriverRunning",
+        "CheckpointSaved", "Completed",
+    ]  # fmt: skip
+    assert told == sorted(told, key=lambda each: each["metadata"]["name"])
+    assert told == sorted(told, key=lambda each: each["eventTime"])
 
 
 @in_jumping_loop

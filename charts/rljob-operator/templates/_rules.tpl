@@ -2,7 +2,6 @@
 What the operator does in the namespaces of RLJobs: what it calls, and nothing else (tests/charts/test_rights.py).
 
 It writes no spec of an RLJob and reads no Secret. To make an object by server-side apply takes create and patch.
-get: after a refused deletion it looks whether the name belongs to another object by now.
 */ -}}
 {{- define "rljob-operator.rules" -}}
 - apiGroups: [rljob.dev]
@@ -16,25 +15,25 @@ get: after a refused deletion it looks whether the name belongs to another objec
   verbs: [update]  # children block their owner's deletion; OwnerReferencesPermissionEnforcement asks for it
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [get, list, watch, create, delete]
+  verbs: [list, watch, create, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, delete]
+  verbs: [list, watch, delete]
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [deployments]  # reward models
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [list, watch, create, patch]  # a claim with the checkpoints is deleted by people, or with its RLJob

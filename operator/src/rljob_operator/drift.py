@@ -73,17 +73,57 @@ def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:
     return found is None or not _holds(found, wanted)
 
 
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "port", "protocol"),
+    "imagePullSecrets": ("name",),
+    "resourceClaims": ("name",),
+    "claims": ("name",),
+    "schedulingGates": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ownerReferences": ("uid",),
+}
+"""What tells the entries of a list apart, so that several may own some each: x-kubernetes-list-map-keys of what we
+apply. Server-side apply leaves there what others have put into such a list.
+"""
+
+_DEFAULTS = {"protocol": "TCP"}
+
+
 # Kubernetes leaves fields out whose value is empty: "", 0, false, {} and [] are the same to it as nothing.
-def _holds(found: Any, wanted: Any) -> bool:
+def _holds(found: Any, wanted: Any, field: str = "", shared: bool = True) -> bool:
+    """field: whose value it is. shared: others may own what is beside ours; not within a list without keys, which has
+    one owner.
+    """
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
-            _holds(found.get(key), value)
-            for key, value in wanted.items()
-            if value not in ({}, []) and (value or found.get(key))
+            _holds(found.get(name), value, name, shared)
+            for name, value in wanted.items()
+            if value not in ({}, []) and (value or found.get(name))
         )
     if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_holds, found, wanted))
+        return isinstance(found, list) and _holds_each(found, wanted, _KEYS.get(field, ()) if shared else ())
     return bool(found == wanted) or _same_quantity(found, wanted)
+
+
+def _holds_each(found: list[Any], wanted: list[Any], keys: tuple[str, ...]) -> bool:
+    if not keys:
+        return len(found) == len(wanted) and all(
+            _holds(*pair, shared=False) for pair in zip(found, wanted, strict=True)
+        )
+    entries = {_identity(each, keys): each for each in found}
+    return all(_holds(entries.get(_identity(each, keys)), each) for each in wanted)
+
+
+def _identity(entry: Any, keys: tuple[str, ...]) -> Any:
+    """What somebody's template has there may be no object: then the API server has said so."""
+    return tuple(entry.get(key, _DEFAULTS.get(key)) for key in keys) if isinstance(entry, Mapping) else f"{entry}"
 
 
 def _same_quantity(found: Any, wanted: Any) -> bool:

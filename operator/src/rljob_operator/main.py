@@ -34,6 +34,7 @@ from rljob_operator.kube.errors import Conflict, KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
 from rljob_operator.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.names import OUR_MANAGERS
 from rljob_operator.perform import Performer
 from rljob_operator.queue import WorkQueue
 from rljob_operator.reconcile import Reconciler
@@ -155,7 +156,10 @@ class Operator:
         )
 
     def _phases(self) -> Mapping[str, int]:
-        return Counter(job.get("status", {}).get("phase", "Pending") for job in self.store.all(RLJOB).values())
+        """Of the jobs that it looks after."""
+        jobs = self.store.all(RLJOB).values()
+        ours = [job for job in jobs if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
+        return Counter((job.get("status") or {}).get("phase", "Pending") for job in ours)
 
     def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
         level = log.info if isinstance(error, Conflict) else log.warning

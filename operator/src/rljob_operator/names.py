@@ -5,7 +5,8 @@ from collections.abc import Mapping
 GROUP = "rljob.dev"
 MANAGER = "rljob-operator"
 MANAGER_NAME = f"{GROUP}/operator"
-"""What spec.managedBy says of jobs that are ours; so does its absence."""
+OUR_MANAGERS = (None, MANAGER_NAME)
+"""What spec.managedBy says of jobs that are ours."""
 
 FINALIZER = f"{GROUP}/cleanup"
 

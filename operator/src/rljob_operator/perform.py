@@ -1,4 +1,6 @@
-"""Carry out a plan. Each write is harmless when it is repeated or late, so a death between any two loses nothing.
+"""Carry out a plan. Each write is harmless when it is repeated or late, so a death between any two loses nothing but
+events: those come last, for who tells first may tell what a conflict then keeps from happening, and who cannot tell,
+as where events are limited, must go on all the same.
 
 finalizer, deletions ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
                                                                         events <── one status patch <──┘
@@ -6,6 +8,7 @@ finalizer, deletions ──> what pods need, all of it at once ──> what has 
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -75,9 +78,9 @@ class Performer:
         if plan.end is not None:
             await self._heads.end(job, plan.end)
         if plan.told is not None:
-            await self._report(job, version, plan.told)
-            for event in plan.events:
-                await self._kube.post_event(_posted(job, event, snapshot))
+            version, at = await self._report(job, version, plan.told), datetime.now(UTC)
+            for place, event in enumerate(plan.events):
+                await self._kube.post_event(_posted(job, event, at, version, place))
 
     async def _submit(self, job: Job, submission: Submission, version: str) -> None:
         try:
@@ -169,9 +172,12 @@ class Performer:
             status=HTTPStatus.CONFLICT, reason="AlreadyExists",
         )  # fmt: skip
 
-    async def _report(self, job: Job, version: str, status: RLJobStatus) -> None:
+    async def _report(self, job: Job, version: str, status: RLJobStatus) -> str:
+        """The job's resourceVersion afterwards."""
         patch = _difference(_written(job.status), _written(status))
-        self._told(RLJOB, await self._kube.patch_status(job.ref, version, patch))
+        patched = await self._kube.patch_status(job.ref, version, patch)
+        self._told(RLJOB, patched)
+        return str(patched["metadata"]["resourceVersion"])
 
     def _told(self, kind: Any, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
@@ -206,5 +212,7 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Manifest:
     return patch
 
 
-def _posted(job: Job, event: Event, snapshot: Snapshot) -> events.Event:
-    return events.Event(job.ref, event.reason, event.message, "Reconcile", snapshot.now, event.warning)
+def _posted(job: Job, event: Event, at: datetime, version: str, place: int) -> events.Event:
+    """at: of the first of a plan's events; the others come after it, whatever the clock does."""
+    when = at + timedelta(microseconds=place)
+    return events.Event(job.ref, event.reason, event.message, "Reconcile", when, version, place, event.warning)

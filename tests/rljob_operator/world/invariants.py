@@ -4,8 +4,9 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
+from rljob_api.conditions import Note
 from rljob_operator import names
-from rljob_operator.kube.kinds import POD, RAY_CLUSTER, RLJOB, Kind, Manifest
+from rljob_operator.kube.kinds import EVENT, POD, RAY_CLUSTER, RLJOB, Kind, Manifest
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
@@ -38,6 +39,9 @@ class Invariants:
         assert not [driver for driver in drivers if driver.fenced], "an attempt was started twice"
         living = Counter(driver.submission for driver in self._heads.living())
         assert all(times == 1 for times in living.values()), living
+        starts = [each for each in self._server.all(EVENT) if each["reason"] == Note.ATTEMPT_STARTING]
+        told = Counter((each["regarding"]["uid"], each["note"]) for each in starts)
+        assert all(times == 1 for times in told.values()), told
         pods = [pod for pod in self._server.all(POD) if TYPE in pod["metadata"]["labels"]]
         clusters = {uid for pod in pods if phase(pod) == "Running" and not is_deleting(pod) for uid in owners(pod)}
         assert len(clusters) <= 1, f"two clusters live: {clusters}"

@@ -65,7 +65,7 @@ GATES: Final[tuple[Gate, ...]] = (
 def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     """What to do for this job now. Asked again with what it brought about, it asks for nothing."""
     job = snapshot.job
-    if job.manager not in (None, names.MANAGER_NAME) or foreign(job, settings):
+    if job.manager not in names.OUR_MANAGERS or foreign(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)

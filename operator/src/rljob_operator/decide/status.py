@@ -86,8 +86,8 @@ def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str]]:
 
 
 def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
-    """What a person should read about the way from one status to the next: each transition once."""
-    return tuple(_events(old, new))
+    """What a person should read about the way from one status to the next: each transition once, in its order."""
+    return tuple(dict.fromkeys(_events(old, new)))  # Ready and Suspended say the same of a job that is born suspended
 
 
 def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator[Said]:
@@ -156,18 +156,6 @@ def _condition(snapshot: Snapshot, said: Said) -> Condition:
     )  # fmt: skip
 
 
-_TOLD = {
-    "Running": False,
-    "Suspended": False,
-    "Succeeded": False,
-    "Failed": True,
-    "Stalled": True,
-    "ClusterReady": False,
-    "RewardModelsReady": False,
-}
-"""Conditions whose becoming true is an event, and whether it is a warning."""
-
-
 _TOLD_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
     Reason.OBJECT_INVALID: True,
@@ -182,19 +170,26 @@ _TOLD_REASONS: dict[str, bool] = {
 
 
 def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
-    before = {each.type: each.status for each in old.conditions}
+    """In the order in which it happens: pods are there before an attempt starts, and it saves before it ends."""
     ready = next(each for each in new.conditions if each.type == "Ready")
-    if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
-        yield Event(ready.reason, ready.message, warning=True)
+    yield from _turned(old, new, "ClusterReady", "RewardModelsReady")
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
+    yield from _turned(old, new, "Running")
+    if new.checkpoint is not None and old.checkpoint is None:
+        yield Event(Note.CHECKPOINT_SAVED, f"the first checkpoint, of step {new.checkpoint.step}")
+    if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
+        yield Event(ready.reason, ready.message, warning=True)
     before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
     if ready.reason in _TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
         yield Event(ready.reason, ready.message, _TOLD_REASONS[ready.reason])
-    for condition in new.conditions:
-        turned = condition.status == "True" != before.get(condition.type)
-        doubled = condition.type == "Stalled" and new.phase == "Failed"
-        if condition.type in _TOLD and turned and not doubled:
-            yield Event(condition.reason, condition.message, _TOLD[condition.type])
-    if new.checkpoint is not None and old.checkpoint is None:
-        yield Event(Note.CHECKPOINT_SAVED, f"the first checkpoint, of step {new.checkpoint.step}")
+    yield from _turned(old, new, "Suspended", "Succeeded")
+    yield from _turned(old, new, "Failed" if new.phase == "Failed" else "Stalled", warning=True)
+
+
+def _turned(old: RLJobStatus, new: RLJobStatus, *kinds: str, warning: bool = False) -> Iterator[Event]:
+    """Those of the conditions that have become true."""
+    before = {each.type for each in old.conditions if each.status == "True"}
+    for each in new.conditions:
+        if each.type in kinds and each.status == "True" and each.type not in before:
+            yield Event(each.reason, each.message, warning)

@@ -148,11 +148,9 @@ class Kube:
             await self.create(event.manifest())
 
     async def _exists(self, ref: Ref) -> bool:
-        try:
-            await self.get(ref)
-        except NotFound:
-            return False
-        return True
+        """By a list, which takes no right that watching does not."""
+        found = await self.list(ref.kind, ref.namespace, name=ref.name)
+        return ref.uid in (each["metadata"]["uid"] for each in found.items)
 
     async def _read(self, verb: str, kind: Kind, path: str, query: Mapping[str, str] = _NO_QUERY) -> Manifest:
         return await self._call(verb, kind, self.connection.read(_url(path, query), timeout=self.timeout))

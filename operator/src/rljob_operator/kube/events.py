@@ -1,6 +1,5 @@
 """Events, as `kubectl describe` shows them."""
 
-import hashlib
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,15 +8,16 @@ from rljob_operator.kube.kinds import EVENT, Manifest, Ref
 
 CONTROLLER = "rljob.dev/operator"
 _NOTE_BYTES = 1024  # the API server's limit
-_NAME_CHARACTERS = 200  # of 253; the rest is for the digest
+_NAME_CHARACTERS = 200  # of 253; the rest is for version and place
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to an object. It has one identity, however often it is posted: object, reason, note and time.
+    """What happened to an object. It has one identity, however often it is posted: object, version and place.
 
     reason, action: one CamelCase word each: what happened, and what the operator did or tried.
-    at: when, such as the condition's lastTransitionTime; with its time zone.
+    at: when it is told, with its time zone; `kubectl events` sorts by it.
+    version: the object's resourceVersion, as of the write that is told. place: among the events of that write.
     """
 
     about: Ref
@@ -25,6 +25,8 @@ class Event:
     note: str
     action: str
     at: datetime
+    version: str
+    place: int = 0
     warning: bool = False
 
     def manifest(self) -> Manifest:
@@ -50,5 +52,7 @@ class Event:
         }
 
     def _name(self) -> str:
-        said = "\n".join((self.about.uid, self.reason, self.note, self.at.astimezone(UTC).isoformat()))
-        return f"{self.about.name[:_NAME_CHARACTERS]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        """`kubectl describe` sorts by lastTimestamp alone, which this API does not take: so it shows ours by name, and
+        names are in the order of the writes.
+        """
+        return f"{self.about.name[:_NAME_CHARACTERS]}.{int(self.version):016x}.{self.place:02}"
