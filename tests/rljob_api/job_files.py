@@ -745,6 +745,11 @@ BROKEN = (
     ),
     broken(
         "  training:",
+        "  volumes: [{NAME: a}]\n  training:",
+        "20:13: spec.volumes[0].name: is required. Name of the volume",
+    ),
+    broken(
+        "  training:",
         "  envFrom: [{foo: {name: x}}]\n  training:",
         "20:13: spec.envFrom[0].secretRef: variables come from one object: set either configMapRef or secretRef",
         "20:14: spec.envFrom[0].foo: unknown field. The fields here are prefix, configMapRef, secretRef",

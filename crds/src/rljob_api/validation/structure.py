@@ -104,7 +104,7 @@ def _reads_as(wanted: str, text: str) -> bool:
 def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[Finding]:
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties")
-    unknown = [name for name in value if name not in properties]
+    unknown = [name for name in value if name not in properties and FREE_FORM not in schema]
     meant = {name: sibling_meant(name, tuple(properties)) for name in unknown[:_MOST_SUGGESTED]}
     for name in schema.get("required", ()):
         if name not in value and name not in meant.values():
