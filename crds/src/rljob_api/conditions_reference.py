@@ -20,7 +20,9 @@ _REASONS = """## Reasons
 
 Ready carries the reason of the phase, and so do the conditions that the phase makes true; their messages say it for a
 person. A failure is tried again, in phase Recovering, until the [policy](recovery.md#the-policy) gives up. What names
-Failed first ends the job at once, unless a [rule](recovery.md#rules) says otherwise.
+Failed first ends the job at once, unless a [rule](recovery.md#rules) says otherwise. The spec of a job that has failed
+stays as it is: what is to be changed of it is for another RLJob, which may
+[go on from its checkpoint](operator.md#from-another-jobs-checkpoint).
 """
 
 _ASPECTS = """## Reasons of one condition
