@@ -33,6 +33,7 @@ def test_one_release_looks_after_jobs_of_all_namespaces(helm, plane, tmp_path):
             beside.reaches("Succeeded")
             beside.delete()
             eventually(lambda: not beside.exists())
+            eventually(lambda: release.children("job") == ["persistentvolumeclaim/job-checkpoints"])
 
         asked = calls(plane.layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
         rights = granted(release.manifests(), release.full_name)
