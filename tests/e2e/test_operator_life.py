@@ -120,7 +120,7 @@ def test_a_template_that_the_api_server_refuses_fails_with_its_words(operator, h
     jobs.reaches("Failed")
     _, reason, message = jobs.conditions()["Failed"]
     assert reason == "ObjectInvalid"
-    assert "workerGroupSpecs" in message
+    assert "spec.cluster.worker.template.spec.containers[0].ports" in message
 
 
 def test_a_reward_model_that_the_api_server_refuses_fails_a_new_job_which_gives_its_cluster_back(operator, heads, jobs):
@@ -130,7 +130,7 @@ def test_a_reward_model_that_the_api_server_refuses_fails_a_new_job_which_gives_
     jobs.reaches("Failed")
     _, reason, message = jobs.conditions()["Failed"]
     assert reason == "ObjectInvalid"
-    assert "containers[1].image" in message
+    assert "spec.rewards.models[0].template.spec.containers[0].image: Required value" in message
     eventually(lambda: not jobs.clusters())
 
 
