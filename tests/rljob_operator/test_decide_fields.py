@@ -9,7 +9,17 @@ from rljob_operator.decide import decide, refused
 from rljob_operator.kube.errors import Invalid
 from rljob_operator.render import Placement, cluster_of
 from tests.rljob_operator.decisions import phase, plan_for
-from tests.rljob_operator.snapshots import PODS, REWARDS, SETTINGS, attempted, conditions, job, ray_cluster, snapshot
+from tests.rljob_operator.snapshots import (
+    NOW,
+    PODS,
+    REWARDS,
+    SETTINGS,
+    attempted,
+    conditions,
+    job,
+    ray_cluster,
+    snapshot,
+)
 
 SIDE = {"name": "side", "env": [{"name": "A", "value": "a"}, {"name": "B"}], "volumeMounts": [{"mountPath": "/s"}]}
 POD: dict[str, Any] = {
@@ -111,7 +121,8 @@ WEBHOOK = 'admission webhook "w" denied the request: Pod "a" is invalid: no'
         (f"FailedCreateWorkerPod {NOPE.replace('[2]', '[3]')}", {}, True),
         (f"FailedCreateHeadPod\n{FORBIDDEN}", {}, False),
         (f"FailedCreateHeadPod\n{WEBHOOK}", {}, False),
-        (f"FailedCreateHeadPod\n{NOPE}", attempted("Ended", phase="Recovering"), False),
+        (f"FailedCreateHeadPod\n{NOPE}", attempted("Ended", phase="Recovering", start_time=NOW), False),
+        (f"FailedCreateHeadPod\n{NOPE}", attempted("Ended", phase="Starting"), True),  # resumed: the next is the first
     ],
 )
 def test_a_pod_that_is_invalid_ends_a_job_that_has_not_begun(message, given, ends):

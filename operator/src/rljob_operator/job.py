@@ -56,6 +56,14 @@ class Job:
             "blockOwnerDeletion": True,
         }
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an attempt has begun since the job was created or resumed. A RayCluster says nothing: it may be made
+        beside what is refused.
+        """
+        driver = self.status.driver
+        return self.status.start_time is not None or (driver is not None and driver.state != "Ended")
+
     def condition(self, kind: str) -> Condition | None:
         return next((each for each in self.status.conditions if each.type == kind), None)
 

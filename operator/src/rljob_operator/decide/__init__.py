@@ -150,17 +150,10 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
         return _said(snapshot, Step(phase, Reason.OBJECT_FORBIDDEN, message))
     if "ownerReferences" in error.message:  # those of an earlier job of this name
         return _said(snapshot, Step(phase, Reason.WAITING_FOR_REMOVAL, message))
-    if _has_run(job.status):
+    if job.has_begun:
         return _said(snapshot, Step(phase, Reason.OBJECT_INVALID, message))
     failed = _said(snapshot, Step("Failed", Reason.OBJECT_INVALID, message, {"completion_time": snapshot.now}))
     return replace(failed, again_in=0.0)  # what was made is deleted
-
-
-def _has_run(status: RLJobStatus) -> bool:
-    """Whether an attempt has begun since the job was created or resumed. A RayCluster says nothing: it may be of this
-    very look, made beside what is refused.
-    """
-    return status.start_time is not None or (status.driver is not None and status.driver.state != "Ended")
 
 
 def not_submitted(snapshot: Snapshot, why: str) -> Plan:

@@ -40,11 +40,12 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
     had all pods, a pod without its image is one that is lost: a registry may answer again, and the checkpoints are
     there.
     """
-    if snapshot.job.status.attempt > 0:
-        return None
-    if snapshot.cluster is not None and (found := invalid_pod(snapshot.cluster)) is not None:
-        words = by_fields_of_pod(snapshot.job, found[1], snapshot.cluster, found[0])
+    job = snapshot.job
+    if not job.has_begun and snapshot.cluster is not None and (found := invalid_pod(snapshot.cluster)) is not None:
+        words = by_fields_of_pod(job, found[1], snapshot.cluster, found[0])
         return failed(snapshot, Reason.OBJECT_INVALID, f"the API server refuses it: {words}", {})
+    if job.status.attempt > 0:
+        return None
     provisioned = snapshot.cluster is not None and was_provisioned(snapshot.cluster)
     if not provisioned and (message := unusable_image(snapshot.ray_pods)) is not None:
         remedy = "Set spec.cluster.image to an image that can be pulled"
