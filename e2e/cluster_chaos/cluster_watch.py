@@ -87,16 +87,13 @@ class ClusterWatch:
 def drivers(pods: Collection[str]) -> Iterator[Driver]:
     """In these pods, by uid. Nodes are namespaces of this machine, so it sees all processes of their pods."""
     found = {
-        process.pid: process
+        process.pid: (process, attempt)
         for process in psutil.process_iter(["cmdline", "ppid", "status"])
-        if attempt_of(process.info["cmdline"] or ()) is not None
+        if (attempt := attempt_of(process.info["cmdline"] or ())) is not None
     }
-    for process in found.values():
-        if process.info["ppid"] in found or not is_in(
-            pods, _cgroups(process.pid)
-        ):  # a child that is about to be another
-            continue
-        if (attempt := attempt_of(process.info["cmdline"])) is not None:
+    for process, attempt in found.values():
+        forked = process.info["ppid"] in found  # a child that is about to be another program
+        if not forked and is_in(pods, _cgroups(process.pid)):
             yield Driver(attempt, awake=process.info["status"] not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
 
 
