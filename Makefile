@@ -54,7 +54,7 @@ chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes i
 chaos: go $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.cluster_chaos --output docs/benchmarks $(ARGS)
 
-chaos-operator: go $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (an hour and a half)
+chaos-operator: go $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (hundreds of lives, four at a time)
 	RLJOB_EVERY_WRITE=1 $(PYTEST) --numprocesses 4 --dist load -rP tests/rljob_operator/test_world_deaths.py tests/e2e/test_operator_deaths.py -k "last_one or death_at_any_write" $(ARGS)
 
 fuzz: go $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
