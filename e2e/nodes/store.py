@@ -51,8 +51,9 @@ def bring(images: dict[str, str]) -> None:
         if not new:
             return
         with _containerd() as socket:
+            _collect(socket)  # lest a layer that an import which was cut off has left goes while it is looked at
             for name, number in new.items():
-                with shown(f"unpacking {name} for the nodes"):
+                with shown(f"unpacking {name} for the nodes"), _kept(socket, name):
                     _import(socket, name)
                 known[name] = number
                 _records().write_text(json.dumps(known))
@@ -108,6 +109,34 @@ def _containerd() -> Iterator[str]:
             process.wait()
 
 
+@contextmanager
+def _kept(socket: str, name: str) -> Iterator[None]:
+    """Leave a name's image where it is while a new one takes the name.
+
+    Layers that both have belong to neither for a moment, and containerd 1.6 collects them in the middle of an import
+    (its issue 3787).
+    """
+    images = _ctr(socket, "images")
+    if name not in output(*images, "list", "--quiet").split():
+        yield
+        return
+    kept = f"{name}-replaced"
+    output(*images, "tag", "--force", name, kept)
+    yield
+    output(*images, "remove", "--sync", kept)
+
+
+def _collect(socket: str) -> None:
+    """Remove what no image needs any more."""
+    leases = _ctr(socket, "leases")
+    lease = output(*leases, "create").strip()
+    output(*leases, "delete", "--sync", lease)
+
+
+def _ctr(socket: str, *arguments: str) -> list[str]:
+    return ["ctr", f"--address={socket}", f"--namespace={NAMESPACE}", *arguments]
+
+
 def _answers(socket: str) -> bool:
     run = subprocess.run(["ctr", f"--address={socket}", "version"], capture_output=True, check=False)
     return run.returncode == 0
@@ -120,9 +149,9 @@ def _import(socket: str, name: str) -> None:
     known = _link_blobs(layout)
     builder.write(name, layout)
     archive = ["tar", f"--directory={layout}", *(f"--exclude={blob}" for blob in known), "--create", "."]
-    ctr = ["ctr", f"--address={socket}", f"--namespace={NAMESPACE}", "images", "import", "-"]
+    command = _ctr(socket, "images", "import", "-")
     with subprocess.Popen(archive, stdout=subprocess.PIPE) as tar:
-        run = subprocess.run(ctr, stdin=tar.stdout, capture_output=True, text=True, check=False)
+        run = subprocess.run(command, stdin=tar.stdout, capture_output=True, text=True, check=False)
     if run.returncode:
         raise ClusterError(f"cannot bring {name} into containerd: {run.stderr.strip()}")
     shutil.rmtree(layout)
