@@ -75,7 +75,12 @@ _ALL = (
     _kubernetes("kube-proxy"),
     Binary("coredns", "github.com/coredns/coredns", "v1.14.7"),
     Binary("local-path-provisioner", "github.com/rancher/local-path-provisioner", "v0.0.30"),
-    Binary("kuberay-operator", "github.com/ray-project/kuberay/ray-operator", "v1.6.2", data=("config/crd/bases",)),
+    Binary(
+        "kuberay-operator",
+        "github.com/ray-project/kuberay/ray-operator",
+        "v1.6.2",
+        data=("config/crd/bases", "config/rbac", "config/manager"),
+    ),
     Binary("kwok", "sigs.k8s.io/kwok", "v0.8.0", "cmd/kwok", data=("kustomize/stage",)),
     Binary("helm", "helm.sh/helm/v4", "v4.3.0", "cmd/helm"),
     Binary(

@@ -155,11 +155,11 @@ STORAGE = (
 CONTROLLERS = (
     Component("kube-controller-manager", _controller_manager, "/healthz", ("kube-controller-manager",)),
     Component("kube-scheduler", _scheduler, "/readyz", ("kube-scheduler",)),
-    Component("kwok", _kwok, "/healthz", ("kwok",), scheme="http"),
 )
 """They need the API server, not each other."""
 
-OPERATORS = (
+FAKE_NODES = (
+    Component("kwok", _kwok, "/healthz", ("kwok",), scheme="http"),
     Component(
         "kuberay-operator",
         _kuberay,
@@ -169,9 +169,9 @@ OPERATORS = (
         variables={"ENABLE_WEBHOOKS": "false"},
     ),
 )
-"""They need their CRDs too."""
+"""What fake nodes need. Real ones run KubeRay in a pod."""
 
-COMPONENTS = {component.name: component for component in (*STORAGE, *CONTROLLERS, *OPERATORS)}
+COMPONENTS = {component.name: component for component in (*STORAGE, *CONTROLLERS, *FAKE_NODES)}
 """In the order of starting; stopped the other way round, for an API server that outlives its etcd hangs."""
 
 LISTENERS = tuple(listener for component in COMPONENTS.values() for listener in component.listeners)

@@ -16,7 +16,7 @@ from e2e.cluster import locks, objects, processes
 from e2e.cluster.access import Access
 from e2e.cluster.binaries import DEFAULT, cache
 from e2e.cluster.build import build
-from e2e.cluster.components import COMPONENTS, CONTROLLERS, LISTENERS, OPERATORS, STORAGE, Component
+from e2e.cluster.components import COMPONENTS, CONTROLLERS, FAKE_NODES, LISTENERS, STORAGE, Component
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.health import wait_until_ready
 from e2e.cluster.layout import HOST, Layout, load, make
@@ -67,9 +67,11 @@ class Plane:
             self.refuse_others(kubelets)
             layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
             running = self.running
-            missing = [name for name in COMPONENTS if name not in running]
+            wanted = (*STORAGE, *CONTROLLERS, *(() if kubelets else FAKE_NODES))
+            missing = [component.name for component in wanted if component.name not in running]
             try:
                 self._bring_up(layout, nodes, gpus, kubelets)
+                wait_until_ready(layout, wanted)
             except BaseException:
                 self._stop(missing)
                 raise
@@ -90,14 +92,12 @@ class Plane:
             wait_until_ready(layout, [component])
         self._start(layout, *CONTROLLERS)
         objects.install_kuberay(self.access)
-        if not kubelets:  # to real nodes it comes with the chart
-            objects.install_rljob(self.access)
-        self._start(layout, *OPERATORS)
         if kubelets:
             real_nodes.up(layout, self.access, kubelets)
-        else:
-            objects.install_nodes(self.access, nodes, gpus)
-        wait_until_ready(layout, COMPONENTS.values())
+            return
+        objects.install_rljob(self.access)  # to real nodes it comes with the chart
+        self._start(layout, *FAKE_NODES)
+        objects.install_nodes(self.access, nodes, gpus)
 
     def down(self) -> bool:
         """False where there was nothing."""

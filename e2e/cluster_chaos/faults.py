@@ -15,7 +15,7 @@ from typing import Final
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane
-from e2e.nodes import containers, release
+from e2e.nodes import containers, kuberay, release
 from e2e.scenarios.job import Job
 from rljob_operator.names import HEAD, HEAD_CONTAINER, JOB_LABEL, ROLE_LABEL, WORKER, WORKER_CONTAINER
 
@@ -90,8 +90,11 @@ def _container(role: str, name: str) -> Strike:
     return strike
 
 
-def _operator_container(_job: Job, plane: Plane) -> float | None:
-    return _kill(plane, OPERATOR_CONTAINER, *release.PODS)
+def _operator_container(name: str, pods: tuple[str, ...]) -> Strike:
+    def strike(_job: Job, plane: Plane) -> float | None:
+        return _kill(plane, name, *pods)
+
+    return strike
 
 
 def _kill(plane: Plane, name: str, *pods: str) -> float | None:
@@ -134,10 +137,10 @@ FAULTS: Final = (
     Fault("head container killed", 2, _container(HEAD, HEAD_CONTAINER), costs_attempt=True),
     Fault("worker pod deleted", 2, _pod(WORKER), costs_attempt=True),
     Fault("head pod deleted", 2, _pod(HEAD), costs_attempt=True),
-    Fault("operator container killed", 2, _operator_container),
+    Fault("operator container killed", 2, _operator_container(OPERATOR_CONTAINER, release.PODS)),
     Fault("operator pod deleted", 1, _operator_pods),
     Fault("API server killed", 1, _component("kube-apiserver")),
-    Fault("KubeRay killed", 1, _component("kuberay-operator")),
+    Fault("KubeRay killed", 1, _operator_container(kuberay.CONTAINER, kuberay.PODS)),
 )
 
 

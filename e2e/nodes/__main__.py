@@ -22,7 +22,7 @@ def main() -> None:
                 build_all()
             case "images":
                 packages.ensure()
-                build(NODES)
+                build((*NODES, "kuberay-operator"))
                 images.ensure(arguments.names or images.ALL)
     except ClusterError as error:
         sys.exit(f"nodes: {error}")

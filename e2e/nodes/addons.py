@@ -48,6 +48,12 @@ _VOLUME_RULES = [
     {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list", "watch"]},
 ]  # fmt: skip
 
+SOON_ELSEWHERE = [
+    {"key": f"node.kubernetes.io/{state}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
+    for state in ("not-ready", "unreachable")
+]
+"""Tolerations of pods that do not wait for five minutes where their node is lost."""
+
 _HELPER = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -125,14 +131,11 @@ def _volumes(folder: Path) -> list[dict[str, Any]]:
 
 def _deployment(name: str, container: dict[str, Any], **pod: Any) -> dict[str, Any]:
     """Of one pod, which goes elsewhere soon after its node is lost. Its configuration is the ConfigMap of its name."""
-    lost = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     spec = {
         "serviceAccountName": name,
         "containers": [container],
         "volumes": [{"name": "config", "configMap": {"name": name}}],
-        "tolerations": [
-            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5} for key in lost
-        ],
+        "tolerations": SOON_ELSEWHERE,
         **pod,
     }
     template = {"metadata": {"labels": {"app": name}}, "spec": spec}

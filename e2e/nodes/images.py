@@ -20,6 +20,7 @@ RECIPES = Path(__file__).with_name("dockerfiles")
 DEBIAN = "localhost/rljob/debian:1"
 COREDNS = "localhost/rljob/coredns:1"
 PROVISIONER = "localhost/rljob/local-path-provisioner:1"
+KUBERAY = "localhost/rljob/kuberay-operator:1"
 OPERATOR = "localhost/rljob-operator:dev"
 TRAINER = "localhost/rljob-trainer:dev"
 
@@ -39,6 +40,11 @@ def _coredns() -> Image:
 def _provisioner() -> Image:
     folder = BINARIES["local-path-provisioner"].path.parent
     return Image(PROVISIONER, RECIPES / "local-path-provisioner.Dockerfile", folder)
+
+
+def _kuberay() -> Image:
+    folder = BINARIES["kuberay-operator"].path.parent
+    return Image(KUBERAY, RECIPES / "kuberay-operator.Dockerfile", folder)
 
 
 def operator() -> Image:
@@ -62,12 +68,13 @@ _IMAGES: dict[str, Callable[[], Image]] = {
     DEBIAN: _debian,
     COREDNS: _coredns,
     PROVISIONER: _provisioner,
+    KUBERAY: _kuberay,
     OPERATOR: operator,
     TRAINER: trainer,
 }
 """In an order in which each finds what it is built on."""
 
-SYSTEM = (PAUSE, DEBIAN, COREDNS, PROVISIONER)
+SYSTEM = (PAUSE, DEBIAN, COREDNS, PROVISIONER, KUBERAY)
 """What a cluster needs; Debian is what prepares and removes volumes."""
 
 ALL = tuple(_IMAGES)

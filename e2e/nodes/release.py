@@ -12,13 +12,10 @@ from e2e.cluster.build import build
 from e2e.cluster.helm import Helm
 from e2e.cluster.plane import Plane
 from e2e.cluster.sharing import shared
-from e2e.nodes import images, packages, up
+from e2e.nodes import images, kuberay, packages, up
 from e2e.nodes.images import OPERATOR, REPOSITORY, TRAINER
 
-NAMESPACE = "rljob-system"
-
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-"""Labels of a namespace: whoever makes a pod there that may do more than it needs is refused."""
+NAMESPACE, RESTRICTED = kuberay.NAMESPACE, kuberay.RESTRICTED
 
 PODS = (f"--namespace={NAMESPACE}", "--selector=app.kubernetes.io/name=rljob-operator")
 """kubectl's arguments that choose the operator's."""
@@ -54,7 +51,5 @@ def install(access: Access, helm_home: Path, **values: object) -> None:
         "operator": {"trainerImage": TRAINER, "pollSeconds": 1},
         **values,
     }
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}}
-    access.kubectl("apply", "--server-side", "--filename=-", objects=yaml.safe_dump(namespace))
     options = ("--install", f"--namespace={NAMESPACE}", "--values=-", "--wait", "--timeout=3m")
     Helm(helm_home, access)("upgrade", "rljob-operator", str(CHART), *options, values=yaml.safe_dump(given))

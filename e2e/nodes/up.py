@@ -7,7 +7,7 @@ from e2e.cluster.access import Access
 from e2e.cluster.binaries import NODES
 from e2e.cluster.build import build
 from e2e.cluster.layout import Layout
-from e2e.nodes import addons, agents, cgroups, images, network, packages, store
+from e2e.nodes import addons, agents, cgroups, images, kuberay, network, packages, store
 from e2e.nodes.machine import Machine, machines, mark
 
 READY_SECONDS = 120
@@ -21,17 +21,17 @@ def prepare() -> None:
 
 
 def up(layout: Layout, access: Access, count: int) -> None:
-    """Start what does not run of `count` nodes, and wait until their pods have names and volumes."""
+    """Start what does not run of `count` nodes, and wait for KubeRay, and until pods have names and volumes."""
     cgroups.keep_settings(layout.folder)
     nodes = [Machine(layout.folder, number) for number in range(count)]
     for node in nodes:
         start(layout, node)
     addons.install(access, layout.folder / "volumes")
+    kuberay.install(access)
     wait_until_ready(access, nodes)
-    access.kubectl(
-        "wait", "deployment", "--all", "--for=condition=Available", f"--namespace={addons.SYSTEM_NAMESPACE}",
-        f"--timeout={READY_SECONDS}s",
-    )  # fmt: skip
+    available = ("wait", "deployment", "--for=condition=Available", f"--timeout={READY_SECONDS}s")
+    access.kubectl(*available, f"--namespace={addons.SYSTEM_NAMESPACE}", "--all")
+    access.kubectl(*available, *kuberay.PODS)
 
 
 def start(layout: Layout, node: Machine) -> None:

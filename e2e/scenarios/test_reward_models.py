@@ -1,10 +1,15 @@
 """A classifier and a judge, each a Deployment of vLLM: the job waits for them, and outlives their pods."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from e2e.cluster.access import Access
+from e2e.nodes import kuberay, release
+from e2e.scenarios.conftest import own_cluster_only
 from e2e.scenarios.job import LIST_TOKENS, Job
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, classifier, judge
 
@@ -21,6 +26,9 @@ JUDGE: dict[str, Any] = {
 }  # fmt: skip
 
 
+ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
+
+
 def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp_path: Path) -> None:
     classifier(tmp_path / "rm")
     judge(tmp_path / "judge", PATTERN, TOKENS)
@@ -31,7 +39,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
         rewards={"models": [CLASSIFIER, JUDGE]},
         volumes=[{"name": name, "configMap": {"name": name}} for name in ("rm", "judge")],
         volumeMounts=[{"name": name, "mountPath": f"/models/{name}"} for name in ("rm", "judge")],
-        env=[{"name": name, "value": value} for name, value in ENVIRONMENT.items()],
+        env=ENVIRONMENTS,
         training={"steps": 30},
     )
     job.eventually(lambda: job.holds("ClusterReady"), "Ray cluster")
@@ -51,3 +59,36 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     status = job.reaches("Succeeded")
     assert (status["restarts"], status["attempt"]) == (0, 1)
     assert job.kubectl("get", "deployments", "--output=name") == ""
+
+
+@pytest.fixture
+def beside_operators(cluster: Access) -> Iterator[Job]:
+    """A job in the namespace of both operators; it leaves nothing there."""
+    job = Job(cluster, release.NAMESPACE)
+    yield job
+    for kinds in ("rljob", "persistentvolumeclaim"):
+        job.kubectl("delete", kinds, "--all")
+    job.kubectl("delete", "configmap", "rm", "--ignore-not-found")
+
+
+@own_cluster_only("trains in the operators' namespace")
+def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
+    beside_operators: Job, tmp_path: Path
+) -> None:
+    job = beside_operators
+    classifier(tmp_path / "rm")
+    job.kubectl("create", "configmap", "rm", f"--from-file={tmp_path / 'rm'}")
+    job.apply(
+        rewards={"models": [CLASSIFIER]},
+        volumes=[{"name": "rm", "configMap": {"name": "rm"}}],
+        volumeMounts=[{"name": "rm", "mountPath": "/models/rm"}],
+        env=ENVIRONMENTS,
+    )
+    job.trains()
+
+    namespace = json.loads(job.kubectl("get", "namespace", job.namespace, "--output=json"))
+    assert namespace["metadata"]["labels"].items() >= kuberay.RESTRICTED.items()
+    own = [f"--selector=rljob.dev/{label}" for label in ("role=head", "role=worker", "reward-model=rm")]
+    for chosen in (kuberay.PODS, release.PODS, *([each] for each in own)):
+        assert job.kubectl("get", "pods", *chosen, "--output=name"), chosen
+    job.reaches("Succeeded")
