@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import yaml
+
 from bench.commits import last_change
 from bench.recovery_page import write_part
 from e2e.chaos.weights import differing
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.fixtures import new_namespace
 from e2e.cluster.plane import Plane
 from e2e.cluster_chaos.faults import Fault, draw
 from e2e.cluster_chaos.report import page
 from e2e.cluster_chaos.timeline import draw as draw_picture
-from e2e.cluster_chaos.trial import Trial, problems, remove, trial
+from e2e.cluster_chaos.trial import Trial, patiently, problems, remove, trial
 from e2e.nodes import release
 from e2e.scenarios.job import Job
 
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as helm_home, release.operated(folder, Path(helm_home)) as plane:
             failed = _campaign(plane, options)
-    except ClusterError as error:
+    except (AssertionError, ClusterError) as error:
         sys.exit(f"chaos: {error}")
     sys.exit("\n".join(failed) or None)
 
@@ -56,12 +57,13 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         wrong = problems(calm)
         shares = [options.faults // LANES + (lane < options.faults % LANES) for lane in range(LANES)]
         with ThreadPoolExecutor(LANES) as lanes:
-            ends = [
+            tasks = [
                 lanes.submit(_lane, plane, calm, share, random.Random(f"{options.seed}/{lane}"))
                 for lane, share in enumerate(shares)
             ]
-        trials = [each for end in ends for each, _ in end.result()]
-        wrong += [problem for end in ends for _, found in end.result() for problem in found]
+        ends = [task.result() for task in tasks]
+        trials = [each for done, _ in ends for each in done]
+        wrong += [problem for _, found in ends for problem in found]
         remove(job, calm)
         wrong += [f"{job.namespace}: {each} is left" for each in calm.left]
     verdict = (
@@ -71,41 +73,55 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         if not wrong
         else f"WRONG: {'; '.join(wrong)}."
     )
-    if options.output:
+    print(verdict, flush=True)
+    if options.output and trials:
         write_part(options.output, "recovery_cluster.md", page(_about(options.seed, trials), calm, trials, verdict))
         draw_picture(trials, options.output / "recovery_cluster.png")
-    print(verdict, flush=True)
     return wrong
 
 
-def _lane(plane: Plane, calm: Trial, faults: int, dice: random.Random) -> list[tuple[Trial, list[str]]]:
-    """Jobs, one after the other, until so many faults have struck; with what is wrong with each."""
-    done: list[tuple[Trial, list[str]]] = []
-    while (left := faults - sum(len(each.struck) for each, _ in done)) > 0:
+def _lane(plane: Plane, calm: Trial, faults: int, dice: random.Random) -> tuple[list[Trial], list[str]]:
+    """Jobs, one after the other, until so many faults have struck or something is wrong; and what that is."""
+    done: list[Trial] = []
+    while (left := faults - sum(len(each.struck) for each in done)) > 0:
         drawn: Iterator[Fault] = (draw(dice) for _ in range(min(left, FAULTS_EACH)))
         with _job(plane) as job:
-            found = trial(job, plane, drawn, dice, _say)
-            done.append((found, _judged(job, found, calm)))
-            remove(job, found)
-            done[-1][1].extend(f"{job.namespace}: {each} is left" for each in found.left)
-        if done[-1][1]:
-            _say(f"{job.namespace}: {'; '.join(done[-1][1])}")
-            break
-    return done
+            try:
+                found = trial(job, plane, drawn, dice, _say)
+                done.append(found)
+                wrong = _judged(found, calm)
+                remove(job, found)
+                wrong += [f"{each} is left" for each in found.left]
+            except (AssertionError, ClusterError) as error:  # the other lane's jobs still count
+                wrong = [str(error)]
+        if wrong:
+            wrong = [f"{job.namespace}: {each}" for each in wrong]
+            _say("; ".join(wrong))
+            return done, wrong
+    return done, []
 
 
-def _judged(job: Job, found: Trial, calm: Trial) -> list[str]:
+def _judged(found: Trial, calm: Trial) -> list[str]:
     wrong = problems(found)
     if not wrong and (names := differing(calm.volume.root, found.volume.root)):
         wrong = [f"{len(names)} parameters differ from the undisturbed job's, {names[0]} for one"]
-    _say(f"{job.namespace}: {found.status.get('phase')} after {len(found.struck)} faults")
-    return [f"{job.namespace}: {each}" for each in wrong]
+    _say(f"{found.name}: {found.status.get('phase')} after {len(found.struck)} faults")
+    return wrong
 
 
 @contextmanager
 def _job(plane: Plane) -> Iterator[Job]:
-    with plane.access.client() as client, new_namespace(client, release.RESTRICTED) as namespace:
-        yield Job(plane.access, namespace)
+    """In a namespace of its own. Of kubectl alone, for the API server may be away at any time."""
+    namespace = f"rljob-chaos-{uuid.uuid4().hex[:8]}"
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": release.RESTRICTED}}
+    job = Job(plane.access, namespace)
+    apply = ("apply", "--server-side", "--filename=-")
+    patiently(lambda: job.access.kubectl(*apply, objects=yaml.safe_dump(manifest)))
+    patiently(lambda: job.kubectl("wait", "serviceaccount/default", "--for=create", "--timeout=60s"))
+    try:
+        yield job
+    finally:
+        patiently(lambda: job.access.kubectl("delete", "namespace", namespace, "--wait=false", "--ignore-not-found"))
 
 
 def _about(seed: int, trials: list[Trial]) -> str:
@@ -113,7 +129,8 @@ def _about(seed: int, trials: list[Trial]) -> str:
     return (
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
-        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s. Where a fault costs the"
+        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s, and a kubelet starts a container"
+        " that was killed again after 10 s at most. Where a fault costs the"
         " attempt (pods, containers, drivers, ranks), times are those to the next attempt's steps."
     )
 

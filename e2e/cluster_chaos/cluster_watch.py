@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from kubernetes.client import ApiClient, ApiException, CoreV1Api
+from kubernetes.client import ApiClient, ApiException, CoreV1Api, CustomObjectsApi
 from urllib3.exceptions import HTTPError
 
 from e2e.scenarios.job import Job
 from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL
 
-Pod = dict[str, Any]
+Object = dict[str, Any]
+
+LOOK_SECONDS = 5.0
+"""Of the API server's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +34,28 @@ class Driver:
 class Running:
     """heads, clusters: the most running head pods, and RayClusters (by uid) with running pods, of one look.
 
+    asked: the most RayClusters of one look that nobody had deleted, be it without pods.
+
     driven: attempts whose driver was seen. twice: those of which two drivers were seen in one look.
     side_by_side: the longest time in seconds for which more than one driver was awake, from look to look.
     """
 
     heads: int = 0
     clusters: int = 0
+    asked: int = 0
     driven: set[int] = field(default_factory=set)
     twice: set[int] = field(default_factory=set)
     side_by_side: float = 0.0
     since: float | None = None
 
-    def add_pods(self, pods: Sequence[Pod]) -> None:
+    def add_pods(self, pods: Sequence[Object]) -> None:
         running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
         owners = (owner for pod in running for owner in pod["metadata"].get("ownerReferences", ()))
         self.heads = max(self.heads, sum(pod["metadata"]["labels"].get(ROLE_LABEL) == HEAD for pod in running))
         self.clusters = max(self.clusters, len({owner["uid"] for owner in owners if owner["kind"] == "RayCluster"}))
+
+    def add_clusters(self, clusters: Sequence[Object]) -> None:
+        self.asked = max(self.asked, sum("deletionTimestamp" not in each["metadata"] for each in clusters))
 
     def add_drivers(self, drivers: Sequence[Driver], now: float) -> None:
         """now: seconds of any clock."""
@@ -65,23 +74,32 @@ class ClusterWatch:
 
     def __init__(self, job: Job, client: ApiClient) -> None:
         self.running = Running()
-        self._job, self._api = job, CoreV1Api(client)
+        self._job, self._core, self._custom = job, CoreV1Api(client), CustomObjectsApi(client)
         self._pods: set[str] = set()
 
     def look(self) -> None:
         with suppress(ApiException, HTTPError):
+            self.running.add_clusters(self._clusters())
             pods = self._list()
             self.running.add_pods(pods)
             self._pods |= {pod["metadata"]["uid"] for pod in pods}  # one deleted by force runs on, and is not listed
         self.running.add_drivers(list(drivers(self._pods)), time.monotonic())
 
-    def _list(self) -> list[Pod]:
+    def _list(self) -> list[Object]:
         selector = f"{JOB_LABEL}={self._job.name}"
-        answer: Any = self._api.list_namespaced_pod(
-            self._job.namespace, label_selector=selector, _preload_content=False, _request_timeout=5
+        answer: Any = self._core.list_namespaced_pod(
+            self._job.namespace, label_selector=selector, _preload_content=False, _request_timeout=LOOK_SECONDS
         )
-        pods: list[Pod] = json.loads(answer.data)["items"]
+        pods: list[Object] = json.loads(answer.data)["items"]
         return pods
+
+    def _clusters(self) -> list[Object]:
+        """Of the namespace, which is the job's alone."""
+        listed: Any = self._custom.list_namespaced_custom_object(
+            "ray.io", "v1", self._job.namespace, "rayclusters", _request_timeout=LOOK_SECONDS
+        )
+        clusters: list[Object] = listed["items"]
+        return clusters
 
 
 def drivers(pods: Collection[str]) -> Iterator[Driver]:

@@ -35,9 +35,10 @@ _BASIS = """\
 - **No update repeated that a durable checkpoint had**: an attempt may not go on after a step (its claim says which)
   before the newest checkpoint of the run whose manifest was seen before its claim was, nor do an earlier step, nor one
   twice, by its lines of metrics.
-- **Nothing twice**: in no look (one a second) may a job have two running head pods, running pods of two RayClusters (by
-  uid), or two drivers of an attempt among its pods' processes, which this machine sees; a driver that was replaced is
-  fenced, and may be awake beside the next for {allowed:.0f} s (at most {longest:.0f} s here).
+- **Nothing twice**: in no look (one a second) may a job have two RayClusters that nobody has deleted, running pods of
+  two (by uid), two running head pods, or two drivers of an attempt among its pods' processes, which this machine sees;
+  a driver that was replaced is fenced, and may be awake beside the next for {allowed:.0f} s (here {longest:.0f} s at
+  most).
 - **Nothing left**: {gone:.0f} s after a job's deletion kubectl may list nothing in its namespace, of any kind but
   events and what Kubernetes makes there, and no PersistentVolume of its claim whose reclaim policy is `Delete`.
 - **Ends**: a pod that is deleted, also by force, gets preStop and SIGTERM from its kubelet, which is a graceful end; a
@@ -51,7 +52,7 @@ def basis(trials: Sequence[Trial]) -> str:
 
 
 def costs(struck: Sequence[Struck]) -> str:
-    """Markdown: a row for each fault."""
+    """Markdown: a row for each fault; times are of those after which the job went on."""
     groups: dict[str, list[Struck]] = defaultdict(list)
     for each in struck:
         groups[each.fault.name].append(each)
@@ -62,8 +63,11 @@ def costs(struck: Sequence[Struck]) -> str:
 
 
 def _row(name: str, struck: Sequence[Struck]) -> list[str]:
-    times = [percentiles([getattr(each, field) for each in struck]) for field in ("next_update", "next_step")]
-    seconds = [f"{value:.1f}" for pair in times for value in pair]
+    went_on = [each for each in struck if each.next_update is not None]
+    times = [
+        percentiles([getattr(each, field) for each in went_on]) for field in ("next_update", "next_step") if went_on
+    ]
+    seconds = [f"{value:.1f}" for pair in times for value in pair] or ["the job ended", "", "", ""]
     repeated = [each.repeated for each in struck]
     groups = sum(each.journaled for each in struck)
     return [name, str(len(struck)), *seconds, f"{fmean(repeated):.1f}", str(max(repeated)), str(groups)]

@@ -41,6 +41,9 @@ TRAINED: dict[str, Any] = {
 """A job whose weights hang on nothing but its spec."""
 
 BEGIN_SECONDS = 300.0
+STRIKE_SECONDS = 60.0
+"""So long a fault waits for what it strikes, which may just be replaced."""
+
 RECOVERY_SECONDS = 300.0
 """Deadline for the next step after a fault."""
 
@@ -62,15 +65,16 @@ class Struck:
     """at: Unix time. attempt: the newest then. step: the last one before.
 
     next_update, next_step: seconds to the end of the next optimizer step, a repeated one included, and of a new one;
-        inf where none came in time. repeated: updates that were done again. journaled: groups from the journal.
+        inf where none came in time, None where the job ended first.
+    repeated: updates that were done again. journaled: groups from the journal.
     """
 
     fault: Fault
     at: float
     attempt: int
     step: int
-    next_update: float
-    next_step: float
+    next_update: float | None
+    next_step: float | None
     repeated: int
     journaled: int
 
@@ -105,7 +109,7 @@ def trial(
     job: Job, plane: Plane, faults: Iterator[Fault], dice: random.Random, say: Callable[[str], None] = lambda _: None
 ) -> Trial:
     """Apply the job, strike while it trains, and wait for its end. Its objects stay; `remove` deletes them."""
-    _patiently(lambda: job.apply(**TRAINED))
+    patiently(lambda: job.apply(**TRAINED))
     volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
     watch, steps = VolumeWatch(volume), Steps(volume)
     found = Trial(job.namespace, volume, attempts=watch.attempts)
@@ -115,7 +119,7 @@ def trial(
         with repeated({watch.look: LOOK_SECONDS, pods.look: POD_LOOK_SECONDS}):
             _train(job, plane, found, steps, faults, dice, say)
     watch.end()
-    found.status = _patiently(lambda: job.status)
+    found.status = patiently(lambda: job.status)
     found.lines = [line for line in steps.lines() if _is_rl(line)]
     found.history = [line for line in read_metrics(volume.root) if "time/step" in line and _is_rl(line)]
     return found
@@ -130,22 +134,27 @@ def _train(
     for fault in faults:
         time.sleep(dice.uniform(*PAUSE_SECONDS))
         struck = _strike(job, plane, found, steps, fault)
-        if struck is None:
+        if struck is not None:
+            found.struck.append(struck)
+            say(f"{job.namespace}, step {struck.step}: {fault.name} -> {_cost(struck)}")
+            if struck.next_update == inf:
+                return
+        if _ended(job):
             break
-        found.struck.append(struck)
-        cost = f"next update {struck.next_update:.1f} s, {struck.repeated} repeated"
-        say(f"{job.namespace}, step {struck.step}: {fault.name} -> {cost}, {struck.journaled} groups journaled")
-        if struck.next_update == inf:
-            break
-    else:
-        job.eventually(lambda: _ended(job), "end", END_SECONDS)
+    job.eventually(lambda: _ended(job), "end", END_SECONDS)
+
+
+def _cost(struck: Struck) -> str:
+    if struck.next_update is None:
+        return "the job ended"
+    return f"next update {struck.next_update:.1f} s, {struck.repeated} repeated, {struck.journaled} groups journaled"
 
 
 def remove(job: Job, found: Trial) -> None:
     """Delete the job, and see what it leaves."""
-    _patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
+    patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
     deadline = time.monotonic() + GONE_SECONDS
-    while (left := _patiently(lambda: left_by(job))) and time.monotonic() < deadline:
+    while (left := patiently(lambda: left_by(job))) and time.monotonic() < deadline:
         time.sleep(1)
     found.left = left
 
@@ -170,19 +179,20 @@ def problems(found: Trial) -> list[str]:
 
 
 def _strike(job: Job, plane: Plane, found: Trial, steps: Steps, fault: Fault) -> Struck | None:
-    """None where the job ended before."""
-    deadline = time.monotonic() + RECOVERY_SECONDS
+    """None where there was nothing to strike."""
+    deadline = time.monotonic() + STRIKE_SECONDS
     while True:
-        if (at := _patiently(lambda: fault.strike(job, plane))) is not None:
+        if (at := patiently(lambda: fault.strike(job, plane))) is not None:
             break
         if _ended(job) or time.monotonic() > deadline:
             return None
-        time.sleep(1)  # what it strikes may just be replaced
+        time.sleep(1)
     attempt = found.attempts.at(at)
     recovery = _recovery(job, steps, at, lost=attempt if fault.costs_attempt else None)
     last = max(line["step"] for line in steps.lines() if line["time"] <= at)
     if recovery is None:
-        return None if _ended(job) else Struck(fault, at, attempt, last, inf, inf, 0, 0)
+        never = None if _ended(job) else inf
+        return Struck(fault, at, attempt, last, never, never, 0, 0)
     seconds = recovery.update - at, recovery.step - at
     return Struck(fault, at, attempt, last, *seconds, recovery.repeated, recovery.journaled)
 
@@ -226,17 +236,19 @@ def _folder(job: Job) -> Path | None:
 
 
 def _ended(job: Job) -> bool:
-    return _patiently(lambda: job.phase) in ("Succeeded", "Failed")
+    return patiently(lambda: job.phase) in ("Succeeded", "Failed")
 
 
-def _patiently(call: Callable[[], T]) -> T:
+def patiently(call: Callable[[], T]) -> T:
     """Also where another job's fault takes the API server away for a moment."""
-    deadline = time.monotonic() + AWAY_SECONDS
+    deadline = inf
     while True:
         try:
             return call()
         except ClusterError:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            deadline = min(deadline, now + AWAY_SECONDS)  # of the first failure: the call itself may take minutes
+            if now > deadline:
                 raise
             time.sleep(1)
 

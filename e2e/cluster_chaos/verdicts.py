@@ -97,6 +97,8 @@ def doubles(running: Running) -> list[str]:
         wrong.append(f"{running.heads} head pods ran at once")
     if running.clusters != 1:
         wrong.append(f"pods of {running.clusters} RayClusters ran at once")
+    if running.asked != 1:
+        wrong.append(f"there were {running.asked} RayClusters at once")
     if not running.driven:
         wrong.append("none of its drivers was seen")
     if running.twice:

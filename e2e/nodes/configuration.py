@@ -87,6 +87,8 @@ def kubelet(address: str, cgroup: str, authority: str, pki: str) -> dict[str, An
         },
         "nodeStatusUpdateFrequency": "5s",
         "serializeImagePulls": False,
+        # Kubernetes' own first pause, which doubles up to five minutes: chaos kills one container again and again.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
         "failSwapOn": False,
     }
 

@@ -15,7 +15,7 @@ from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
 from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by, volumes_of
 from e2e.cluster_chaos.report import costs, page
-from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
+from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, patiently, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.nodes import release
@@ -66,7 +66,7 @@ STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step
 def sound():
     lines = [line(step) for step in ALL_STEPS]
     status = {"phase": "Succeeded", "restarts": 1, "completionTime": "1970-01-01T00:13:10Z"}
-    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, {1, 2}), [STRUCK], status)
+    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, 1, {1, 2}), [STRUCK], status)
 
 
 def test_a_sound_job_has_no_problems(sound):
@@ -84,7 +84,7 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
     assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
     assert "ETTR: 0.43 of the undisturbed job, which ran alone; 0.21 of the others" in told
     assert "a fault every 1400 s" in told
-    assert "may be awake beside the next for 30 s (at most 0 s here)" in told
+    assert "may be awake beside the next for 30 s (here 0 s at\n  most)" in told
     assert replace(sound, status={}).seconds == float("inf")
 
 
@@ -94,11 +94,12 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
         ({"status": {"phase": "Failed", "restarts": 0}}, "it is Failed"),
         ({"status": {"phase": "Succeeded", "restarts": 2}}, "2 restarts for 1 faults"),
         ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
-        ({"running": Running(2, 1, {1})}, "2 head pods ran at once"),
-        ({"running": Running(1, 2, {1})}, "pods of 2 RayClusters ran at once"),
-        ({"running": Running(1, 1, set())}, "none of its drivers was seen"),
-        ({"running": Running(1, 1, {1}, {1})}, "attempt 1 had two drivers"),
-        ({"running": Running(1, 1, {1, 2}, set(), 40.0)}, "two drivers were awake for 40 s"),
+        ({"running": Running(2, 1, 1, {1})}, "2 head pods ran at once"),
+        ({"running": Running(1, 2, 1, {1})}, "pods of 2 RayClusters ran at once"),
+        ({"running": Running(1, 1, 2, {1})}, "there were 2 RayClusters at once"),
+        ({"running": Running(1, 1, 1, set())}, "none of its drivers was seen"),
+        ({"running": Running(1, 1, 1, {1}, {1})}, "attempt 1 had two drivers"),
+        ({"running": Running(1, 1, 1, {1, 2}, set(), 40.0)}, "two drivers were awake for 40 s"),
         ({"left": ["secret/token"]}, "secret/token is left"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
@@ -243,6 +244,16 @@ def test_what_runs_at_once_is_counted_in_each_look(looks, heads, clusters):
     assert (running.heads, running.clusters) == (heads, clusters)
 
 
+def test_clusters_that_nobody_deleted_are_counted_in_each_look():
+    running = Running()
+    there, deleted = ({"metadata": more} for more in ({"uid": "1"}, {"uid": "2", "deletionTimestamp": "now"}))
+    for clusters in ([there, deleted], [there]):
+        running.add_clusters(clusters)
+    assert running.asked == 1
+    running.add_clusters([there, there])
+    assert running.asked == 2
+
+
 def test_drivers_side_by_side_are_timed_while_both_are_awake():
     running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
     for moment, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
@@ -361,6 +372,27 @@ def test_costs_are_told_by_fault():
     last = costs([STRUCK, replace(STRUCK, fault=FAULTS[-1], next_update=8.0, repeated=0)]).splitlines()
     assert [row.split("|")[1].strip() for row in last if row][2:] == [FAULTS[0].name, FAULTS[-1].name, "**all**"]
     assert last[2] == "| driver killed | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |"
+
+
+def test_a_fault_that_the_jobs_end_came_before_counts_but_has_no_times(sound):
+    ended = replace(STRUCK, next_update=None, next_step=None)
+    assert problems(replace(sound, struck=[ended])) == []
+    only, both = costs([ended]), costs([STRUCK, ended])
+    assert "| driver killed | 1 | the job ended |" in only
+    assert "| driver killed | 2 | 2.0 | 2.0 | 4.0 | 4.0 |" in both
+
+
+def test_an_api_server_that_is_away_is_waited_for_from_the_first_failure_on(monkeypatch):
+    clock, failures = iter([50.0, 55.0]), iter([True, True, False])
+    monkeypatch.setattr("e2e.cluster_chaos.trial.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("e2e.cluster_chaos.trial.time.sleep", lambda _: None)
+
+    def call():
+        if next(failures):
+            raise ClusterError("away")
+        return "there"
+
+    assert patiently(call) == "there"
 
 
 @pytest.mark.parametrize(
