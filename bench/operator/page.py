@@ -76,7 +76,10 @@ def _full(of: Full) -> str:
         ["memory of the operator, without jobs and with them", f"{empty / 2**20:.0f} and {filled / 2**20:.0f} MiB"],
         ["memory per job", f"{(filled - empty) / of.jobs / 2**10:.1f} KiB"],
     ]  # fmt: skip
-    text = f"{of.jobs} RLJobs whose children exist, KubeRay stopped. It took {of.filled:.0f} s to create them."
+    text = (
+        f"{of.jobs} RLJobs whose children exist, KubeRay stopped, all but the first ones with one claim. It took"
+        f" {of.filled:.0f} s to create them."
+    )
     cpu = _cpu(
         {
             "start": of.start_cpu,
