@@ -49,14 +49,34 @@ def now() -> float:
 
 @in_jumping_loop
 async def test_a_key_waits_once_however_often_it_is_added() -> None:
-    work = Work()
-    queue = WorkQueue(work)
+    work = Work(seconds=10)
+    queue = WorkQueue(work, workers=1)
+    queue.start()
+    queue.add("first")
     for _ in range(3):
         queue.add("a")
     assert len(queue) == 1
-    queue.start()
     await asyncio.sleep(100)
-    assert work.begun == [("a", 0)]
+    assert work.begun == [("first", 0), ("a", 10)]
+
+
+@in_jumping_loop
+async def test_who_is_not_at_work_neither_counts_nor_times_what_is_added() -> None:
+    waits: list[float] = []
+    work = Work()
+    queue = WorkQueue(work, waited=waits.append)
+    queue.add("a")
+    queue.add_after("b", 10)
+    await asyncio.sleep(3600)
+    assert len(queue) == 0
+    queue.start()
+    queue.add("c")
+    await asyncio.sleep(100)
+    assert work.begun == [("c", 3600)]
+    assert waits == [0]
+    await queue.stop(grace=0)
+    queue.add("a")
+    assert len(queue) == 0
 
 
 @in_jumping_loop
@@ -89,14 +109,14 @@ async def test_keys_run_in_their_order_and_no_more_at_a_time_than_there_are_work
 @in_jumping_loop
 async def test_it_has_caught_up_when_the_last_run_that_is_due_has_begun() -> None:
     queue = WorkQueue(Work(seconds=10), workers=2)
-    for key in "abcde":
-        queue.add(key)
     early = asyncio.create_task(queue.caught_up())
     await asyncio.sleep(100)
     assert not early.done(), "it has not been started"
     begun = asyncio.get_running_loop().time()
     queue.start()
-    await early
+    for key in "abcde":
+        queue.add(key)
+    await queue.caught_up()
     assert asyncio.get_running_loop().time() - begun == 20
     queue.add("a")
     queue.add("b")

@@ -124,11 +124,23 @@ async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
 
 
 @in_jumping_loop
-async def test_jobs_of_other_controllers_are_not_counted() -> None:
+async def test_who_does_not_lead_has_no_jobs_that_wait() -> None:
+    """Its watches tell of each change; the next leader looks at every job anyway."""
+    options = main.Options(Settings(), (), "127.0.0.1:0")
+    operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
+    operator.changed({Key("here", f"job-{number}") for number in range(JOBS)})
+    assert "rljob_operator_queue_depth 0.0" in operator.metrics.exposition().decode()
+
+
+@in_jumping_loop
+async def test_jobs_of_other_operators_are_not_counted() -> None:
     options = main.Options(Settings(), (), "127.0.0.1:0")
     operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
     running, other = {"phase": "Running"}, "example.com/other"
-    for name, manager, said in (("a", None, {}), ("b", MANAGER_NAME, running), ("c", other, {}), ("d", other, running)):
+    ours, theirs = running | {"operator": "rljob-system"}, running | {"operator": "another-release"}
+    for name, manager, said in (
+        ("a", None, {}), ("b", MANAGER_NAME, ours), ("c", other, {}), ("d", other, running), ("e", None, theirs),
+    ):  # fmt: skip
         job = manifest(said, **({"managedBy": manager} if manager else {}))
         job["metadata"] = job["metadata"] | {"name": name}
         operator.store.put(RLJOB, job)

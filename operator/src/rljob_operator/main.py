@@ -114,14 +114,15 @@ class Operator:
         )
         if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it had to wait, for lease or key
             await _patiently(self._list)  # what happened since the first lists, and no watch told
-        self.changed(set(self.store.all(RLJOB)))
         self.queue.start()
+        self.changed(set(self.store.all(RLJOB)))
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self.queue.caught_up()
         self.watchable.set()
 
     def changed(self, keys: set[Key]) -> None:
+        """To look at again, where this process leads."""
         for key in keys:
             self.queue.add(key)
 
@@ -156,10 +157,11 @@ class Operator:
         )
 
     def _phases(self) -> Mapping[str, int]:
-        """Of the jobs that it looks after."""
-        jobs = self.store.all(RLJOB).values()
-        ours = [job for job in jobs if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
-        return Counter((job.get("status") or {}).get("phase", "Pending") for job in ours)
+        """Of the jobs that it looks after. Read as JSON, for each scrape counts them all."""
+        operators = (None, self._options.settings.operator_namespace)
+        ours = [job for job in self.store.all(RLJOB).values() if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
+        said = [job.get("status") or {} for job in ours]
+        return Counter(status.get("phase", "Pending") for status in said if status.get("operator") in operators)
 
     def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
         level = log.info if isinstance(error, Conflict) else log.warning

@@ -8,8 +8,8 @@
               └─────────────────────────── timer ◄── add_after
 
 Waiting keys run in the order in which they came, each once however often it was added, `workers` of them at a time and
-never one key twice at a time. A key that is added while it runs, runs once more. So nobody who adds a key is missed: a
-run of it begins after the add. Everything happens in the loop's thread.
+never one key twice at a time. A key that is added while it runs, runs once more. So nobody who adds a key between start
+and stop is missed: a run of it begins after the add. Everything happens in the loop's thread.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Backoff:
 
 
 class WorkQueue(Generic[K]):
-    """What is added before the start waits for it.
+    """What is added before the start, or after the stop, is dropped: whoever starts it adds all keys then.
 
     work: one run of a key. It has its own deadline. Where it raises, the key runs again after the backoff, or sooner if
         somebody adds it; but never before the error's `retry_after` has passed, where it has one. What fails before the
@@ -72,6 +72,8 @@ class WorkQueue(Generic[K]):
         return next((_now() - since for since, _ in self._running.values()), 0.0)
 
     def add(self, key: K) -> None:
+        if not self._open:
+            return
         if key in self._running:
             self._again.setdefault(key, _now())
         else:

@@ -50,8 +50,8 @@ class Process:
         self._handlers = {str(each.id): cast(Handler, each.fn) for each in registry._watching.get_all_handlers()}
 
     async def start(self) -> None:
-        await self._list()
         self.queue.start()
+        await self._list()
 
     def resync(self) -> None:
         """Lists in the background, as from time to time."""
