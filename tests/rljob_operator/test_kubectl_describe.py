@@ -87,7 +87,7 @@ def test_a_recovering_job_tells_what_failed_what_is_done_and_what_it_costs(shell
     text = shell.output("describe", "job")
     told = facts(text)
     assert told["Name"] == f"{shell.namespace}/job"
-    assert told["Phase"].startswith("Recovering, for ")
+    assert told["Phase"].startswith("Recovering; reconciling for ")
     assert told["Reason"].startswith(
         "RankLost: restarting the driver in 600 s, restart 2 of 5 since the checkpoint of step 40"
     )

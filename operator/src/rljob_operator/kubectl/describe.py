@@ -65,14 +65,19 @@ def _phase(job: Job) -> Facts:
     if not job.phase:
         yield "Phase", "none: no operator has seen it; does rljob-operator run, and watch this namespace?"
         return
-    since = job.ago(job.phase_began)
-    yield "Phase", f"{job.phase}, {f'{since} ago' if job.phase in FINISHED else f'for {since}'}" if since else job.phase
+    yield "Phase", f"{job.phase}{_age(job)}"
     if not job.is_seen:
         yield "", "the operator has not seen the newest change of the spec yet"
     if job.reason:
         yield "Reason", f"{job.reason}: {job.message}" if job.message else job.reason
     if advice := _advice(job):
         yield "", advice
+
+
+def _age(job: Job) -> str:
+    if began := job.phase_began:
+        return f", {job.ago(began)} ago" if job.phase in FINISHED else f", for {job.ago(began)}"
+    return f"; reconciling for {job.ago(job.reconciling_since)}" if job.reconciling_since else ""
 
 
 def _advice(job: Job) -> str:

@@ -10,8 +10,8 @@ from rljob_operator.kubectl.show import span
 
 FINISHED = ("Succeeded", "Failed")
 
-_SINCE = {"Running": "Running", "Suspended": "Suspended", "Succeeded": "Succeeded", "Failed": "Failed"}
-"""Conditions that become true with a phase; with any other, Reconciling does."""
+_TOLD = ("Running", "Suspended", *FINISHED)
+"""Phases that are conditions too. Of any other only Reconciling tells, which stays true from one to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,14 @@ class Job:
 
     @property
     def phase_began(self) -> str | None:
-        return self.condition(_SINCE.get(self.phase, "Reconciling")).get("lastTransitionTime")
+        """None where no condition tells of the phase alone."""
+        return self.condition(self.phase).get("lastTransitionTime") if self.phase in _TOLD else None
+
+    @property
+    def reconciling_since(self) -> str | None:
+        """None where the operator has nothing to do."""
+        found = self.condition("Reconciling")
+        return found.get("lastTransitionTime") if found.get("status") == "True" else None
 
     @property
     def is_seen(self) -> bool:
