@@ -107,6 +107,14 @@ def test_the_operator_understands_its_arguments(helm, values):
     assert found["listen"] == "0.0.0.0:8080"
 
 
+@pytest.mark.parametrize("empty", [{"operator": None}, {"operator": {}}], ids=["null", "nothing"])
+def test_an_operator_that_is_told_nothing_chooses_for_itself(helm, empty):
+    command, *options = arguments(render(helm, empty))
+
+    assert command == "run"
+    assert told(*options)["trainer_image"] is None
+
+
 def test_replicas_prefer_different_nodes_and_leave_them_one_at_a_time(helm):
     objects = render(helm, {})
     deployment, budget = only(objects, "Deployment"), only(objects, "PodDisruptionBudget")

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import pytest
 import typer
+from typer.testing import CliRunner
 
 from rljob_operator.cli import app
 
@@ -26,3 +28,18 @@ def test_an_argument_wins_over_a_variable(monkeypatch):
     monkeypatch.setenv("RLJOB_OPERATOR_LISTEN", "127.0.0.1:1")
 
     assert told("--listen=0.0.0.0:8080")["listen"] == "0.0.0.0:8080"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("--poll-seconds", "0", "0 is not more than 0"),
+        ("--poll-seconds", "nan", "nan is not more than 0"),
+        ("--log-format", "xml", "'xml' is not one of 'json', 'console'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_the_option_s_name(option, value, why):
+    ran = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["run", f"{option}={value}"])
+    assert ran.exit_code == 2
+    assert option in ran.output
+    assert why in ran.output

@@ -1,7 +1,7 @@
 """The command `rljob-operator`."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,6 +10,12 @@ from rljob_operator.settings import Settings
 _VARIABLES = {"auto_envvar_prefix": "RLJOB_OPERATOR"}  # set for the command: else they would have its name in them
 
 app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _positive(seconds: float) -> float:
+    if not seconds > 0:
+        raise typer.BadParameter(f"{seconds:g} is not more than 0")
+    return seconds
 
 
 @app.callback()
@@ -31,9 +37,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     monitoring_namespace: Annotated[
         str | None, typer.Option(help="Where Prometheus runs; it may scrape jobs' agents without their tokens.")
     ] = None,
-    poll_seconds: Annotated[float, typer.Option(help="How often a running job is asked for its progress.")] = 5.0,
+    poll_seconds: Annotated[
+        float, typer.Option(callback=_positive, help="How often a running job is asked for its progress.")
+    ] = 5.0,
     listen: Annotated[str, typer.Option(help="Address of /healthz, /readyz and /metrics.")] = "127.0.0.1:8080",
-    log_format: Annotated[str, typer.Option(help="json or console.")] = "json",
+    log_format: Annotated[Literal["json", "console"], typer.Option(help="Of the log, on stderr.")] = "json",
 ) -> None:
     """Reconcile RLJobs until SIGTERM. Each option may be set as a variable too, RLJOB_OPERATOR_TRAINER_IMAGE say."""
     from rljob_operator import logging
