@@ -107,7 +107,7 @@ def test_the_operator_understands_its_arguments(helm, values):
     assert found["listen"] == "0.0.0.0:8080"
 
 
-@pytest.mark.parametrize("empty", [{"operator": None}, {"operator": {}}], ids=["null", "nothing"])
+@pytest.mark.parametrize("empty", [{"operator": None}, {"operator": {"pollSeconds": None, "logFormat": None}}])
 def test_an_operator_that_is_told_nothing_chooses_for_itself(helm, empty):
     command, *options = arguments(render(helm, empty))
 
@@ -190,6 +190,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a log format": ({"operator": {"logFormat": "xml"}}, "at '/operator/logFormat': value must be one of"),
     "an image with its tag in it twice": ({"image": {"tag": 1.0}}, "at '/image/tag': got number, want string"),
     "a port": ({"networkPolicy": {"apiServerPorts": [70000]}}, "at '/networkPolicy/apiServerPorts/0': maximum"),
+    "a section taken away": ({"image": None}, "at '': missing property 'image'"),
     "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
 }
 
