@@ -239,7 +239,7 @@ def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():
     assert spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] == [stays, own[1]]
 
 
-def test_only_the_job_s_own_pods_and_the_operator_get_in():
+def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():
     policy = children()["NetworkPolicy"]["spec"]
     own = {"podSelector": {"matchLabels": {"rljob.dev/job": "job"}}}
     operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob-system"}}}

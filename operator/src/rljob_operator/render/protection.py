@@ -8,7 +8,9 @@ from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
 
 
 def network_policy(job: str, operator_namespace: str, monitoring_namespace: str | None) -> dict[str, Any]:
-    """The job's pods reach each other, the operator the head's ports, and Prometheus the agent; nobody else gets in."""
+    """The job's pods reach each other, the operator's namespace Ray and the agent, and Prometheus' the agent; nobody else
+    gets in. Of the operator's namespace it is every pod: its labels are its chart's, and Ray and agent ask for tokens.
+    """
     pods = {"podSelector": {"matchLabels": {JOB_LABEL: job}}}
     ingress: list[dict[str, Any]] = [{"from": [pods]}, _from(operator_namespace, RAY_PORT, AGENT_PORT)]
     if monitoring_namespace is not None:
