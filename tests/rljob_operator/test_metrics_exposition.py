@@ -1,9 +1,14 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_operator.metrics import Metrics
+
+
+PAGE = Path(__file__).parents[2] / "docs/operator.md"
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -67,3 +72,20 @@ def test_two_operators_in_one_process_do_not_share_numbers() -> None:
     first.restarted("NodeLost")
     assert ("rljob_operator_restarts_total", "NodeLost") not in samples(second)
     assert samples(first)["process_resident_memory_bytes",] > 0
+
+
+def test_the_page_lists_every_metric_with_its_labels_and_what_it_says():
+    metrics = Metrics()
+    metrics.read(jobs=dict, queue_depth=lambda: 0, leader=lambda: True)
+    metrics.restarted("NodeLost")
+    metrics.api_call("get", "pods", "200", 0.1)
+    with metrics.reconcile():
+        pass
+    rows = []
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        told = ", ".join(f"`{label}`" for label in labels)
+        rows.append(f"| `{name}` | {family.type} | {told} | {family.documentation} |")
+    own = sorted(row for row in rows if row.startswith("| `rljob_operator_") and "_created`" not in row)
+    assert sorted(re.findall(r"^\| `rljob_operator_.*", PAGE.read_text(), re.MULTILINE)) == own, "\n".join(own)

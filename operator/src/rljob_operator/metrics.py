@@ -26,23 +26,29 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._reconcile = Histogram(
-            "rljob_operator_reconcile_seconds", "One look at one RLJob", ["result"], buckets=_SECONDS, registry=registry
-        )
+            "rljob_operator_reconcile_seconds",
+            "One look at one RLJob, and what followed. result: success, or the name of the error that ended it",
+            ["result"], buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
         self._queue = Histogram(
-            "rljob_operator_queue_seconds", "From a key's add to its run", buckets=_SECONDS, registry=registry
-        )
+            "rljob_operator_queue_seconds", "From the time that a look is due to its beginning",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
         self._restarts = Counter(
-            "rljob_operator_restarts", "Restarts charged to a job's budget", ["reason"], registry=registry
-        )
-        self._requests = Counter(
-            "rljob_operator_api_requests", "Of the API server", ["verb", "resource", "code"], registry=registry
-        )
-        self._request_seconds = Histogram(
-            "rljob_operator_api_request_seconds", "Until the whole answer", ["verb", "resource"], buckets=_SECONDS,
+            "rljob_operator_restarts", "Restarts charged to jobs' budgets. reason: of the failure", ["reason"],
             registry=registry,
         )  # fmt: skip
-        self._depth = Gauge("rljob_operator_queue_depth", "Keys that are due and wait for a worker", registry=registry)
-        self._leader = Gauge("rljob_operator_leader", "1 where this process leads", registry=registry)
+        self._requests = Counter(
+            "rljob_operator_api_requests",
+            "Requests to the API server, without kopf's. code: of HTTP, or why there was no answer",
+            ["verb", "resource", "code"], registry=registry,
+        )  # fmt: skip
+        self._request_seconds = Histogram(
+            "rljob_operator_api_request_seconds", "The same requests, until the whole answer was there",
+            ["verb", "resource"], buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self._depth = Gauge("rljob_operator_queue_depth", "Looks that are due and wait for a worker", registry=registry)
+        self._leader = Gauge("rljob_operator_leader", "1 where this replica leads, else 0", registry=registry)
 
     def read(
         self, *, jobs: Callable[[], Mapping[str, int]], queue_depth: Callable[[], int], leader: Callable[[], bool]
@@ -83,7 +89,7 @@ class _Jobs(Collector):
         self._count = count
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("rljob_operator_jobs", "RLJobs by phase", labels=["phase"])
+        family = GaugeMetricFamily("rljob_operator_jobs", "RLJobs that it looks after", labels=["phase"])
         for phase, jobs in (dict.fromkeys(get_args(Phase), 0) | dict(self._count())).items():
             family.add_metric([phase], jobs)
         yield family
