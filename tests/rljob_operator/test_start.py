@@ -9,15 +9,14 @@ import kopf
 import pytest
 
 from rljob_operator import main
-from rljob_operator.kube import Connection, Forbidden, Kube, NotFound
-from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.kube import Connection, Kube, NotFound
+from rljob_operator.kube.kinds import RLJOB
 from rljob_operator.lease import LeaderLease
 from rljob_operator.names import MANAGER_NAME
-from rljob_operator.observe import CHILD_KINDS
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
 from rljob_operator.watches import list_all
-from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response, status
+from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest
 
@@ -29,23 +28,6 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
         server.answers += [response((200, none)), response(not_found("/apis/ray.io/v1/rayclusters"))]
         with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet: install their CRD"):
             await list_all(Kube(connection), Store())
-
-
-@in_loop
-async def test_a_namespace_that_is_gone_with_its_role_stops_no_other() -> None:
-    async with KubeServer() as server, server.connect() as connection:
-        job = {"metadata": {"namespace": "here", "name": "a", "uid": "u", "resourceVersion": "5"}}
-        listed = {"metadata": {"resourceVersion": "7"}, "items": []}
-        denied = status(403, 'rljobs.rljob.dev is forbidden in the namespace "gone"', reason="Forbidden")
-        rest = [response((200, listed)) for _ in CHILD_KINDS] + [response((200, listed))]
-        jobs = [response((200, {**listed, "items": [job]})) for _ in range(2)]
-        server.answers += [response(denied), jobs[0], jobs[1], *rest]
-        store = Store()
-        assert await list_all(Kube(connection), store, ["gone", "here"]) == {Key("here", "a")}
-        assert not server.answers
-        server.answers += [response(denied) for _ in range(2)]
-        with pytest.raises(Forbidden):
-            await list_all(Kube(connection), store, ["gone"])
 
 
 @in_loop

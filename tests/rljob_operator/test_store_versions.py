@@ -92,6 +92,21 @@ def test_a_list_finds_what_vanished_unseen_and_keeps_what_is_younger_than_it() -
     assert store.replace_all(POD, [pod(2, "stays"), pod(30, "younger", "job-b")], "40") == set()
 
 
+def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
+    store, there = Store(), Key("other", "job-a")
+    store.put(POD, pod(1, "vanished"))
+    store.put(POD, pod(2, "stays", namespace="other"))
+    store.remove(POD, pod(12, "ended", namespace="other"))
+    assert store.replace_all(POD, [], "20", "ns") == {A}
+    assert (names(store), names(store, there)) == ([], ["stays"])
+    assert store.put(POD, pod(9, "slow")) == store.put(POD, pod(9, "ended", namespace="other")) == set()
+    assert store.put(POD, pod(9, "unheard", namespace="other")) == {there}
+    assert store.replace_all(POD, [], "30", "other") == {there}
+    assert store.replace_all(POD, [], "25") == set()
+    assert store.put(POD, pod(28, "slow", namespace="other")) == set()
+    assert store.put(POD, pod(28)) == {A}
+
+
 def test_a_list_older_than_a_deletion_does_not_bring_the_object_back() -> None:
     store = Store()
     store.put(POD, pod(5))

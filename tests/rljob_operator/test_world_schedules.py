@@ -15,7 +15,7 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
 from tests.rljob_operator.world.schedule import HAPPENINGS, STEPS, Disturbance, Step, Turns, disturb, play
 from tests.rljob_operator.world.stories import STORIES
-from tests.rljob_operator.world.user import SERVED
+from tests.rljob_operator.world.user import KEY, SERVED
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
@@ -32,6 +32,7 @@ happenings = st.just("nothing") | st.sampled_from(list(HAPPENINGS))
 turns = st.tuples(st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings)
 steps = st.sampled_from(OFTEN) | st.sampled_from(list(STEPS)) | st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
 births = st.sampled_from([{}, {}, {"suspend": True}, {"activeDeadline": "10m"}, SERVED, SERVED | {"suspend": True}])
+scopes = st.sampled_from([(), (KEY.namespace, "another")])
 disturbances = st.tuples(
     st.integers(0, 60), st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings
 )
@@ -44,12 +45,13 @@ disturbances = st.tuples(
     ),
     born=births,
     prompt=st.booleans(),
+    namespaces=scopes,
 )
 @in_jumping_loop
 async def test_any_schedule_keeps_the_invariants_and_ends_well(
-    schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
+    schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool, namespaces: Sequence[str]
 ) -> None:
-    world = World()
+    world = World(namespaces)
     world.user.create(**born)
     await world.start()
     await world.settle()
@@ -59,13 +61,16 @@ async def test_any_schedule_keeps_the_invariants_and_ends_well(
 
 @drawn
 @given(
-    story=st.sampled_from(list(STORIES)), served=st.booleans(), troubles=st.lists(disturbances, min_size=1, max_size=5)
+    story=st.sampled_from(list(STORIES)),
+    served=st.booleans(),
+    troubles=st.lists(disturbances, min_size=1, max_size=5),
+    namespaces=scopes,
 )
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
-    story: str, served: bool, troubles: Sequence[Disturbance]
+    story: str, served: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]
 ) -> None:
-    world = World()
+    world = World(namespaces)
     world.user.create(**(SERVED if served else {}))
     await world.start()
     await world.settle()

@@ -10,7 +10,7 @@ from rljob_operator.decide import broken, decide, foreign, not_submitted, refuse
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import Key
+from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe import observe, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
 from rljob_operator.plan import Plan
@@ -42,6 +42,8 @@ class Reconciler:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
         again after a while, if it does not ask for an earlier time.
         """
+        if key.namespace in self.store.unreadable and self.store.get(RLJOB, key) is not None:
+            return  # whoever may list the namespace again names its jobs
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
             self.told.pop(key, None)

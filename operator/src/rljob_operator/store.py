@@ -7,7 +7,8 @@ Three sources tell of one object in any order:
     list                                     replace_all(at 11)
 
 resourceVersions of one resource count upwards, so the newest wins. What is known to be gone stays gone: a deletion is
-remembered until a list is newer than it, and from then on nothing older than that list appears for the first time.
+remembered until a list is newer than it, and from then on nothing older than that list appears for the first time. A
+list knows of its own namespace only.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +21,12 @@ class Store:
     """Holds the objects themselves: nobody may change what it returns. It keeps no managedFields.
 
     What changes it returns the keys of the RLJobs to look at again: none where nothing is new.
+    unreadable: namespaces of which it does not know all that a decision needs, or may have missed some of it.
     """
 
     def __init__(self) -> None:
         self._shelves: dict[Kind, _Shelf] = {}
+        self.unreadable: set[str] = set()
 
     def get(self, kind: Kind, key: Key) -> Manifest | None:
         return self._shelf(kind).objects.get(key)
@@ -49,13 +52,16 @@ class Store:
         shelf.deleted[key] = max(version, shelf.known_until(key))
         return shelf.drop(key)
 
-    def replace_all(self, kind: Kind, manifests: Iterable[Manifest], resource_version: str) -> set[Key]:
-        """Takes a whole list, and drops what it lacks: deletions that no watch has told."""
+    def replace_all(
+        self, kind: Kind, manifests: Iterable[Manifest], resource_version: str, namespace: str | None = None
+    ) -> set[Key]:
+        """Takes a whole list, and drops what it lacks: deletions that no watch has told. namespace: None is all."""
         shelf, listed_at = self._shelf(kind), int(resource_version)
         listed = {Key.of(manifest): manifest for manifest in manifests}
-        gone = [key for key, held in shelf.objects.items() if key not in listed and _version(held) <= listed_at]
+        here = {key: held for key, held in shelf.objects.items() if namespace in (None, key.namespace)}
+        gone = [key for key, held in here.items() if key not in listed and _version(held) <= listed_at]
         changed = [shelf.drop(key) for key in gone] + [self.put(kind, manifest) for manifest in listed.values()]
-        shelf.forget_deletions(listed_at)
+        shelf.forget_deletions(listed_at, namespace)
         return set[Key]().union(*changed)
 
     def _shelf(self, kind: Kind) -> "_Shelf":
@@ -72,12 +78,12 @@ class _Shelf:
         self.children: dict[Key, dict[Key, Manifest]] = {}  # by job
         self.deleted: dict[Key, int] = {}  # the deletions' versions
         self._kind = kind
-        self._listed_at = 0
+        self._listed_at: dict[str | None, int] = {}  # by namespace; None is all
 
     def known_until(self, key: Key) -> int:
         """The version up to which there is nothing new to hear about the key."""
         held = self.objects.get(key)
-        return _version(held) if held is not None else self.deleted.get(key, self._listed_at)
+        return _version(held) if held is not None else self.deleted.get(key, self._listed(key))
 
     def hold(self, key: Key, manifest: Manifest) -> set[Key]:
         self.objects[key] = manifest
@@ -97,9 +103,13 @@ class _Shelf:
             del self.children[job]
         return {job}
 
-    def forget_deletions(self, listed_at: int) -> None:
-        self._listed_at = max(listed_at, self._listed_at)
-        self.deleted = {key: version for key, version in self.deleted.items() if version > self._listed_at}
+    def forget_deletions(self, listed_at: int, namespace: str | None) -> None:
+        self._listed_at[namespace] = max(listed_at, self._listed_at.get(namespace, 0))
+        self.deleted = {key: version for key, version in self.deleted.items() if version > self._listed(key)}
+
+    def _listed(self, key: Key) -> int:
+        """The version of the newest list that would have had the key."""
+        return max(self._listed_at.get(key.namespace, 0), self._listed_at.get(None, 0))
 
 
 def job_of(kind: Kind, manifest: Manifest) -> Key | None:

@@ -4,7 +4,8 @@ kopf does not report objects that vanished while a watch was down, so lists corr
 decision needs all kinds: the first lists come before the first decision.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import kopf
@@ -57,28 +58,43 @@ def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
 async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> set[Key]:
     """Correct the store from lists. Returns the jobs for which something was new. namespaces: empty for all.
 
-    A namespace whose jobs may not be listed counts as empty: its Role goes with it when somebody deletes it.
+    A namespace that may not be read keeps what is known of it, and nothing is decided there until all of it has been
+    listed: its Role may be late, gone for a moment, or gone for ever with it. Raises Forbidden where none may be read.
     """
-    new: set[Key] = set()
-    readable: Sequence[str | None] = [each for each in namespaces if await _is_readable(kube, each)] or (None,)
-    for kind in WATCHED:
-        selector = None if kind == RLJOB else JOB_LABEL
+    new, refusals = set[Key](), dict[str, Forbidden]()
+    for namespace in namespaces or (None,):
         try:
-            found = [await kube.list(kind, namespace, selector) for namespace in readable]
+            new |= await _list(kube, store, namespace)
+        except Forbidden as error:
+            if namespace is None or error.status == HTTPStatus.UNAUTHORIZED:  # that is about us, not about a namespace
+                raise
+            refusals[namespace] = error
+            if namespace not in store.unreadable:
+                store.unreadable.add(namespace)
+                log.warning("namespace_not_readable", namespace=namespace, error=error.message)
+    if refusals and refusals.keys() == {*namespaces}:
+        raise _none_readable(refusals)
+    readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
+    for namespace in sorted(readable_again):
+        log.info("namespace_readable_again", namespace=namespace)
+    return new | {key for key in store.all(RLJOB) if key.namespace in readable_again}
+
+
+async def _list(kube: Kube, store: Store, namespace: str | None) -> set[Key]:
+    new: set[Key] = set()
+    for kind in WATCHED:
+        try:
+            found = await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
         except NotFound as error:
             raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
-        items = [item for listing in found for item in listing.items]
-        new |= store.replace_all(kind, items, min((each.resource_version for each in found), key=int))
+        new |= store.replace_all(kind, found.items, found.resource_version, namespace)
     return new
 
 
-async def _is_readable(kube: Kube, namespace: str) -> bool:
-    try:
-        await kube.list(RLJOB, namespace)
-    except Forbidden as error:
-        log.warning("namespace_not_readable", namespace=namespace, error=error.message)
-        return False
-    return True
+def _none_readable(refusals: Mapping[str, Forbidden]) -> Forbidden:
+    first = next(iter(refusals.values()))
+    words = f"none of the namespaces {', '.join(refusals)} is readable: {first.message}"
+    return Forbidden(words, status=first.status, reason=first.reason)
 
 
 class _NoDiffs(kopf.AnnotationsDiffBaseStorage):

@@ -29,10 +29,13 @@ class Refusal(Exception):
 
 
 class ApiServer:
+    """closed: namespaces in which the operator may do nothing, not even look."""
+
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, Key], Manifest] = {}
         self.watchers: list[Watcher] = []
         self.version = 100
+        self.closed: set[str] = set()
         self._numbers = count(1)
         self._applied: dict[str, Manifest] = {}  # by uid
 

@@ -50,8 +50,11 @@ class Connection:
 
     def _handle(self, verb: str, place: "_Place", body: Manifest) -> Manifest:
         key = Key(place.namespace, place.name)
+        if place.namespace in self._server.closed:
+            raise Refusal(403, "Forbidden", f'{place.kind.plural} is forbidden in the namespace "{place.namespace}"')
         if verb == "GET" and not place.name:
             items = [each for each in self._server.all(place.kind) if place.label in (None, *_labels(each))]
+            items = [each for each in items if place.namespace in ("", Key.of(each).namespace)]
             items = [each for each in items if place.only in (None, each["metadata"]["name"])]
             return {"metadata": {"resourceVersion": str(self._server.version)}, "items": items}
         if verb == "GET":

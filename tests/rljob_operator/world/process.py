@@ -1,7 +1,7 @@
 """One operator process: the real queue, store, reconciler and clients, wired as the entry point wires them."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -34,8 +34,9 @@ class Handler(Protocol):
 class Process:
     """wire: all that it says goes over this. errors: those of its runs that are neither KubeErrors nor HeadErrors."""
 
-    def __init__(self, wire: Wire, connection: object, session: object) -> None:
+    def __init__(self, wire: Wire, connection: object, session: object, namespaces: Sequence[str]) -> None:
         self.wire, self.errors = wire, list[BaseException]()
+        self._namespaces = namespaces
         self._store, self._kube = Store(), Kube(cast(Connection, connection))
         heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
         self.witness = Witness(self._kube, heads, self._store)
@@ -69,7 +70,7 @@ class Process:
 
     async def _list(self) -> None:
         with suppress(KubeError):
-            self._changed(await list_all(self._kube, self._store))
+            self._changed(await list_all(self._kube, self._store, self._namespaces))
 
     def _changed(self, keys: Iterable[Key]) -> None:
         for key in keys:

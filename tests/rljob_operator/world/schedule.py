@@ -107,6 +107,8 @@ HAPPENINGS: dict[str, Act] = {
     **{f"a server is {how}": _server_is_lost(how) for how in ("evicted", "failed", "gone")},
     **{f"the watch of {kind}s breaks": _breaks(kind) for kind in WATCHED},
     **{f"the watch of {kind}s stalls": _stalls(kind) for kind in WATCHED},
+    "the operator's Role is gone": lambda world: world.server.closed.add(KEY.namespace),
+    "the operator's Role is back": lambda world: world.server.closed.clear(),
     "the watches work": lambda world: world.streams.stalled.clear(),
 }
 """In the middle of a call, or between two."""

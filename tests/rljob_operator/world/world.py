@@ -1,7 +1,7 @@
 """Everything that the operator sees, in memory, on a clock that jumps: see the package's docstring."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rljob_operator.kube.kinds import POD
@@ -42,9 +42,11 @@ class World:
 
     next_turn: asked how each call of the operator goes. late: writes of dead operators that are still on their way.
     calls: of all operators. writes: those of them that may change something.
+    namespaces: those that the operator looks after, empty for all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, namespaces: Sequence[str] = ()) -> None:
+        self.namespaces = namespaces
         self.server = ApiServer()
         self.heads = Heads(self.server)
         self.nodes = Nodes(self.server, self.heads.lost)
@@ -67,7 +69,7 @@ class World:
         turn, self.next_turn = self.next_turn, undisturbed
         wire = Wire(self._turn, self.late)
         connection = Connection(wire, self.server, self.invariants.deleted)
-        self.process = Process(wire, connection, Session(wire, self.heads))
+        self.process = Process(wire, connection, Session(wire, self.heads), self.namespaces)
         self.invariants.watch(self.process.witness)
         await self.process.start()
         self.next_turn = turn
@@ -130,6 +132,7 @@ class World:
         """Nothing goes wrong any more. Returns when nothing has changed for a long time."""
         self.next_turn, self._listed = undisturbed, float("-inf")
         self.streams.stalled.clear()
+        self.server.closed.clear()
         self.arrive()
         version, since = self.server.version, seconds()
         while seconds() - since < QUIET_SECONDS:

@@ -1,0 +1,131 @@
+"""What lists make of the store where some of the namespaces may not be read."""
+
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from rljob_operator.kube import Forbidden, Kube, Unavailable
+from rljob_operator.kube.client import Listing
+from rljob_operator.kube.errors import KubeError
+from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind, Manifest
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.store import Store
+from rljob_operator.watches import list_all
+from tests.rljob_operator.loops import in_loop
+
+A, B = Key("a", "job"), Key("b", "job")
+BOTH = ("a", "b")
+
+
+class Lists:
+    """A job and its pod in each of two namespaces. refusals: what lists raise, by kind and namespace."""
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.kinds: dict[Kind, list[Manifest]] = {
+            RLJOB: [_object(key, "5") for key in (A, B)],
+            POD: [_object(key, "6", **{JOB_LABEL: "job"}) for key in (A, B)],
+        }
+        self.refusals: dict[tuple[Kind, str | None], KubeError] = {}
+
+    async def list(self, kind: Kind, namespace: str | None, _selector: str | None) -> Listing:
+        self.version += 1
+        if error := self.refusals.get((kind, namespace)):
+            raise error
+        here = [each for each in self.kinds.get(kind, ()) if namespace in (None, Key.of(each).namespace)]
+        return Listing(here, str(self.version))
+
+    async def told_to(self, store: Store, *namespaces: str) -> set[Key]:
+        return await list_all(cast(Kube, self), store, namespaces)
+
+
+def _object(key: Key, version: str, **labels: str) -> Manifest:
+    return {"metadata": {"namespace": key.namespace, "name": key.name, "resourceVersion": version, "labels": labels}}
+
+
+def denied(status: int = 403) -> Forbidden:
+    return Forbidden("it is forbidden", status=status, reason="Forbidden")
+
+
+@pytest.mark.parametrize("kind", [RLJOB, POD], ids=str)
+@in_loop
+async def test_a_namespace_that_may_not_be_read_for_a_while_keeps_what_is_known_and_is_named_when_it_is_back(
+    kind: Kind,
+) -> None:
+    lists, store = Lists(), Store()
+    assert await lists.told_to(store, *BOTH) == {A, B}
+    lists.refusals[kind, "a"] = denied()
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert await lists.told_to(store, *BOTH) == set()
+            assert store.unreadable == {"a"}
+    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_not_readable", "a")]
+    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
+
+    lists.refusals.clear()
+    with capture_logs() as logs:
+        assert await lists.told_to(store, *BOTH) == {A}, "to look at what was not looked at"
+        assert await lists.told_to(store, *BOTH) == set()
+    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_readable_again", "a")]
+    assert not store.unreadable
+
+
+@in_loop
+async def test_one_that_may_be_read_only_later_is_known_from_then_on() -> None:
+    lists, store = Lists(), Store()
+    lists.refusals[RLJOB, "a"] = denied()
+    assert await lists.told_to(store, *BOTH) == {B}
+    lists.refusals.clear()
+    assert await lists.told_to(store, *BOTH) == {A}
+    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
+
+
+@in_loop
+async def test_one_that_is_made_anew_meanwhile_has_nothing_of_the_old_one() -> None:
+    lists, store = Lists(), Store()
+    await lists.told_to(store, *BOTH)
+    lists.refusals[RLJOB, "a"] = denied()
+    await lists.told_to(store, *BOTH)
+    lists.refusals.clear()
+    lists.kinds = {RLJOB: [_object(Key("a", "another"), "120"), *lists.kinds[RLJOB][1:]], POD: lists.kinds[POD][1:]}
+    assert await lists.told_to(store, *BOTH) == {A, Key("a", "another")}
+    assert (set(store.all(RLJOB)), set(store.all(POD))) == ({Key("a", "another"), B}, {B})
+
+
+@in_loop
+async def test_one_stays_unreadable_until_lists_of_all_namespaces_have_worked() -> None:
+    """Whoever names its jobs is not heard where a later list fails."""
+    lists, store = Lists(), Store()
+    lists.refusals[RLJOB, "a"] = denied()
+    await lists.told_to(store, *BOTH)
+    lists.refusals = {(POD, "b"): Unavailable("nobody there")}
+    with pytest.raises(Unavailable):
+        await lists.told_to(store, *BOTH)
+    assert store.unreadable == {"a"}
+    lists.refusals.clear()
+    assert await lists.told_to(store, *BOTH) == {A}
+
+
+@in_loop
+async def test_where_none_may_be_read_it_says_so_and_asks_for_no_right_to_read_all() -> None:
+    lists, store = Lists(), Store()
+    await lists.told_to(store, *BOTH)
+    lists.refusals = {(RLJOB, "a"): denied(), (RLJOB, "b"): denied()}
+    with pytest.raises(Forbidden, match="none of the namespaces a, b is readable: it is forbidden"):
+        await lists.told_to(store, *BOTH)
+    assert store.unreadable == {"a", "b"}
+    lists.refusals.clear()
+    assert await lists.told_to(store, *BOTH) == {A, B}
+
+
+@pytest.mark.parametrize(("namespaces", "status"), [(BOTH, 401), ((), 403), ((), 401)])
+@in_loop
+async def test_a_refusal_of_us_is_not_about_a_namespace(namespaces: tuple[str, ...], status: int) -> None:
+    lists, store = Lists(), Store()
+    await lists.told_to(store, *namespaces)
+    lists.refusals = {(RLJOB, each): denied(status) for each in namespaces or (None,)}
+    with pytest.raises(Forbidden, match="^it is forbidden$"):
+        await lists.told_to(store, *namespaces)
+    assert set(store.all(RLJOB)) == {A, B}
+    assert not store.unreadable
