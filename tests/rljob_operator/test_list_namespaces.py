@@ -125,7 +125,7 @@ async def test_a_refusal_of_us_is_not_about_a_namespace(namespaces: tuple[str, .
     lists, store = Lists(), Store()
     await lists.told_to(store, *namespaces)
     lists.refusals = {(RLJOB, each): denied(status) for each in namespaces or (None,)}
-    with pytest.raises(Forbidden, match="^it is forbidden$"):
+    with pytest.raises(Forbidden, match=r"^it is forbidden$"):
         await lists.told_to(store, *namespaces)
     assert set(store.all(RLJOB)) == {A, B}
     assert not store.unreadable

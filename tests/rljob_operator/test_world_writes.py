@@ -2,7 +2,8 @@
 
 import pytest
 
-from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, SECRET, Key, Manifest
+from rljob_operator import names
+from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, RAY_CLUSTER, SECRET, Key, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
@@ -71,6 +72,30 @@ async def test_an_object_whose_label_somebody_took_away_is_put_right() -> None:
     assert world.server.get(NETWORK_POLICY, KEY)["metadata"]["labels"] == found["metadata"]["labels"]
     assert world.server.get(NETWORK_POLICY, KEY)["metadata"]["uid"] == found["metadata"]["uid"]
     await stories.finishes(world)
+
+
+@in_jumping_loop
+async def test_a_cluster_that_no_list_shows_is_told_of_and_asked_for_at_a_pace() -> None:
+    """Somebody took its label away, so the job seems to have none, and cannot get another."""
+    world = World()
+    world.user.create()
+    await world.start()
+    await world.settle()
+    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
+    world.user.more_steps()  # there is something to say, and it is not said before there is a cluster
+    asked = len(world.calls)
+    for _ in range(10):
+        world.process.resync()
+        await world.settle()
+        world.process.queue.add(KEY)
+        await world.settle()
+        await world.deliver()
+    assert 0 < [call.words for call in world.calls[asked:]].count("post RayCluster") <= 20
+    assert "RayCluster job exists, and no list shows it" in stories.ready(world)
+
+    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": dict(names.labels(KEY.name))}})
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"
 
 
 @in_jumping_loop

@@ -146,11 +146,20 @@ class Performer:
         except AlreadyExists:
             if ref.kind != SECRET:
                 self._told(ref.kind, await self._known_late(snapshot.job, ref))
+                self._check_held(ref)
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
+
+    def _check_held(self, ref: Ref) -> None:
+        """The next look, which is at once, would ask for what the store does not hold again, and without end."""
+        if self._store.get(ref.kind, ref.key) is None:
+            raise AlreadyExists(
+                f"{ref.kind.name} {ref.name} exists, and no list shows it: has it lost its label {names.JOB_LABEL}?",
+                status=HTTPStatus.CONFLICT, reason="AlreadyExists",
+            )  # fmt: skip
 
     async def _known_late(self, job: Job, ref: Ref) -> Manifest:
         """What has the name and is the job's: our write's answer was lost, or no watch tells of it, perhaps for it has

@@ -13,6 +13,12 @@ def phase(world: World) -> str:
     return str(((world.user.job or {}).get("status") or {}).get("phase"))
 
 
+def ready(world: World) -> str:
+    """What the condition Ready says."""
+    found = ((world.user.job or {}).get("status") or {}).get("conditions", ())
+    return next((str(each["message"]) for each in found if each["type"] == "Ready"), "")
+
+
 def begun(world: World, attempt: int) -> bool:
     """Whether a driver of that attempt, or of a later one, works, and the status says so."""
     working = [driver for driver in world.heads.living() if driver.job is not None and driver.attempt >= attempt]
