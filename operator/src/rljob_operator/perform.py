@@ -71,16 +71,23 @@ class Performer:
             await self._make(snapshot, plan)
         except (Invalid, Forbidden, AlreadyExists) as error:
             raise Refused(error, version) from error
-        if plan.submit is not None:
-            await self._submit(job, plan.submit, version)
-        if plan.stop:
-            await self._heads.stop(job)
-        if plan.end is not None:
-            await self._heads.end(job, plan.end)
+        await self._tell_head(job, plan, version)
         if plan.told is not None:
             version, at = await self._report(job, version, plan.told), datetime.now(UTC)
             for place, event in enumerate(plan.events):
                 await self._kube.post_event(_posted(job, event, at, version, place))
+
+    async def _tell_head(self, job: Job, plan: Plan, version: str) -> None:
+        """A head takes these from whoever has its tokens, and a stop names no attempt: late, it would end a newer one."""
+        if plan.submit is not None:
+            self._kube.fence()
+            await self._submit(job, plan.submit, version)
+        if plan.stop:
+            self._kube.fence()
+            await self._heads.stop(job)
+        if plan.end is not None:
+            self._kube.fence()
+            await self._heads.end(job, plan.end)
 
     async def _submit(self, job: Job, submission: Submission, version: str) -> None:
         try:
