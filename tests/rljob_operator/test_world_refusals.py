@@ -84,3 +84,15 @@ async def test_a_job_that_is_deleted_goes_in_time_although_its_cluster_may_not()
     assert await world.until(lambda: world.user.job is None, drivers=False)
     late = seconds() - begun - process.SETTINGS.deletion_seconds
     assert 0 <= late <= process.SETTINGS.poll_seconds
+
+
+@pytest.mark.parametrize("fate", [Fate.FORBIDDEN, Fate.FAILED], ids=lambda fate: fate.name)
+@in_jumping_loop
+async def test_a_restart_counts_and_a_job_goes_on_although_no_event_may_be_posted(fate: Fate) -> None:
+    world = World()
+    world.next_turn = lambda call: answered("post Event", fate, call)
+    await born(world)
+    await stories.fails_and_goes_on(world)
+    assert stories.phase(world) == "Succeeded"
+    assert world.process.restarted == ["Infrastructure"]
+    assert [call.words for call in world.calls].count("post Event") > 1

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
+import structlog
+
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.drift import adapted, has_drifted, stamped
@@ -25,6 +27,8 @@ from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
+
+log = structlog.get_logger()
 
 MAKING = 16
 """Children that are made at a time. An API server that is short of CPUs works on all it is asked at once: with 32
@@ -59,7 +63,9 @@ class Performer:
         self._secrets: dict[Key, float] = {}  # those that were there a moment ago, and when
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again."""
+        """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again. Where it returns,
+        all is done, but for events that were not taken.
+        """
         job = snapshot.job
         version = await self._finalize(job, present=plan.finalizer)
         try:
@@ -73,12 +79,10 @@ class Performer:
             raise Refused(error, version) from error
         await self._tell_head(job, plan, version)
         if plan.told is not None:
-            version, at = await self._report(job, version, plan.told), datetime.now(UTC)
-            for place, event in enumerate(plan.events):
-                await self._kube.post_event(_posted(job, event, at, version, place))
+            await self._post(job, plan.events, await self._report(job, version, plan.told))
 
     async def _tell_head(self, job: Job, plan: Plan, version: str) -> None:
-        """A head takes these from whoever has its tokens, and a stop names no attempt: late, it would end a newer one."""
+        """A head takes it from whoever has its tokens, and a stop names no attempt: a late one would meet a newer."""
         if plan.submit is not None:
             self._kube.fence()
             await self._submit(job, plan.submit, version)
@@ -194,6 +198,15 @@ class Performer:
         patched = await self._kube.patch_status(job.ref, version, patch)
         self._told(RLJOB, patched)
         return str(patched["metadata"]["resourceVersion"])
+
+    async def _post(self, job: Job, told: Iterable[Event], version: str) -> None:
+        """What they tell of is done, so who takes none of them holds nothing up."""
+        at = datetime.now(UTC)
+        try:
+            for place, event in enumerate(told):
+                await self._kube.post_event(_posted(job, event, at, version, place))
+        except KubeError as error:
+            log.warning("events_not_posted", job=f"{job.namespace}/{job.name}", error=str(error))
 
     def _told(self, kind: Any, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
