@@ -1,12 +1,14 @@
 """The operator's start, where KubeRay is installed after it."""
 
 import asyncio
+import logging
 import re
 from types import SimpleNamespace
 from typing import Any, cast
 
 import kopf
 import pytest
+from kopf._cogs.clients import api, errors
 
 from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound
@@ -15,7 +17,7 @@ from rljob_operator.lease import LeaderLease
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
-from rljob_operator.watches import list_all
+from rljob_operator.watches import list_all, register
 from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest
@@ -28,6 +30,27 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
         server.answers += [response((200, none)), response(not_found("/apis/ray.io/v1/rayclusters"))]
         with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet: install their CRD"):
             await list_all(Kube(connection), Store())
+
+
+@in_jumping_loop
+async def test_kopf_never_gives_up_a_watch_that_is_refused() -> None:
+    settings = kopf.OperatorSettings()
+    register(kopf.OperatorRegistry(), settings, Store(), set[Any])
+    asked, begun = 0, asyncio.get_running_loop().time()
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 100:
+            raise errors.APIForbiddenError({}, status=403, headers={})
+
+    context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
+        logger = logging.getLogger("kopf.test")
+        await api.request("get", "/x", settings=settings, logger=logger, context=cast(Any, context))
+    assert asked == 100
+    assert asyncio.get_running_loop().time() - begun < 100 * 61.0
 
 
 @in_loop

@@ -4,7 +4,8 @@ kopf does not report objects that vanished while a watch was down, so lists corr
 decision needs all kinds: the first lists come before the first decision.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -29,6 +30,7 @@ Changed = Callable[[set[Key]], None]
 def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, store: Store, changed: Changed) -> None:
     """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label."""
     settings.persistence.diffbase_storage = _NoDiffs()
+    settings.networking.error_backoffs = _Forever()
     for kind in WATCHED:
         group, _, version = kind.api_version.rpartition("/")
         if kind != RLJOB:
@@ -102,6 +104,15 @@ class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence({})
+
+
+class _Forever:
+    """Seconds between two tries. What kopf has tried for the last time it watches no more, however long it lives: a
+    minute without a Role, or of an API server that answers 503, would be one too many.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1.0, 2.0, 5.0, 10.0, 20.0), itertools.repeat(60.0))
 
 
 def _handler(kind: Kind, store: Store, changed: Changed) -> Callable[..., Any]:
