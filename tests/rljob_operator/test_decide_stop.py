@@ -34,6 +34,34 @@ def test_a_job_that_is_resumed_while_its_cluster_goes_has_lost_nothing():
     assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
 
 
+def test_a_driver_that_runs_on_after_a_resume_is_not_asked_to_stop_any_more():
+    asked = plan_for(base=job(suspend=True), **living()).status
+    assert asked is not None
+    on = decide(snapshot(replace(job(), status=asked), cluster=ray_cluster(), pods=PODS, head=reports()), SETTINGS)
+    assert phase(on) == "Running"
+    assert on.status is not None
+    assert on.status.driver is not None
+    assert on.status.driver.stop_requested is None
+
+    lost = plan_for(**living(cluster=None, pods=[], head=None, driver=on.status.driver))
+    assert conditions(lost.status)["Ready"] == ("False", "RayLost")
+    late = plan_for(base=job(suspend=True), **living(driver=on.status.driver, seconds=7200))
+    assert (late.delete, late.status and late.status.driver and late.status.driver.stop_requested) == (
+        (), NOW + timedelta(hours=2),
+    )  # fmt: skip
+
+
+def test_a_cluster_whose_driver_did_not_stop_in_time_goes_whoever_resumes_the_job_then():
+    """Its deletion may be under way, and nobody may have told us."""
+    driver = attempted("Submitted")["driver"].model_copy(update={"stop_requested": NOW})
+    late = plan_for(**living(driver=driver, phase="Suspending", seconds=121))
+    assert (late.delete, phase(late)) == ((CLUSTER,), "Suspending")
+    assert conditions(late.status)["Ready"] == ("False", "SpecChanged")
+
+    gone = plan_for(**living(cluster=None, pods=[], head=None, driver=driver, seconds=122))
+    assert (phase(gone), gone.restart, conditions(gone.status)["Ready"][1]) == ("Recovering", None, "StoppedOnRequest")
+
+
 def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
     base = job(suspend=True)
 

@@ -63,6 +63,8 @@ class Invariants:
         assert after.get("restarts", 0) <= self._trouble.faults, "a restart is charged, and nothing was at fault"
         driver = after.get("driver")
         assert driver is None or driver["submissionId"] == names.submission(uid, after["attempt"])
+        stops = driver is not None and "stopRequested" in driver
+        assert not (stops and after.get("phase") == "Running"), "it runs, and its driver is asked to stop"
         if before.get("phase") in TERMINAL:
             assert _final(before) == _final(after), "a terminal state has changed"
         elif after.get("phase") == "Succeeded":

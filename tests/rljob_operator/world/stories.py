@@ -103,6 +103,15 @@ async def is_resumed_while_it_stops(world: World) -> None:
     await finishes(world)
 
 
+async def is_resumed_before_its_driver_stops(world: World) -> None:
+    """It may never have heard that it should."""
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspending", drivers=False)
+    world.user.change(suspend=False)
+    await finishes(world)
+
+
 async def does_not_listen(world: World) -> None:
     """The driver neither works nor stops, so its grace period has to pass."""
     await attempt(world, 1)
@@ -143,7 +152,7 @@ async def is_followed_by_another(world: World) -> None:
 _TOLD = (
     finishes, fails_and_goes_on, gets_other_pods, gets_another_cluster, loses_a_worker, loses_its_reward_models,
     forgets_its_driver, is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops,
-    does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    is_resumed_before_its_driver_stops, does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

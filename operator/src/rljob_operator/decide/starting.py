@@ -151,11 +151,13 @@ def _unanswered(snapshot: Snapshot) -> tuple[Reason, str]:
 
 
 def running(snapshot: Snapshot, settings: Settings) -> Step:
-    """The driver runs, or did a moment ago."""
+    """The driver runs, or did a moment ago. Nobody wants it to stop, or not any more: one that has heard so ends with a
+    code that says it, and a later stop has a grace period of its own.
+    """
     status = snapshot.job.status
     driver = status.driver
     assert driver is not None
-    changes: dict[str, Any] = {"driver": driver.model_copy(update={"state": "Submitted"})}
+    changes: dict[str, Any] = {"driver": driver.model_copy(update={"state": "Submitted", "stop_requested": None})}
     if status.start_time is None:
         changes["start_time"] = snapshot.now
     message = f"attempt {status.attempt} runs"

@@ -1,6 +1,7 @@
 """The gate of jobs that should not run now: suspended, past their deadline, or on the RayCluster of an older spec.
 
 ask the driver for a checkpoint ──> it ends, or evictionGracePeriod passes ──> delete what has pods ──> wait for them
+  └──> it is wanted again before, and still runs: it was not asked
 """
 
 from datetime import datetime
@@ -8,7 +9,7 @@ from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
-from rljob_api.v1alpha1 import RecoveryStatus
+from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_operator import names, tokens
 from rljob_operator.cluster_state import pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
@@ -29,9 +30,9 @@ def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
     if _annotation(snapshot, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
         return _renew(snapshot, "the RayCluster was made with another key of the operator's")
     left = deadline_left(snapshot)
-    if left is None or left > 0:
-        return None
-    return _stop(snapshot, Reason.DEADLINE_EXCEEDED, f"spec.activeDeadline of {spec.active_deadline} has passed")
+    if left is not None and left <= 0:
+        return _stop(snapshot, Reason.DEADLINE_EXCEEDED, f"spec.activeDeadline of {spec.active_deadline} has passed")
+    return _give_up(snapshot)
 
 
 def deadline_left(snapshot: Snapshot) -> float | None:
@@ -75,7 +76,7 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
     driver = snapshot.job.status.driver
     if snapshot.cluster is None and not snapshot.pods and not list(reward_models(snapshot)):
         return _stopped(snapshot, reason, why)
-    live = driver is not None and driver.state != "Ended" and driver.cluster_uid == snapshot.cluster_uid
+    live = driver is not None and _lives(snapshot, driver)
     asked = driver.stop_requested if driver is not None else None
     if driver is not None and live and asked is None and _has_ended(snapshot):
         # The status says so before the cluster goes: a job that is resumed meanwhile has lost nothing.
@@ -94,6 +95,19 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
     return Step("Suspending", reason, message, stop=True, again_in=min(left, STOP_POLL_SECONDS))
 
 
+def _give_up(snapshot: Snapshot) -> Step | None:
+    """A driver that has not stopped in time loses its cluster, also where the job is wanted again by then: its deletion
+    may be under way, and no watch has told. That it had been asked stays said, so the next attempt is free of charge.
+    """
+    driver = snapshot.job.status.driver
+    if driver is None or driver.stop_requested is None or not _lives(snapshot, driver) or _has_ended(snapshot):
+        return None
+    if _grace_left(snapshot, driver.stop_requested) > 0:
+        return None
+    why = "the driver did not stop within recovery.evictionGracePeriod, so the job goes on in a new RayCluster"
+    return _give_back(snapshot, Reason.SPEC_CHANGED, f"{why}: waiting for {pods_left(snapshot)} to end")
+
+
 def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
     """Nothing runs any more. What failed before is forgotten, the budget's count too: the next start is a fresh one."""
     status = snapshot.job.status
@@ -108,6 +122,11 @@ def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
 
 def _give_back(snapshot: Snapshot, reason: str, message: str) -> Step:
     return Step("Suspending", reason, message, delete=tuple(what_runs(snapshot)), again_in=STOP_POLL_SECONDS)
+
+
+def _lives(snapshot: Snapshot, driver: DriverStatus) -> bool:
+    """As far as the status knows."""
+    return driver.state != "Ended" and driver.cluster_uid == snapshot.cluster_uid
 
 
 def _has_ended(snapshot: Snapshot) -> bool:
