@@ -134,7 +134,7 @@ def plans() -> dict[Reason, list[Plan]]:
             up(unauthorized=True, **attempted("Reserved")),
             living(head=None, unauthorized=True),
         ],
-        Reason.DRIVER_NOT_HEARD: [living(silent=100.0)],
+        Reason.DRIVER_NOT_HEARD: [living(silent=100.0), living(silent=100.0, phase="Starting")],
         Reason.DRIVER_RUNNING: [
             living(base=served, models=SERVED),
             living(head=reports(checkpoint=SAVED)),

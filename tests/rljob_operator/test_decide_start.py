@@ -10,6 +10,7 @@ from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
 from rljob_operator.decide import decide, not_submitted
 from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import ended, living, phase, plan_for
@@ -121,6 +122,29 @@ def test_a_reserved_attempt_that_ray_knows_runs():
     assert plan.status.start_time == NOW
     assert plan.status.driver is not None
     assert plan.status.driver.state == "Submitted"
+
+
+def test_a_driver_runs_once_ray_says_so_or_it_gives_a_sign_of_life():
+    """Ray has it before: its environment may take long to set up, or never be."""
+    pending = HeadReport(RayJob(RayJobState.PENDING))
+    for before, then in (("Starting", "Starting"), ("Recovering", "Recovering"), ("Suspending", "Starting")):
+        for state in ("Reserved", "Submitted"):
+            given = living(head=pending, **attempted(state)) | {"phase": before}
+            plan = plan_for(**given)
+            assert (phase(plan), conditions(plan.status)["Ready"]) == (then, ("False", "StartingDriver"))
+            assert plan.status is not None
+            assert plan.status.driver is not None
+            assert (plan.status.driver.state, plan.status.start_time) == ("Submitted", None)
+            assert (plan.submit, plan.again_in) == (None, SETTINGS.poll_seconds)
+
+            late = plan_for(silent=70.0, **given)
+            assert (phase(late), conditions(late.status)["Ready"][1]) == (then, "DriverNotHeard")
+
+    for head in (reports(), replace(pending, heartbeat=1)):
+        plan = plan_for(**living(head=head) | {"phase": "Starting"})
+        assert phase(plan) == "Running"
+        assert plan.status is not None
+        assert plan.status.start_time == NOW
 
 
 def test_a_head_that_does_not_answer_is_not_submitted_to():

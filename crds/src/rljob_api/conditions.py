@@ -72,7 +72,10 @@ class Reason(Word):
         "The Ray cluster is ready, servers of reward models are not; the message says what their pods say.",
         "Where a pod is not scheduled, free what it needs or lower `replicas`. Where it crashes, correct the model.",
     )
-    STARTING_DRIVER = "StartingDriver", _ON_THE_WAY, "The pods are ready, and the next attempt's driver is submitted."
+    STARTING_DRIVER = (
+        "StartingDriver", _ON_THE_WAY,
+        "The pods are ready, and the next attempt's driver is submitted. Ray may take a while to start it.",
+    )
     HEAD_NOT_ANSWERING = (
         "HeadNotAnswering", _ON_THE_WAY,
         (
@@ -87,7 +90,7 @@ class Reason(Word):
         "See who has written the job's Secret `NAME-auth-...`; without it the next RayCluster gets a new one.",
     )
     DRIVER_NOT_HEARD = (
-        "DriverNotHeard", ("Recovering",),
+        "DriverNotHeard", _ON_THE_WAY,
         (
             "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it."
             " After 10 minutes: `DriverHung`, unless it is the agent that does not answer, in a pod that is ready."

@@ -136,13 +136,15 @@ def _cluster_is_up(snapshot: Snapshot) -> bool:
 
 
 def _runs(snapshot: Snapshot) -> bool:
-    """Ray says so, or nobody answers at the moment and it ran before."""
+    """Ray says so, or the driver does, or nobody answers at the moment and it ran before."""
     driver, head = snapshot.job.status.driver, snapshot.head
     if driver is None or driver.cluster_uid != snapshot.cluster_uid:
         return False
     if head is None:
         return driver.state == "Submitted" and snapshot.job.status.phase == "Running" and snapshot.silent <= 65.0
-    return head.driver is not None and not head.driver.state.is_final
+    if head.driver is None or head.driver.state.is_final:
+        return False
+    return head.driver.state == "RUNNING" or head.heartbeat is not None
 
 
 def _ended_with(snapshot: Snapshot) -> int | None:

@@ -19,6 +19,7 @@ from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import (
     attempt,
     backoff,
+    pending,
     ray_cluster,
     replacement,
     reward_models,
@@ -59,6 +60,7 @@ GATES: Final[tuple[Gate, ...]] = (
     attempt,
     submission,
     unheard,
+    pending,
 )
 
 

@@ -13,6 +13,7 @@ from rljob_operator.cluster_state import is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
+from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
@@ -142,6 +143,20 @@ def unheard(snapshot: Snapshot, settings: Settings) -> Step | None:
         reason, message = Reason.DRIVER_NOT_HEARD, "Ray has the driver, and no sign of life of it is heard"
     message += f": nobody knows whether attempt {number} runs"
     return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
+
+
+def pending(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """Ray has the driver and has not started it, as while its environment is set up. Who hears of the driver itself
+    knows better.
+    """
+    driver, head = snapshot.job.status.driver, snapshot.head
+    if driver is None or head is None or head.driver is None:
+        return None
+    if head.driver.state is not RayJobState.PENDING or head.heartbeat is not None:
+        return None
+    changes = {"driver": driver.model_copy(update={"state": "Submitted"})}
+    message = f"Ray has attempt {snapshot.job.status.attempt}, and has not started its driver yet"
+    return Step(_phase(snapshot), Reason.STARTING_DRIVER, message, changes, again_in=settings.poll_seconds)
 
 
 def _unanswered(snapshot: Snapshot) -> tuple[Reason, str]:
