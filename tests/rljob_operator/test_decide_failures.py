@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from rljob_api.v1alpha1 import CheckpointStatus, RecoveryStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, RecoveryStatus, RLJobStatus
 from rljob_operator import names
+from rljob_operator.decide import broken, decide, refused
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
@@ -18,6 +21,7 @@ from tests.rljob_operator.snapshots import (
     PODS,
     REWARDS,
     SERVED,
+    SETTINGS,
     UID,
     attempted,
     conditions,
@@ -25,6 +29,7 @@ from tests.rljob_operator.snapshots import (
     pod,
     ray_cluster,
     reports,
+    snapshot,
     stamp,
 )
 
@@ -287,6 +292,58 @@ def test_a_driver_restarts_on_the_living_cluster_after_its_wait():
     assert plan.status.recovery.action is None
     assert plan.status.recovery.charged == 1
     assert (plan.delete, plan.create) == ((), ())
+
+
+SLOW = job(recovery={"backoff": {"initial": "90s", "factor": 1, "max": "2m"}})
+RANK = "driver ended with code 75 (RankLost): rank-3 died"
+WAITING = f"next attempt not before {stamp(NOW + timedelta(seconds=90))}: {RANK}"
+
+
+@pytest.mark.parametrize(("before", "action"), LADDER[1:])
+def test_a_wait_tells_of_the_failure_and_of_nothing_that_is_over(before, action):
+    levels = ["driver", "driver", "pods", "pods"][:before]
+    spent = RecoveryStatus(charged=before, cures={level: levels.count(level) for level in levels})
+    failed = plan_for(base=SLOW, **ended(75, "RankLost", "rank-3 died", recovery=spent)).status
+    assert failed is not None
+    assert failed.recovery.action == action
+
+    cluster = ray_cluster()
+    replacing = decide(snapshot(replace(SLOW, status=failed), cluster=cluster, pods=PODS), SETTINGS).status
+    assert replacing is not None
+    assert said(replacing).reason in ("ReplacingPods", "RebuildingCluster")
+    assert said(replacing).message.endswith(f": {RANK}")
+
+    fresh = [PODS[0], pod("new-0", names.WORKER, age=0), pod("new-1", names.WORKER, age=0)]
+    done: dict[str, Any] = {} if action == "rebuild_cluster" else {"cluster": cluster, "pods": fresh}
+    told = replacing
+    for seconds in (1, 20, 80):
+        seen = snapshot(replace(SLOW, status=told), seconds=seconds, told=NOW, **done)
+        plan = decide(seen, SETTINGS)
+        told = plan.status or told
+        assert (said(told).reason, said(told).message, plan.again_in) == ("RankLost", WAITING, 90 - seconds)
+
+    after = decide(snapshot(replace(SLOW, status=told), seconds=90, **done), SETTINGS).status
+    assert after is not None
+    assert "RankLost" not in said(after).reason
+
+
+@pytest.mark.parametrize("spoils", [
+    lambda seen: broken(seen, KeyError("spec")), lambda seen: refused(seen, Plan(), Forbidden("exceeded quota")),
+])  # fmt: skip
+def test_a_wait_tells_of_the_failure_again_after_trouble_that_has_passed(spoils):
+    failed = plan_for(base=SLOW, **ended(75, "RankLost", "rank-3 died", recovery=RecoveryStatus(cures={"driver": 1})))
+    assert failed.status is not None
+    waiting = snapshot(replace(SLOW, status=failed.status), cluster=ray_cluster(), pods=PODS, told=NOW)
+    spoilt = spoils(waiting).status
+    assert spoilt is not None
+    assert said(spoilt).reason in ("OperatorError", "ObjectForbidden")
+    after = decide(replace(waiting, job=replace(SLOW, status=spoilt)), SETTINGS).status
+    assert after is not None
+    assert (said(after).reason, said(after).message) == ("RankLost", WAITING)
+
+
+def said(status: RLJobStatus) -> Condition:
+    return next(each for each in status.conditions if each.type == "Ready")
 
 
 def test_replaced_pods_are_those_of_before_the_failure():

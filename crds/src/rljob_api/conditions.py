@@ -158,7 +158,10 @@ class Reason(Word):
         "MoreSteps", ("Recovering",),
         "`training.steps` was raised after the driver had begun. The next attempt does the rest, free of charge.",
     )
-    BACKOFF = "Backoff", ("Recovering",), "The operator waits before the next attempt."
+    BACKOFF = (
+        "Backoff", ("Recovering",),
+        "The operator waits before the next attempt, after a failure that an older version of it did not note down.",
+    )
     REPLACING_PODS = (
         "ReplacingPods", ("Recovering",), "The worker pods are being replaced.",
         "Where it lasts, look at the pods that do not end and at their nodes.",

@@ -47,6 +47,12 @@ async def gets_other_pods(world: World) -> None:
     await finishes(world)
 
 
+async def waits_long_for_other_pods(world: World) -> None:
+    """They are there long before it goes on."""
+    world.user.change(recovery={"backoff": {"initial": "60s"}})
+    await gets_other_pods(world)
+
+
 async def gets_another_cluster(world: World) -> None:
     await attempt(world, 1)
     world.trouble.pod_is_lost("head", "evicted")
@@ -150,9 +156,10 @@ async def is_followed_by_another(world: World) -> None:
 
 
 _TOLD = (
-    finishes, fails_and_goes_on, gets_other_pods, gets_another_cluster, loses_a_worker, loses_its_reward_models,
-    forgets_its_driver, is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops,
-    is_resumed_before_its_driver_stops, does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    finishes, fails_and_goes_on, gets_other_pods, waits_long_for_other_pods, gets_another_cluster, loses_a_worker,
+    loses_its_reward_models, forgets_its_driver, is_suspended_and_resumed, is_reshaped_while_it_stops,
+    is_resumed_while_it_stops, is_resumed_before_its_driver_stops, does_not_listen, is_wrong, takes_too_long,
+    is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

@@ -3,8 +3,11 @@
 Nothing here asks the code that decides: what a cluster or a driver is, is read from manifests and reports once more.
 """
 
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
+from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
@@ -26,6 +29,7 @@ class Witness(Performer):
         check_actions(snapshot, plan)
         if plan.status is not None:
             check_claims(snapshot, plan.status)
+        check_reason(snapshot, plan.status or snapshot.job.status)
         self.doomed |= {ref.uid for ref in plan.delete}
         await super().perform(snapshot, plan)
 
@@ -52,6 +56,13 @@ def check_actions(snapshot: Snapshot, plan: Plan) -> None:
         assert driver.cluster_uid == snapshot.cluster_uid, "it starts a driver on another cluster"
         assert head is not None, "it starts a driver without a look at the head"
         assert head.driver is None, "it starts a driver that Ray knows"
+
+
+def check_reason(snapshot: Snapshot, told: RLJobStatus) -> None:
+    """What a job that is to run waits for is not over: neither in what is said now, nor in what is left to stand."""
+    ready = next((each for each in told.conditions if each.type == "Ready"), None)
+    if ready is not None and told.phase in ("Starting", "Recovering"):
+        assert _WAITS.get(ready.reason, _may_be)(snapshot), f"it says {ready.reason}, and that is over"
 
 
 def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
@@ -145,6 +156,35 @@ def _runs(snapshot: Snapshot) -> bool:
     if head.driver is None or head.driver.state.is_final:
         return False
     return head.driver.state == "RUNNING" or head.heartbeat is not None
+
+
+def _may_be(_snapshot: Snapshot) -> bool:
+    return True
+
+
+def _has_old_workers(snapshot: Snapshot) -> bool:
+    decided = snapshot.job.status.recovery.decided
+    made = [pod["metadata"]["creationTimestamp"] for pod in snapshot.pods_of(names.WORKER)]
+    return decided is not None and any(datetime.fromisoformat(each) < decided for each in made)
+
+
+def _has_old_cluster(snapshot: Snapshot) -> bool:
+    return snapshot.cluster_uid is not None and snapshot.cluster_uid == snapshot.job.status.recovery.cluster_uid
+
+
+def _is_left_over(snapshot: Snapshot) -> bool:
+    return bool(_of_ray(snapshot)) if snapshot.cluster is None else is_deleting(snapshot.cluster)
+
+
+_WAITS: Mapping[str, Callable[[Snapshot], bool]] = {
+    Reason.CLUSTER_DELETING: _is_left_over,
+    Reason.CLUSTER_NOT_READY: lambda snapshot: not _cluster_is_up(snapshot),
+    Reason.REWARD_MODELS_NOT_READY: lambda snapshot: not _servers_are_up(snapshot),
+    Reason.REPLACING_PODS: _has_old_workers,
+    Reason.REBUILDING_CLUSTER: _has_old_cluster,
+    Reason.HEAD_NOT_ANSWERING: lambda snapshot: snapshot.head is None,
+}
+"""Reasons, and what there is to wait for."""
 
 
 def _ended_with(snapshot: Snapshot) -> int | None:

@@ -104,6 +104,10 @@ class RecoveryStatus(ApiModel):
     action: Literal["restart_driver", "replace_pods", "rebuild_cluster"] | None = Field(
         None, description="What is under way; the next attempt ends it."
     )
+    reason: Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="What that is done about: the failure, one CamelCase word."
+    )
+    message: Annotated[str, Field(max_length=32_768)] | None = Field(None, description="The same for a person.")
     decided: datetime | None = Field(None, description="When that was decided.")
     not_before: datetime | None = Field(None, description="When the next attempt may start.")
     cluster_uid: Annotated[str, Field(max_length=128)] | None = Field(

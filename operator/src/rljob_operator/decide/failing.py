@@ -19,7 +19,7 @@ from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_operator.cluster_state import head_is_ready, invalid_pod, lost_head, was_provisioned
 from rljob_operator.decide.fields import by_fields_of_pod
-from rljob_operator.decide.step import Step
+from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.head import RayJobState
 from rljob_operator.pod_state import unusable_image
 from rljob_operator.settings import Settings
@@ -175,7 +175,7 @@ def _record_without(head: HeadReport) -> ExitRecord:
     return ExitRecord(
         code=code,
         reason=REASONS.get(code, Reason.DRIVER_LOST),
-        message=f"the driver left no record: {said}"[:32_768],
+        message=f"the driver left no record: {said}"[:MESSAGE],
     )
 
 
@@ -199,7 +199,7 @@ def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, re
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"
         return failed(snapshot, decision.reason, message, over)
     where = snapshot.cluster_uid if driver is None else driver.cluster_uid
-    recovery = _remembered(history.after(failure, decision), decision, snapshot, where)
+    recovery = _remembered(history.after(failure, decision), failure, decision, snapshot, where)
     changes = over | {"recovery": recovery, "restarts": status.restarts + decision.charged}
     return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)
 
@@ -227,7 +227,7 @@ def _history(recovery: RecoveryStatus) -> History:
 
 
 def _remembered(
-    history: History, decision: Decision, snapshot: Snapshot, cluster_uid: str | None
+    history: History, failure: Failure, decision: Decision, snapshot: Snapshot, cluster_uid: str | None
 ) -> RecoveryStatus:  # fmt: skip
     return RecoveryStatus.model_validate(
         {
@@ -236,6 +236,8 @@ def _remembered(
             "bugs": history.bugs,
             "cures": {level.name.lower(): times for level, times in history.cures.items()},
             "action": str(decision.action),
+            "reason": decision.reason,
+            "message": f"{failure}"[:MESSAGE],
             "decided": snapshot.now,
             "not_before": snapshot.now + timedelta(seconds=decision.delay),
             "cluster_uid": cluster_uid,
@@ -245,4 +247,6 @@ def _remembered(
 
 def settled(recovery: RecoveryStatus) -> RecoveryStatus:
     """With the count of restarts, and nothing under way."""
-    return recovery.model_copy(update={"action": None, "decided": None, "not_before": None, "cluster_uid": None})
+    return RecoveryStatus(
+        durable_step=recovery.durable_step, charged=recovery.charged, bugs=recovery.bugs, cures=recovery.cures
+    )

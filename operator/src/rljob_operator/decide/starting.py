@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api.conditions import Reason
-from rljob_api.v1alpha1 import DriverStatus
+from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator import reward_models as servers
@@ -29,23 +29,28 @@ def replacement(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """Delete what the recovery policy wants replaced. What is there now and was not then is the replacement."""
     recovery = snapshot.job.status.recovery
     if recovery.action == "rebuild_cluster" and snapshot.cluster_uid == recovery.cluster_uid is not None:
-        message = "waiting for the RayCluster to be deleted"
+        message = _about(recovery, "waiting for the RayCluster to be deleted")
         going = tuple(cluster(snapshot))
         return Step("Recovering", Reason.REBUILDING_CLUSTER, message, delete=going, again_in=WAIT_SECONDS)
     if recovery.action == "replace_pods" and (old := _old_workers(snapshot)):
-        message = f"waiting for {len(old)} worker pods to be replaced"
+        message = _about(recovery, f"waiting for {len(old)} worker pods to be replaced")
         going = tuple(Ref.of(pod) for pod in old if not is_deleting(pod))
         return Step("Recovering", Reason.REPLACING_PODS, message, delete=going, again_in=WAIT_SECONDS)
     return None
 
 
 def backoff(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    not_before = snapshot.job.status.recovery.not_before
-    if not_before is None or (left := (not_before - snapshot.now).total_seconds()) <= 0:
+    """Until when it lasts, for a rest of it would be another one at each look."""
+    recovery = snapshot.job.status.recovery
+    if recovery.not_before is None or (left := (recovery.not_before - snapshot.now).total_seconds()) <= 0:
         return None
-    condition = snapshot.job.condition("Ready")
-    message = condition.message if condition is not None else "waiting before the next attempt"
-    return Step("Recovering", condition.reason if condition else Reason.BACKOFF, message, again_in=left)
+    message = _about(recovery, f"next attempt not before {recovery.not_before:%Y-%m-%dT%H:%M:%SZ}")
+    return Step("Recovering", recovery.reason or Reason.BACKOFF, message, again_in=left)
+
+
+def _about(recovery: RecoveryStatus, what: str) -> str:
+    """With the failure that it is done about, which an older version has not kept."""
+    return f"{what}: {recovery.message}" if recovery.message else what
 
 
 def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:

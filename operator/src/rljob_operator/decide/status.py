@@ -9,7 +9,7 @@ from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.v1alpha1 import Condition, RLJobStatus
 from rljob_operator import reward_models
 from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
-from rljob_operator.decide.step import Step
+from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.kube.kinds import DEPLOYMENT
 from rljob_operator.plan import Event
 from rljob_operator.settings import Settings
@@ -79,10 +79,13 @@ def kept_back(snapshot: Snapshot, new: RLJobStatus, settings: Settings) -> float
     return longest - since if 0 <= since < longest else 0.0  # a clock that was set back silences nobody
 
 
-def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str]]:
-    """The status without what is mere detail. A checkpoint is none: recovery counts restarts from it."""
+def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str], list[str]]:
+    """The status without what is mere detail. A checkpoint is none: recovery counts restarts from it. Nor is why a job
+    is not ready: what it waited for must not stand there when it waits for something else.
+    """
     details: dict[str, Any] = {"progress": None, "cluster": None, "reward_models": [], "conditions": []}
-    return status.model_copy(update=details), {each.type: each.status for each in status.conditions}
+    holds: dict[str, str] = {each.type: each.status for each in status.conditions}
+    return status.model_copy(update=details), holds, [each.reason for each in status.conditions if each.type == "Ready"]
 
 
 def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
@@ -140,10 +143,6 @@ def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str
 
 def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:
     return (True, *why) if holds else (False, otherwise, "")
-
-
-MESSAGE = 32_768
-"""Characters of a condition's message, at most."""
 
 
 def _condition(snapshot: Snapshot, said: Said) -> Condition:

@@ -7,6 +7,9 @@ from rljob_api.v1alpha1.status import Phase
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Submission
 
+MESSAGE = 32_768
+"""Characters of a message in the status, and in a driver's record, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
