@@ -53,11 +53,25 @@ def test_a_job_says_how_many_gpus_it_asks_for(rewards, gpus):
     assert plan.status.gpus == gpus
 
 
+def without_head(cluster):
+    """Whose head is not ready."""
+    status = cluster["status"]
+    conditions = [
+        each | {"status": "False"} if each["type"] == "HeadPodReady" else each for each in status["conditions"]
+    ]
+    return {**cluster, "status": {**status, "conditions": conditions}}
+
+
 @pytest.mark.parametrize(
     ("cluster", "pods", "words"),
     [
         (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
         (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
+        (without_head(ray_cluster(2, provisioned=False)), PODS, "2 of 2 workers ready, but not the head"),
+        (
+            {**ray_cluster(0, provisioned=False), "status": {}}, [],
+            "0 of 2 workers ready; KubeRay has not seen the RayCluster yet",
+        ),
         (
             ray_cluster(0, provisioned=False),
             [pod("w", names.WORKER, "Pending", conditions=[

@@ -7,7 +7,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_operator.metrics import Metrics
 
-
 PAGE = Path(__file__).parents[2] / "docs/operator.md"
 
 

@@ -17,7 +17,7 @@ from tests.rljob_operator.snapshots import SETTINGS, UID, job
 
 
 def children(**spec: Any) -> dict[str, Any]:
-    return {each["kind"]: each for each in lasting_children(job(**spec), SETTINGS)}
+    return {each["kind"]: each for each in lasting_children(job(**spec), SETTINGS, trains=True)}
 
 
 def cluster(placement: Placement | None = None, **spec: Any) -> Any:
@@ -121,7 +121,7 @@ def test_the_head_runs_ray_and_the_agent_and_no_training():
 
 def test_prometheus_scrapes_the_agent_where_the_operator_is_told_where_it_runs():
     told = SETTINGS.model_copy(update={"monitoring_namespace": "prom"})
-    (policy,) = (each for each in lasting_children(job(), told) if each["kind"] == "NetworkPolicy")
+    (policy,) = (each for each in lasting_children(job(), told, trains=True) if each["kind"] == "NetworkPolicy")
     template = cluster_of(job(), "trainer:1", told, Placement())["spec"]["headGroupSpec"]["template"]["spec"]
 
     assert {
@@ -247,9 +247,11 @@ def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():
     assert policy["ingress"] == [{"from": [own]}, {"from": [operator], "ports": ports}]
 
 
-def test_at_most_one_of_a_job_s_pods_is_evicted_at_once():
-    budget = children(cluster={"nodes": 4})["PodDisruptionBudget"]["spec"]
-    assert budget["minAvailable"] == 4, "four workers and a head"
+@pytest.mark.parametrize(("trains", "available"), [(True, 4), (False, 0)])  # four workers and a head
+def test_one_pod_of_a_job_that_trains_may_be_evicted_and_all_of_another(trains, available):
+    made = lasting_children(job(cluster={"nodes": 4}), SETTINGS, trains=trains)
+    (budget,) = (each for each in made if each["kind"] == "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == available
 
 
 MERGES = [

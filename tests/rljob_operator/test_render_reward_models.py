@@ -49,7 +49,7 @@ def test_a_model_gets_a_deployment_and_a_service_that_finds_its_pods_alone():
 
 
 def test_the_driver_s_job_says_where_they_are():
-    text = lasting_children(job(rewards=REWARDS), SETTINGS)[0]["data"]["job.json"]
+    text = lasting_children(job(rewards=REWARDS), SETTINGS, trains=True)[0]["data"]["job.json"]
     assert DriverJob.model_validate_json(text).reward_models == {
         "rm": "http://job-rm-rm:8000", "judge": "http://job-rm-judge:8000",
     }  # fmt: skip
@@ -123,7 +123,9 @@ def test_however_long_a_template_is_its_deployment_s_annotations_are_short():
 
 def test_a_budget_counts_only_head_and_workers():
     budget = next(
-        each for each in lasting_children(job(rewards=REWARDS), SETTINGS) if each["kind"] == "PodDisruptionBudget"
+        each
+        for each in lasting_children(job(rewards=REWARDS), SETTINGS, trains=True)
+        if each["kind"] == "PodDisruptionBudget"
     )
     selector = budget["spec"]["selector"]
     assert selector["matchExpressions"] == [{"key": names.ROLE_LABEL, "operator": "In", "values": ["head", "worker"]}]

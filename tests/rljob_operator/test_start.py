@@ -12,7 +12,7 @@ from kopf._cogs.clients import api, errors
 
 from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound
-from rljob_operator.kube.kinds import RLJOB
+from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.settings import Settings
@@ -35,14 +35,14 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
 @in_jumping_loop
 async def test_kopf_never_gives_up_a_watch_that_is_refused() -> None:
     settings = kopf.OperatorSettings()
-    register(kopf.OperatorRegistry(), settings, Store(), set[Any])
+    register(kopf.OperatorRegistry(), settings, Store(), lambda _: None)
     asked, begun = 0, asyncio.get_running_loop().time()
 
     async def refuse(*_: Any, **__: Any) -> None:
         nonlocal asked
         asked += 1
         if asked < 100:
-            raise errors.APIForbiddenError({}, status=403, headers={})
+            raise errors.APIForbiddenError(None, status=403, headers={})
 
     context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse))
     with pytest.MonkeyPatch.context() as patch:

@@ -95,8 +95,11 @@ def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
 
 def waiting_for(snapshot: Snapshot) -> str:
     """What a cluster that is not ready waits for, for people."""
-    cluster = cluster_status(snapshot)
-    ready = f"{cluster.ready_workers if cluster else 0} of {snapshot.job.spec.cluster.nodes} workers ready"
+    cluster, wanted = cluster_status(snapshot), snapshot.job.spec.cluster.nodes
+    there = cluster.ready_workers if cluster else 0
+    ready = f"{there} of {wanted} workers ready"
+    if there == wanted and not head_is_ready(snapshot):
+        ready += ", but not the head"
     reasons = list(dict.fromkeys(_reasons(snapshot)))
     return f"{ready}; {'; '.join(reasons[:3])}" if reasons else ready
 
@@ -112,6 +115,8 @@ def pods_left(snapshot: Snapshot) -> str:
 
 
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
+    if snapshot.cluster is not None and not snapshot.cluster.get("status"):
+        yield "KubeRay has not seen the RayCluster yet"
     yield from troubles(snapshot.ray_pods)
     yield from (f"KubeRay: {words}" for words in _replica_failures(snapshot.cluster or {}))
 

@@ -32,7 +32,7 @@ from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import Invalid, KubeError
-from rljob_operator.kube.kinds import Ref
+from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
@@ -81,7 +81,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
         force=_forced(snapshot),
-        apply=(*lasting_children(job, settings), *step.apply) if step.deployed and job.unread is None else (),
+        apply=_applied(job, settings, step, trains=status.phase == "Running"),
         create=step.create,
         secret=step.secret,
         submit=step.submit,
@@ -92,6 +92,12 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         restart=_charged(step, job.status, status),
         again_in=_earliest(step.again_in, later or None, _until_deadline(snapshot)),
     )
+
+
+def _applied(job: Job, settings: Settings, step: Step, *, trains: bool) -> tuple[Manifest, ...]:
+    if not step.deployed or job.unread is not None:
+        return ()
+    return (*lasting_children(job, settings, trains=trains), *step.apply)
 
 
 def foreign(job: Job, settings: Settings) -> bool:

@@ -20,13 +20,13 @@ from rljob_operator.settings import Settings
 __all__ = ["CannotMerge", "Placement", "cluster_of", "lasting_children", "reward_models_of", "secret_of", "spec_digest"]
 
 
-def lasting_children(job: Job, settings: Settings) -> list[Manifest]:
-    """What exists from the job's acceptance on and follows its spec."""
+def lasting_children(job: Job, settings: Settings, *, trains: bool) -> list[Manifest]:
+    """What exists from the job's acceptance on and follows its spec. trains: whether its driver runs now."""
     spec = job.spec
     children = [
         _child(job, job_config(job.name, job.uid, job.generation, spec)),
         _child(job, network_policy(job.name, settings.operator_namespace, settings.monitoring_namespace)),
-        _child(job, disruption_budget(job.name, spec)),
+        _child(job, disruption_budget(job.name, spec, trains=trains)),
     ]
     if (claim := checkpoint_claim(job.name, spec)) is not None:
         claim["metadata"]["annotations"] = {names.MAKER_ANNOTATION: job.uid}

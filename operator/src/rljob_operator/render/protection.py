@@ -8,8 +8,8 @@ from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
 
 
 def network_policy(job: str, operator_namespace: str, monitoring_namespace: str | None) -> dict[str, Any]:
-    """The job's pods reach each other, the operator's namespace Ray and the agent, and Prometheus' the agent; nobody else
-    gets in. Of the operator's namespace it is every pod: its labels are its chart's, and Ray and agent ask for tokens.
+    """The job's pods reach each other, the operator's namespace Ray and the agent, and Prometheus' the agent; nobody
+    else gets in. Of those namespaces it is every pod: labels are whoever's chart's, and Ray and agent ask for tokens.
     """
     pods = {"podSelector": {"matchLabels": {JOB_LABEL: job}}}
     ingress: list[dict[str, Any]] = [{"from": [pods]}, _from(operator_namespace, RAY_PORT, AGENT_PORT)]
@@ -36,12 +36,16 @@ _OF_RAY = {"matchExpressions": [{"key": ROLE_LABEL, "operator": "In", "values": 
 """Without a reward model's pod the trainer waits."""
 
 
-def disruption_budget(job: str, spec: RLJobSpec) -> dict[str, Any]:
-    """One pod at a time may be evicted: the first one stops the job with a checkpoint, the others follow."""
+def disruption_budget(job: str, spec: RLJobSpec, *, trains: bool) -> dict[str, Any]:
+    """While a job trains, one of its pods may be evicted, which ends the attempt with a checkpoint. Then there is
+    nothing left to protect, and the others may follow at once: they may be of the same node, and no other may have
+    room for the first one's successor.
+    """
+    available = spec.cluster.nodes if trains else 0
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": job},
         # maxUnavailable asks for an owner with a scale subresource, which a RayCluster has not.
-        "spec": {"minAvailable": spec.cluster.nodes, "selector": {"matchLabels": {JOB_LABEL: job}, **_OF_RAY}},
+        "spec": {"minAvailable": available, "selector": {"matchLabels": {JOB_LABEL: job}, **_OF_RAY}},
     }
