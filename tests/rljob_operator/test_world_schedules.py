@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.rljob_operator.loops import in_jumping_loop
@@ -46,6 +46,12 @@ disturbances = st.tuples(
     born=births,
     prompt=st.booleans(),
     namespaces=scopes,
+)
+@example(
+    schedule=["all goes well"] * 3 + ["the operator lists and is refused", "more steps", "look again"],
+    born={},
+    prompt=True,
+    namespaces=(KEY.namespace, "another"),
 )
 @in_jumping_loop
 async def test_any_schedule_keeps_the_invariants_and_ends_well(

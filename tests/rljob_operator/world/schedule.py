@@ -75,6 +75,14 @@ def _repeats(kind: Kind) -> Act:
     return act
 
 
+async def _is_refused(world: World) -> None:
+    """In the job's namespace, for that list."""
+    world.server.closed.add(KEY.namespace)
+    world.process.resync()
+    await world.settle()
+    world.server.closed.clear()
+
+
 HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
     "KubeRay reconciles": lambda world: world.kuberay.step(),
@@ -120,6 +128,7 @@ STEPS: dict[str, Act] = {
     "the watches tell all": lambda world: world.deliver(),
     "look again": lambda world: world.process.queue.add(KEY),
     "the operator lists": lambda world: world.process.resync(),
+    "the operator lists and is refused": _is_refused,
     "the operator restarts": lambda world: world.restart(),
     "what was late arrives": lambda world: world.arrive(),
     **{f"the watch of {kind}s tells one": _tells(kind, 1) for kind in WATCHED},
