@@ -65,6 +65,8 @@ class Plane:
             real_nodes.prepare()
         with locks.locked(self.folder, locks.MARKER):
             self.refuse_others(kubelets)
+            if kubelets:
+                real_nodes.refuse_other_images(self.folder)
             layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
             running = self.running
             wanted = (*STORAGE, *CONTROLLERS, *(() if kubelets else FAKE_NODES))

@@ -1,8 +1,10 @@
 """`make demo`: from nothing to a trained model in a Kubernetes cluster on this machine, with the job's columns live.
 
 Real nodes (kubelet and containerd, so root), KubeRay, and the operator, installed by Helm from images that are built
-here. What is there already is kept, so the second time is brief; the cluster stays, to be used. The job has a namespace
-of its own, `rljob-demo`, which each demo makes anew, so it touches nobody's jobs and finds no other run's checkpoints.
+here. What is there already is kept, so the second time is brief; the cluster stays, to be used. Its nodes keep the
+images that they were made with: where the code has changed since, it asks for `make cluster-down` first. The job has a
+namespace of its own, `rljob-demo`, which each demo makes anew, so it touches nobody's jobs and finds no other run's
+checkpoints.
 
 --context NAME: a cluster of your kubeconfig instead, with KubeRay and the operator installed (docs/operations.md).
 """

@@ -59,8 +59,8 @@ def bring(images: dict[str, str]) -> None:
                 _records().write_text(json.dumps(known))
 
 
-def clone(target: Path) -> None:
-    """Make a folder of containerd's that holds all images."""
+def clone(target: Path) -> dict[str, str]:
+    """Make a folder of containerd's that holds all images; by name, their numbers."""
     source = folder() / "containerd"
     with locked(fcntl.LOCK_SH):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +73,7 @@ def clone(target: Path) -> None:
             copied = target / database.relative_to(source)
             copied.unlink()
             shutil.copyfile(database, copied)
+        return stored()
 
 
 @contextmanager

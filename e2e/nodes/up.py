@@ -1,16 +1,22 @@
 """Real nodes of a cluster: started, and taken away without a trace."""
 
+import fcntl
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from e2e.cluster.access import Access
 from e2e.cluster.binaries import NODES
 from e2e.cluster.build import build
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 from e2e.nodes import addons, agents, cgroups, images, kuberay, network, packages, store
 from e2e.nodes.machine import Machine, machines, mark
 
 READY_SECONDS = 120
+
+GIVEN = "images.json"
+"""In a node's folder: numbers of the images that it was given when it was made, by name. It is never given others."""
 
 
 def prepare() -> None:
@@ -18,6 +24,22 @@ def prepare() -> None:
     packages.ensure()
     build(NODES)
     images.ensure(images.SYSTEM)
+
+
+def refuse_other_images(cluster: Path) -> None:
+    """Raises ClusterError where some node holds other images than are built now: pods there would run the old ones."""
+    with store.locked(fcntl.LOCK_SH):
+        built = store.stored()
+    for node in machines(cluster):
+        if not _images(node).exists():  # it gets those of now when it starts
+            continue
+        record = node.folder / GIVEN
+        given = json.loads(record.read_text()) if record.exists() else {}  # none: what gave it some was cut off
+        if other := sorted(name for name, number in built.items() if given.get(name) != number):
+            raise ClusterError(
+                f"{node.name} of the cluster in {cluster} was made before these images were built: {', '.join(other)};"
+                " take the cluster down first (make cluster-down)"
+            )
 
 
 def up(layout: Layout, access: Access, count: int) -> None:
@@ -36,11 +58,16 @@ def up(layout: Layout, access: Access, count: int) -> None:
 
 def start(layout: Layout, node: Machine) -> None:
     if node.init is None:
-        kept = node.folder / "lib/containerd"
-        if not kept.exists():
-            store.clone(kept)
+        if not _images(node).exists():
+            given = store.clone(_images(node))
+            (node.folder / GIVEN).write_text(json.dumps(given))
         network.plug(node, node.boot(), layout.address)
     agents.start(layout, node)
+
+
+def _images(node: Machine) -> Path:
+    """containerd's folder."""
+    return node.folder / "lib/containerd"
 
 
 def wait_until_ready(access: Access, nodes: Iterable[Machine]) -> None:
