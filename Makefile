@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help go setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help root go setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ setup: $(READY)  ## Make .venv from the locked requirements
 $(READY): tools/setup.sh requirements/setup.txt requirements/cpu.txt $(MEMBERS:%=%/pyproject.toml)
 	@tools/setup.sh
 	@touch $@
+
+root:  # before $(READY), as the next one
+	@tools/root.sh $(MAKECMDGOALS) $(ARGS)
 
 go:  # before $(READY), which takes minutes
 	@tools/go.sh $(ARGS)
@@ -51,7 +54,7 @@ bench-operator: go $(READY)  ## Time the operator at 10,000 jobs on a real API s
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)
 
-chaos: go $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
+chaos: root go $(READY)  ## Kill processes, pods and the operator on a cluster with real nodes, 50 times (root); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.cluster_chaos --output docs/benchmarks $(ARGS)
 
 chaos-operator: go $(READY)  ## Kill the operator at every single write of a job's life, on a real control plane (hundreds of lives, four at a time)
@@ -66,7 +69,7 @@ cluster-up: go $(READY)  ## Start a Kubernetes control plane with KubeRay and fa
 cluster-down: $(READY)  ## Stop it and remove all that it left
 	$(BIN)/python -m e2e.cluster down $(ARGS)
 
-demo: go $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (root; the first time builds images, 30 minutes)
+demo: root go $(READY)  ## Train in a Kubernetes cluster on this machine, from nothing (root; the first time builds images, 30 minutes)
 	$(BIN)/python -m e2e.nodes.demo $(ARGS)
 
 e2e-smoke: go $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)

@@ -28,6 +28,10 @@ replace k8s.io/api => ./staging/src/k8s.io/api
 
 
 GO_CHECK = Path(__file__).parents[2] / "tools/go.sh"
+ROOT_CHECK = GO_CHECK.with_name("root.sh")
+
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-s", "--")
+"""Runs a script from its standard input, for that user may not read this checkout."""
 
 
 @pytest.fixture
@@ -77,6 +81,17 @@ def test_make_says_so_before_anything_else(no_builds, tmp_path, monkeypatch):
     assert subprocess.run([GO_CHECK, "--context", "kind"], check=False).returncode == 0, "a cluster that is there"
     (no_builds / "kube-apiserver-1").mkdir(parents=True)
     assert subprocess.run([GO_CHECK], check=False).returncode == 0, "one was built before"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_make_tells_whoever_is_not_root_before_anything_else():
+    def check(*command):
+        return subprocess.run(command, input=ROOT_CHECK.read_text(), check=False, capture_output=True, text=True)
+
+    refused = check(*NOBODY, "demo")
+    assert (refused.returncode, 'sudo env "PATH=$PATH" make demo\n' in refused.stderr) == (1, True)
+    assert check(*NOBODY, "demo", "--context", "kind").returncode == 0, "a cluster that is there"
+    assert check(ROOT_CHECK, "demo").returncode == 0
 
 
 def test_the_command_tells_a_person_and_not_a_traceback(no_builds):
