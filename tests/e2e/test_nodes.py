@@ -256,7 +256,7 @@ def test_a_node_of_other_images_than_those_of_now_is_refused(started, images, no
 def test_a_node_whose_images_were_cut_off_is_refused(started):
     (started / "nodes/node-1" / up.GIVEN).unlink()
 
-    with pytest.raises(ClusterError, match="node-1 .* operator, trainer"):
+    with pytest.raises(ClusterError, match=r"node-1 .* operator, trainer"):
         up.refuse_other_images(started)
 
 
@@ -274,7 +274,7 @@ def test_a_cluster_of_other_images_is_refused_before_anything_is_started(started
     monkeypatch.setattr(Plane, "_bring_up", lambda *_: pytest.fail("it starts"))
     (started / locks.MARKER).touch()
 
-    with pytest.raises(ClusterError, match="node-0 .* operator; take the cluster down first"):
+    with pytest.raises(ClusterError, match=r"node-0 .* operator; take the cluster down first"):
         Plane(started).up(kubelets=2)
 
 
@@ -284,6 +284,42 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
 
     with pytest.raises(ClusterError, match=r"real nodes need containerd, runc, .*: install them with your system"):
         packages.ensure()
+
+
+@pytest.fixture
+def policies(tmp_path, monkeypatch):
+    """What policy of services apt-get finds at each call, on a machine where all packages are missing."""
+    found = []
+
+    def run(command, **_):
+        found.append((command[1], packages.POLICY.read_text() if packages.POLICY.exists() else None))
+        return subprocess.CompletedProcess(command, 1 if command[1] == "install" else 0, stderr="E: no space")
+
+    (tmp_path / "apt-get").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(packages, "POLICY", tmp_path / "policy-rc.d")
+    monkeypatch.setattr(subprocess, "run", run)
+    return found
+
+
+def test_no_service_starts_while_packages_are_installed_and_then_as_before(policies):
+    with pytest.raises(ClusterError, match=r"apt-get install .* failed: E: no space"):
+        packages.ensure()
+
+    assert policies[0] == ("update", None)
+    assert policies[1][0] == "install"
+    assert policies[1][1].endswith("\nexit 101\n")
+    assert not packages.POLICY.exists()
+
+
+def test_a_machines_own_policy_of_services_is_kept(policies):
+    packages.POLICY.write_text("its own")
+    with pytest.raises(ClusterError):
+        packages.ensure()
+
+    assert policies[1] == ("install", "its own")
+    assert packages.POLICY.read_text() == "its own"
 
 
 def test_without_root_nothing_is_tried(monkeypatch):
