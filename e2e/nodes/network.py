@@ -10,6 +10,7 @@ packets to each other; those that leave for the API server get their node's addr
 
 import ipaddress
 import json
+import sys
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
@@ -22,6 +23,9 @@ NETWORKS = [ipaddress.ip_network(f"198.18.{number}.0/24") for number in range(25
 FIRST_NODE = 10
 
 MOST_NODES = 8
+
+BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+"""1 where br_netfilter is loaded and this machine's iptables also see what a bridge passes on from wire to wire."""
 
 
 def free_address() -> str:
@@ -49,6 +53,20 @@ def make_bridge(cluster: Path, address: str) -> None:
         output("ip", "link", "add", name, "type", "bridge")
     output("ip", "address", "replace", f"{address}/24", "dev", name)
     output("ip", "link", "set", name, "up")
+    warn_of_dropping(name)
+
+
+def warn_of_dropping(bridge: str) -> None:
+    """Docker has this machine drop what no rule lets pass, which may be what one node sends to another."""
+    if not BRIDGED.exists() or BRIDGED.read_text().strip() != "1":
+        return
+    rules = output("iptables", "--list-rules", "FORWARD").splitlines()
+    if "-P FORWARD DROP" in rules and f"-A FORWARD -i {bridge} -o {bridge} -j ACCEPT" not in rules:
+        print(
+            "iptables may drop packets between the nodes; if pods do not reach each other:"
+            f" iptables --insert FORWARD --in-interface {bridge} --out-interface {bridge} --jump ACCEPT",
+            file=sys.stderr,
+        )
 
 
 def remove_bridge(cluster: Path) -> None:

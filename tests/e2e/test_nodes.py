@@ -85,6 +85,32 @@ def test_two_nodes_reach_this_machine_and_leave_no_wire(cluster):
     eventually(lambda: not left())  # the kernel takes a dead node's wire down a moment later
 
 
+ACCEPTED = "-A FORWARD -i rlj0 -o rlj0 -j ACCEPT"
+
+
+@pytest.mark.parametrize(
+    ("bridged", "rules", "warned"),
+    [
+        ("1", "-P FORWARD DROP\n-A FORWARD -j DOCKER-USER", True),
+        ("1", f"-P FORWARD DROP\n{ACCEPTED}", False),
+        ("1", "-P FORWARD ACCEPT", False),
+        ("0", "-P FORWARD DROP", False),
+        (None, "-P FORWARD DROP", False),
+    ],
+)
+def test_a_machine_that_may_drop_packets_between_nodes_is_warned_of(
+    tmp_path, monkeypatch, capsys, bridged, rules, warned
+):
+    monkeypatch.setattr(network, "BRIDGED", tmp_path / "bridge-nf-call-iptables")
+    monkeypatch.setattr(network, "output", lambda *_: f"{rules}\n")
+    if bridged is not None:
+        network.BRIDGED.write_text(f"{bridged}\n")
+    network.warn_of_dropping("rlj0")
+
+    remedy = "iptables --insert FORWARD --in-interface rlj0 --out-interface rlj0 --jump ACCEPT\n"
+    assert capsys.readouterr().err.endswith(remedy) == warned
+
+
 @needs_root
 def test_a_nodes_cgroup_goes_with_its_children():
     name = f"rljob-test-{os.getpid()}"
