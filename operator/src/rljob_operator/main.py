@@ -51,7 +51,7 @@ LEASE_NAME = "rljob-operator"
 RESYNC_SECONDS = 300.0
 
 FIRST_RESYNC_SECONDS = 30.0
-"""After kopf began: what was deleted between our list and its own shows only now."""
+"""After kopf began: what was deleted between our list and its own shows only now. Also after a refused list."""
 
 STALE_SECONDS = 5.0
 """Lists that are older than that are asked for anew before anything is decided."""
@@ -132,9 +132,11 @@ class Operator:
         pause = FIRST_RESYNC_SECONDS
         while True:
             await asyncio.sleep(pause)
-            pause = RESYNC_SECONDS
+            pause, readable = RESYNC_SECONDS, not self.store.unreadable
             try:
                 self.changed(await self._list())
+                if readable and self.store.unreadable:  # perhaps for a moment, and nobody looks after its jobs
+                    pause = FIRST_RESYNC_SECONDS
             except KubeError as error:  # the next one may work; the watches go on meanwhile
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
