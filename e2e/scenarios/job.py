@@ -14,6 +14,7 @@ import yaml
 from e2e.cluster.access import Access
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
+from rljob_trainer.progress.history import Line, parse_lines
 
 T = TypeVar("T")
 
@@ -39,6 +40,13 @@ LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
 
 LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
 """One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
+
+KILL_DRIVER = """
+import psutil
+for process in psutil.process_iter(["cmdline"]):
+    if {"driver", "--attempt"} <= set(process.info["cmdline"] or ()):
+        process.kill()
+"""
 
 MINUTES = 60.0
 
@@ -148,6 +156,10 @@ class Job:
             raise AssertionError(f"it does not go on with attempt {attempt - 1} after step {after}: {claim}")
         return claim
 
+    def metrics(self, attempt: int) -> list[Line]:
+        """Of each RL step of an attempt, while a head runs."""
+        return [line for line in parse_lines(self._read(f"metrics/a{attempt}.jsonl")) if line.get("stage") == "rl"]
+
     def _read(self, file: str) -> str:
         """Of the volume, while a head runs."""
         return self.run_in("head", "cat", f"/checkpoints/{file}", container="agent")
@@ -177,17 +189,20 @@ class Job:
 
         return self.eventually(there, f"phase {phase}", within)
 
-    def succeeds_after(self, *reasons: str) -> dict[str, Any]:
-        """The status of the end, with all steps and a reward. An event has told of a loss by one of the reasons.
+    def succeeds(self, *losses: str) -> dict[str, Any]:
+        """The status of the end, with all steps, a reward and the last checkpoint.
 
+        losses: reasons; an event has told of one of them.
         Raises AssertionError where something is missing.
         """
         status = self.reaches("Succeeded")
         progress, events = status["progress"], self.events()
         if progress["step"] != progress["totalSteps"] or progress.get("reward") is None:
             raise AssertionError(f"steps or the reward are missing: {progress}")
-        if set(reasons).isdisjoint(events):
-            raise AssertionError(f"no event tells of {' or '.join(reasons)}: {events}")
+        if not self.holds("Succeeded") or status["checkpoint"]["step"] != progress["step"]:
+            raise AssertionError(f"the condition or the last checkpoint is missing: {status}")
+        if losses and set(losses).isdisjoint(events):
+            raise AssertionError(f"no event tells of {' or '.join(losses)}: {events}")
         return status
 
     def eventually(self, look: Callable[[], T | None], what: str, within: float = 8 * MINUTES) -> T:

@@ -6,8 +6,9 @@ from kubernetes.client import ApiClient
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import new_namespace
+from e2e.cluster_chaos.leftovers import left_by
 from e2e.nodes import release
-from e2e.scenarios.job import LONG, Job
+from e2e.scenarios.job import LONG, MINUTES, Job
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -16,8 +17,7 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
     job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
     job.kubectl("delete", "rljob", job.name, "--timeout=300s")
-    kinds, of_job = "pods,rayclusters,configmaps,secrets,pvc,netpol,pdb", f"--selector=rljob.dev/job={job.name}"
-    assert job.kubectl("get", kinds, of_job, "--output=name").split() == []
+    job.eventually(lambda: not left_by(job), "end of all that was the job's", 3 * MINUTES)
 
 
 def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
@@ -26,7 +26,7 @@ def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
     with pytest.raises(ClusterError, match="actor"):
         job.patch(actor={"learningRate": 1e-6})
     job.patch(training={"steps": 64})
-    status = job.reaches("Succeeded")
+    status = job.succeeds()
     assert status["progress"]["step"] == status["progress"]["totalSteps"] == 74
     assert status["restarts"] == 0
     assert "MoreSteps" in job.events()
@@ -38,5 +38,5 @@ def test_two_jobs_of_one_name_in_two_namespaces(cluster: Access, client: ApiClie
         for each in (job, other):
             each.apply()
         for each in (job, other):
-            status = each.reaches("Succeeded")
+            status = each.succeeds()
             assert (status["progress"]["step"], status["restarts"]) == (22, 0)

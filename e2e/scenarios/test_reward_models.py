@@ -54,9 +54,12 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     job.kubectl("delete", lost, "--force", "--grace-period=0")
     job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
     job.trains(beyond=job.step + 2)
+    lines = job.metrics(attempt=1)
+    assert lines
+    assert all({"reward/rm", "reward/judge"} <= line.keys() for line in lines), "each step was scored by both"
     assert pods == {each for role in ("head", "worker") for each in job.pods(role)}
 
-    status = job.reaches("Succeeded")
+    status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)
     assert job.kubectl("get", "deployments", "--output=name") == ""
 
@@ -91,4 +94,4 @@ def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
     own = [f"--selector=rljob.dev/{label}" for label in ("role=head", "role=worker", "reward-model=rm")]
     for chosen in (kuberay.PODS, release.PODS, *([each] for each in own)):
         assert job.kubectl("get", "pods", *chosen, "--output=name"), chosen
-    job.reaches("Succeeded")
+    job.succeeds()

@@ -191,16 +191,36 @@ def test_an_attempt_takes_ranks_over():
         resumed(resumedFrom="step-12-a1", resumedStep=12).takes_over(attempt=2, after=12)
 
 
-def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
-    status: dict[str, Any] = {"phase": "Succeeded", "progress": {"step": 70, "totalSteps": 70, "reward": 0}}
-    job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
-    assert job.succeeds_after("RankLost", "RayLost") == status
+ENDED: dict[str, Any] = {
+    "phase": "Succeeded",
+    "progress": {"step": 70, "totalSteps": 70, "reward": 0},
+    "checkpoint": {"step": 70},
+    "conditions": [{"type": "Succeeded", "status": "True"}],
+}
+
+
+def ended(**changes: object) -> Job:
+    return Job(Volume(status=ENDED | changes, events=("RankLost", "Completed")), "namespace")
+
+
+def test_a_job_succeeds_with_a_reward_and_a_checkpoint_after_its_loss_was_told():
+    assert ended().succeeds() == ended().succeeds("RankLost", "RayLost") == ENDED
     with pytest.raises(AssertionError, match="no event tells of DriverLost"):
-        job.succeeds_after("DriverLost")
-    for missing in ("reward", "step"):
-        less = {**status, "progress": {**status["progress"], missing: None}}
-        with pytest.raises(AssertionError, match="missing"):
-            Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
+        ended().succeeds("DriverLost")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"progress": ENDED["progress"] | {"reward": None}},
+        {"progress": ENDED["progress"] | {"step": 69}},
+        {"checkpoint": {"step": 69}},
+        {"conditions": []},
+    ],
+)
+def test_a_job_that_ends_without_all_of_it_has_not_succeeded(changes):
+    with pytest.raises(AssertionError, match="missing"):
+        ended(**changes).succeeds()
 
 
 def git(folder: Path, *arguments: str) -> None:
