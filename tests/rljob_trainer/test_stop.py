@@ -133,6 +133,55 @@ def test_a_driver_that_does_not_end_in_time_is_an_error(tmp_path):
     )
 
 
+DRIVER = """
+import sys, time
+from pathlib import Path
+from rljob_trainer.progress.presence import present
+from rljob_trainer.volume import Volume
+with present(Volume(Path(sys.argv[1])), 1):
+    print("present", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def driver_of(volume: Volume) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the first attempt's lock."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(volume.root)], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == "present\n"
+            yield driver
+        finally:
+            driver.kill()
+
+
+def test_nobody_waits_for_a_driver_of_this_host_that_was_killed(tmp_path):
+    volume = Volume(tmp_path)
+    running(volume)
+    with driver_of(volume) as driver:
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "rljob_trainer.cli", "stop", str(tmp_path), "--wait", "600s"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while not volume.request.exists():
+            time.sleep(0.02)
+        assert waiting.poll() is None
+        driver.kill()
+        told, _ = waiting.communicate(timeout=60)
+    assert told == "attempt 1 has stopped, without a record of how\n"
+    assert rljob_stop(volume, "--wait", "600s").stdout == f"no driver runs in {tmp_path}\n"
+
+
+def test_a_driver_of_another_host_may_live_though_its_lock_is_not_seen(tmp_path):
+    volume = Volume(tmp_path)
+    running(volume)
+    volume.driver_lock(1).write_text("another")
+    assert rljob_stop(volume, "--wait", "300ms").returncode == 75
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_where_no_driver_runs_there_is_nothing_to_stop(tmp_path, begun):
     volume = Volume(tmp_path)

@@ -81,6 +81,9 @@ class Volume:
     def exit_record(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.exit.json"
 
+    def driver_lock(self, attempt: int) -> Path:
+        return self.attempts / f"{attempt}.lock"
+
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step}-a{attempt}"
 

@@ -30,6 +30,7 @@ def stop(
     from rljob_api.contract import ExitCode
     from rljob_api.durations import parse_duration
     from rljob_trainer.errors import DataError, InfrastructureError
+    from rljob_trainer.progress.presence import has_died
     from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
     from rljob_trainer.volume import Volume, write_json
 
@@ -41,7 +42,9 @@ def stop(
 
     def has_ended() -> bool:
         # None does not say that whoever had the run is gone: the volume may not answer.
-        return supervised(volume) is False if held else volume.exit_record(attempt).exists()
+        if held:
+            return supervised(volume) is False
+        return volume.exit_record(attempt).exists() or has_died(volume, attempt)
 
     lives = held if held is not None else quiet is not None and quiet < SILENT_AFTER and not has_ended()
     if not lives:

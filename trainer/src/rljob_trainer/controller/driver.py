@@ -19,6 +19,7 @@ from rljob_trainer.controller.job import job_of_generation
 from rljob_trainer.controller.predecessors import end_frozen
 from rljob_trainer.controller.requests import Requests
 from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
+from rljob_trainer.progress.presence import present
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume
 
@@ -36,7 +37,12 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     """
     volume = Volume(root)
     nonce = claim(volume, attempt)
-    end_frozen(root, attempt)
+    with present(volume, attempt):
+        return _drive(job_file, volume, attempt, nonce, ray_address)
+
+
+def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address: str) -> ExitRecord:
+    end_frozen(volume.root, attempt)
     error: BaseException | None = None
     interrupt = Interrupt()
     try:
