@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from e2e.cluster.access import Access
+from rljob_api.conditions import Reason
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
 
@@ -34,8 +35,22 @@ ACCESS_MODE = "E2E_ACCESS_MODE"
 LONG = {"training": {"steps": 60}}
 """Time enough to lose something and to see what follows."""
 
+LONGER = {"training": {"steps": 200}}
+"""Time enough for an operator that is killed: half a minute passes until another one has the Lease."""
+
 LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
 """Where a pod finds the token of its account, if it has one."""
+
+END_CONDITIONS = {
+    "Ready": "True",
+    "CheckpointAvailable": "True",
+    "Succeeded": "True",
+    "Failed": "False",
+    "Running": "False",
+    "Reconciling": "False",
+    "Stalled": "False",
+}
+"""Of a job that has succeeded."""
 
 LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
 """One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
@@ -99,21 +114,19 @@ class Job:
         after = max(beyond, SFT_STEPS + 1)
         self.eventually(lambda: self.step > after and self.status.get("checkpoint"), f"step after {after}")
 
-    def updates(self) -> list[tuple[int, float]]:
-        """Attempt and Unix time of each step that the volume tells of."""
+    def lines(self) -> list[tuple[int, dict[str, Any]]]:
+        """Attempt and metrics of each step that the volume tells of, while a head runs."""
         lines = 'for each in /checkpoints/metrics/a*[0-9].jsonl; do sed "s|^|$each |" $each; done'
         told = self.run_in("head", "sh", "-c", lines, container="agent").splitlines()
         split = [(re.search(r"a(\d+)[.]jsonl", each), each.partition(" ")[2]) for each in told]
-        return [
-            (int(name[1]), float(json.loads(line)["time"])) for name, line in split if name and '"time/step"' in line
-        ]
+        return [(int(name[1]), json.loads(line)) for name, line in split if name and '"time/step"' in line]
 
     def seconds_to_next_update(self, since: float, attempt: int) -> float:
         """From a loss to the end of the first optimizer step of that attempt. since: Unix time."""
 
         def there() -> float | None:
-            ends = [at for number, at in self.updates() if number == attempt] if self.runs(attempt) else []
-            return min(ends) - since if ends else None
+            ends = [line["time"] for number, line in self.lines() if number == attempt] if self.runs(attempt) else []
+            return float(min(ends)) - since if ends else None
 
         return self.eventually(there, f"step of attempt {attempt}")
 
@@ -139,11 +152,15 @@ class Job:
         if claim.checkpoint_step != claim.resumed_step:
             raise AssertionError(f"it does not begin where its checkpoint ends: {claim}")
 
-    def _continues(self, attempt: int, after: int) -> Claim:
+    def claim(self, attempt: int) -> Claim:
+        """What that attempt goes on with, while a head runs."""
         found = json.loads(self._read(f"attempts/{attempt}.json"))
-        claim = Claim(
+        return Claim(
             attempt, parent=found["parent"], resumed_from=found["resumedFrom"], resumed_step=found["resumedStep"]
         )
+
+    def _continues(self, attempt: int, after: int) -> Claim:
+        claim = self.claim(attempt)
         if claim.parent != attempt - 1 or (claim.resumed_step or 0) < after:
             raise AssertionError(f"it does not go on with attempt {attempt - 1} after step {after}: {claim}")
         return claim
@@ -177,16 +194,28 @@ class Job:
 
         return self.eventually(there, f"phase {phase}", within)
 
-    def succeeds_after(self, *reasons: str) -> dict[str, Any]:
-        """The status of the end, with all steps and a reward. An event has told of a loss by one of the reasons.
+    def succeeds(self) -> dict[str, Any]:
+        """The status of the end, with all steps, a reward, the last step's checkpoint, and the conditions and the event
+        that say so.
 
         Raises AssertionError where something is missing.
         """
         status = self.reaches("Succeeded")
-        progress, events = status["progress"], self.events()
+        progress = status["progress"]
         if progress["step"] != progress["totalSteps"] or progress.get("reward") is None:
             raise AssertionError(f"steps or the reward are missing: {progress}")
-        if set(reasons).isdisjoint(events):
+        if (status.get("checkpoint") or {}).get("step") != progress["step"]:
+            raise AssertionError(f"the last step's checkpoint is missing: {status.get('checkpoint')}")
+        said = {each["type"]: each["status"] for each in status["conditions"]}
+        if not END_CONDITIONS.items() <= said.items():
+            raise AssertionError(f"conditions of a success are missing: {said}")
+        self.eventually(lambda: Reason.COMPLETED in self.events(), f"event {Reason.COMPLETED}", MINUTES)
+        return status
+
+    def succeeds_after(self, *reasons: str) -> dict[str, Any]:
+        """As `succeeds`, and an event has told of a loss by one of the reasons."""
+        status = self.succeeds()
+        if set(reasons).isdisjoint(events := self.events()):
             raise AssertionError(f"no event tells of {' or '.join(reasons)}: {events}")
         return status
 

@@ -20,11 +20,10 @@ pytestmark = pytest.mark.timeout(1200)
 
 def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job) -> None:
     job.apply()
-    status = job.reaches("Succeeded")
+    status = job.succeeds()
 
-    assert status["progress"]["step"] == status["progress"]["totalSteps"] == 22
-    assert status["restarts"] == 0
-    assert status["checkpoint"]["step"] == 22
+    assert (status["progress"]["totalSteps"], status["restarts"], status["attempt"]) == (22, 0, 1)
+    assert {"AllPodsReady", "AttemptStarting", "DriverRunning", "CheckpointSaved"} <= set(job.events())
     columns = job.kubectl("get", "rlj", job.name, "--no-headers").split()
     assert columns[:2] == [job.name, "Succeeded"]
     assert f"{status['progress']['reward']}" in columns
@@ -41,9 +40,8 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
     assert suspended["checkpoint"]["step"] >= 12
 
     job.patch(suspend=False)
-    status = job.reaches("Succeeded")
-    assert (status["restarts"], status["attempt"]) == (0, 2)
-    assert status["progress"]["step"] == 22
+    status = job.succeeds_after("Suspended")
+    assert (status["restarts"], status["attempt"], status["progress"]["totalSteps"]) == (0, 2, 22)
 
 
 def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job, report: Report) -> None:

@@ -15,7 +15,7 @@ from bench.commits import ROOT, content
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.conftest import SECONDS
-from e2e.scenarios.job import Job
+from e2e.scenarios.job import END_CONDITIONS, Job
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
 pytest_plugins = ["pytester"]
@@ -192,11 +192,19 @@ def test_an_attempt_takes_ranks_over():
 
 
 def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
-    status: dict[str, Any] = {"phase": "Succeeded", "progress": {"step": 70, "totalSteps": 70, "reward": 0}}
+    status: dict[str, Any] = {
+        "phase": "Succeeded",
+        "progress": {"step": 70, "totalSteps": 70, "reward": 0},
+        "checkpoint": {"step": 70},
+        "conditions": [{"type": kind, "status": word} for kind, word in END_CONDITIONS.items()],
+    }
     job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
     assert job.succeeds_after("RankLost", "RayLost") == status
     with pytest.raises(AssertionError, match="no event tells of DriverLost"):
         job.succeeds_after("DriverLost")
+    for other in ({"checkpoint": {"step": 68}}, {"checkpoint": None}, {"conditions": status["conditions"][1:]}):
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status={**status, **other}, events=("Completed",)), "namespace").succeeds()
     for missing in ("reward", "step"):
         less = {**status, "progress": {**status["progress"], missing: None}}
         with pytest.raises(AssertionError, match="missing"):
