@@ -45,8 +45,8 @@ def versions(cluster: Access) -> set[str]:
 
 
 def test_the_operator_is_killed_in_every_phase_of_a_job(cluster: Access, layout: Layout, job: Job) -> None:
-    """Of a life with a lost head and a suspension. `make chaos-operator` kills it at every write of such a life, where
-    drivers are played.
+    """Of a life with a lost head and a suspension; before its first one, Pending, no operator is there to see the job.
+    `make chaos-operator` kills it at every write of such a life, where drivers are played.
     """
     kill_operator(cluster, layout)
     job.apply(**LONGER)
