@@ -22,6 +22,7 @@ COREDNS = "localhost/rljob/coredns:1"
 PROVISIONER = "localhost/rljob/local-path-provisioner:1"
 KUBERAY = "localhost/rljob/kuberay-operator:1"
 OPERATOR = "localhost/rljob-operator:dev"
+NEWER_OPERATOR, NEWER_VERSION = "localhost/rljob-operator:newer", "999.0"
 TRAINER = "localhost/rljob-trainer:dev"
 
 
@@ -51,6 +52,14 @@ def operator() -> Image:
     return Image(OPERATOR, REPOSITORY / "operator/Dockerfile", REPOSITORY, _on_debian("PIP_INDEX_URL"))
 
 
+def _newer_operator() -> Image:
+    """Another version of it, which has to be built first, for jobs that live through an upgrade."""
+    return Image(
+        NEWER_OPERATOR, RECIPES / "newer-operator.Dockerfile", RECIPES,
+        {"OPERATOR": OPERATOR, "VERSION": NEWER_VERSION},
+    )  # fmt: skip
+
+
 def trainer() -> Image:
     """For CPUs."""
     choices = {"REQUIREMENTS": "image-cpu.txt", "PACKAGES": "", "UV_CACHE_DIR": builder.WHEELS}
@@ -70,6 +79,7 @@ _IMAGES: dict[str, Callable[[], Image]] = {
     PROVISIONER: _provisioner,
     KUBERAY: _kuberay,
     OPERATOR: operator,
+    NEWER_OPERATOR: _newer_operator,
     TRAINER: trainer,
 }
 """In an order in which each finds what it is built on."""

@@ -20,7 +20,7 @@ from e2e.cluster.fixtures import CONTEXT, client, helm, namespaces, new_namespac
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
-from e2e.nodes import packages, release
+from e2e.nodes import images, packages, release
 from e2e.scenarios.job import Job
 
 __all__ = ["client", "helm", "namespaces"]
@@ -44,6 +44,8 @@ def cluster(helm: Helm) -> Iterator[Access]:
         pytest.skip(f"did NOT run: {packages.NEED_ROOT}")
     folder = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"
     try:
+        release.prepare()
+        images.ensure([images.NEWER_OPERATOR])  # before the nodes, which take their images from here as they start
         with release.operated(folder, helm.home) as plane:
             yield plane.access
     except NotHere as error:

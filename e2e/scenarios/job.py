@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import yaml
 
 from e2e.cluster.access import Access
+from rljob_api.conditions import Reason
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
-from rljob_trainer.progress.history import Line, parse_lines
 
 T = TypeVar("T")
 
@@ -35,18 +35,25 @@ ACCESS_MODE = "E2E_ACCESS_MODE"
 LONG = {"training": {"steps": 60}}
 """Time enough to lose something and to see what follows."""
 
+LONGER = {"training": {"steps": 200}}
+"""Time enough for an operator that is killed: half a minute passes until another one has the Lease."""
+
 LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
 """Where a pod finds the token of its account, if it has one."""
 
+END_CONDITIONS = {
+    "Ready": "True",
+    "CheckpointAvailable": "True",
+    "Succeeded": "True",
+    "Failed": "False",
+    "Running": "False",
+    "Reconciling": "False",
+    "Stalled": "False",
+}
+"""Of a job that has succeeded."""
+
 LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
 """One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
-
-KILL_DRIVER = """
-import psutil
-for process in psutil.process_iter(["cmdline"]):
-    if {"driver", "--attempt"} <= set(process.info["cmdline"] or ()):
-        process.kill()
-"""
 
 MINUTES = 60.0
 
@@ -107,21 +114,19 @@ class Job:
         after = max(beyond, SFT_STEPS + 1)
         self.eventually(lambda: self.step > after and self.status.get("checkpoint"), f"step after {after}")
 
-    def updates(self) -> list[tuple[int, float]]:
-        """Attempt and Unix time of each step that the volume tells of."""
+    def lines(self) -> list[tuple[int, dict[str, Any]]]:
+        """Attempt and metrics of each step that the volume tells of, while a head runs."""
         lines = 'for each in /checkpoints/metrics/a*[0-9].jsonl; do sed "s|^|$each |" $each; done'
         told = self.run_in("head", "sh", "-c", lines, container="agent").splitlines()
         split = [(re.search(r"a(\d+)[.]jsonl", each), each.partition(" ")[2]) for each in told]
-        return [
-            (int(name[1]), float(json.loads(line)["time"])) for name, line in split if name and '"time/step"' in line
-        ]
+        return [(int(name[1]), json.loads(line)) for name, line in split if name and '"time/step"' in line]
 
     def seconds_to_next_update(self, since: float, attempt: int) -> float:
         """From a loss to the end of the first optimizer step of that attempt. since: Unix time."""
 
         def there() -> float | None:
-            ends = [at for number, at in self.updates() if number == attempt] if self.runs(attempt) else []
-            return min(ends) - since if ends else None
+            ends = [line["time"] for number, line in self.lines() if number == attempt] if self.runs(attempt) else []
+            return float(min(ends)) - since if ends else None
 
         return self.eventually(there, f"step of attempt {attempt}")
 
@@ -147,18 +152,18 @@ class Job:
         if claim.checkpoint_step != claim.resumed_step:
             raise AssertionError(f"it does not begin where its checkpoint ends: {claim}")
 
-    def _continues(self, attempt: int, after: int) -> Claim:
+    def claim(self, attempt: int) -> Claim:
+        """What that attempt goes on with, while a head runs."""
         found = json.loads(self._read(f"attempts/{attempt}.json"))
-        claim = Claim(
+        return Claim(
             attempt, parent=found["parent"], resumed_from=found["resumedFrom"], resumed_step=found["resumedStep"]
         )
+
+    def _continues(self, attempt: int, after: int) -> Claim:
+        claim = self.claim(attempt)
         if claim.parent != attempt - 1 or (claim.resumed_step or 0) < after:
             raise AssertionError(f"it does not go on with attempt {attempt - 1} after step {after}: {claim}")
         return claim
-
-    def metrics(self, attempt: int) -> list[Line]:
-        """Of each RL step of an attempt, while a head runs."""
-        return [line for line in parse_lines(self._read(f"metrics/a{attempt}.jsonl")) if line.get("stage") == "rl"]
 
     def _read(self, file: str) -> str:
         """Of the volume, while a head runs."""
@@ -189,20 +194,29 @@ class Job:
 
         return self.eventually(there, f"phase {phase}", within)
 
-    def succeeds(self, *losses: str) -> dict[str, Any]:
-        """The status of the end, with all steps, a reward and the last checkpoint.
+    def succeeds(self) -> dict[str, Any]:
+        """The status of the end, with all steps, a reward, the last step's checkpoint, and the conditions and the event
+        that say so.
 
-        losses: reasons; an event has told of one of them.
         Raises AssertionError where something is missing.
         """
         status = self.reaches("Succeeded")
-        progress, events = status["progress"], self.events()
+        progress = status["progress"]
         if progress["step"] != progress["totalSteps"] or progress.get("reward") is None:
             raise AssertionError(f"steps or the reward are missing: {progress}")
-        if not self.holds("Succeeded") or status["checkpoint"]["step"] != progress["step"]:
-            raise AssertionError(f"the condition or the last checkpoint is missing: {status}")
-        if losses and set(losses).isdisjoint(events):
-            raise AssertionError(f"no event tells of {' or '.join(losses)}: {events}")
+        if (status.get("checkpoint") or {}).get("step") != progress["step"]:
+            raise AssertionError(f"the last step's checkpoint is missing: {status.get('checkpoint')}")
+        said = {each["type"]: each["status"] for each in status["conditions"]}
+        if not END_CONDITIONS.items() <= said.items():
+            raise AssertionError(f"conditions of a success are missing: {said}")
+        self.eventually(lambda: Reason.COMPLETED in self.events(), f"event {Reason.COMPLETED}", MINUTES)
+        return status
+
+    def succeeds_after(self, *reasons: str) -> dict[str, Any]:
+        """As `succeeds`, and an event has told of a loss by one of the reasons."""
+        status = self.succeeds()
+        if set(reasons).isdisjoint(events := self.events()):
+            raise AssertionError(f"no event tells of {' or '.join(reasons)}: {events}")
         return status
 
     def eventually(self, look: Callable[[], T | None], what: str, within: float = 8 * MINUTES) -> T:

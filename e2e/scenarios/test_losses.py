@@ -25,7 +25,7 @@ def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
     assert before.isdisjoint(job.pods()), "another head knows nothing of the job"
     job.resumes(attempt=2, after=saved)
 
-    status = job.succeeds("RayLost")
+    status = job.succeeds_after("RayLost")
     assert (status["restarts"], status["attempt"]) == (1, 2)
 
 
@@ -46,7 +46,7 @@ def test_a_node_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, 
     finally:
         cluster.kubectl("uncordon", node)
 
-    status = job.succeeds("StoppedOnRequest")
+    status = job.succeeds_after("StoppedOnRequest")
     assert (status["restarts"], status["attempt"]) == (0, 2), "free of charge"
 
 
@@ -66,4 +66,4 @@ def test_a_node_that_is_lost_without_a_word_is_left_behind(
     finally:
         up.start(layout, node)
         up.wait_until_ready(cluster, [node])
-    assert job.succeeds(*LOST_WORKER, "RayLost")["restarts"] == 1
+    assert job.succeeds_after(*LOST_WORKER, "RayLost")["restarts"] == 1

@@ -1,4 +1,4 @@
-"""The operator ends, in five phases of a job, and is rolled, as by a new version: no job notices."""
+"""The operator is killed, in every phase that a job passes, and is replaced by another version: no job notices."""
 
 import json
 import time
@@ -9,20 +9,27 @@ from e2e.cluster.access import Access
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster_chaos.faults import OPERATOR_CONTAINER
+from e2e.cluster_chaos.leftovers import left_by
 from e2e.nodes import containers, release
+from e2e.nodes.images import NEWER_OPERATOR, NEWER_VERSION
 from e2e.scenarios.conftest import own_cluster_only
-from e2e.scenarios.job import KILL_DRIVER, LONG, Job
+from e2e.scenarios.job import LONG, LONGER, Job
+from e2e.scenarios.removal import leaves_nothing
 
-pytestmark = [pytest.mark.timeout(1800), own_cluster_only("ends the operator's pods, on which others' jobs may depend")]
+pytestmark = [pytest.mark.timeout(2400), own_cluster_only("ends the operator's pods, on which others' jobs may depend")]
 
 
 def kill_operator(cluster: Access, layout: Layout) -> None:
-    """All of its replicas, by SIGKILL, so nobody gives the Lease back. Their pods start them again."""
+    """All of its replicas by SIGKILL, which leaves the Lease with the dead.
+
+    Their pods go too: a kubelet waits longer and longer before it starts a container again that ends again and again.
+    """
     pods = json.loads(cluster.kubectl("get", "pods", *release.PODS, "--output=json"))["items"]
     running = list(containers.running(pods, OPERATOR_CONTAINER))
     assert running
-    for each in running:
-        containers.kill(layout.folder, each)
+    for container in running:
+        containers.kill(layout.folder, container)
+    cluster.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
 
 
 def operators(cluster: Access) -> set[str]:
@@ -30,11 +37,19 @@ def operators(cluster: Access) -> set[str]:
     return set(cluster.kubectl("get", "pods", *release.PODS, "--output=name").split())
 
 
-def test_the_operator_is_killed_while_a_job_starts_runs_recovers_suspends_and_is_suspended(
-    cluster: Access, layout: Layout, job: Job
-) -> None:
-    """`make chaos-operator` kills it at every write of a life, in the other phases too, where drivers are played."""
-    job.apply(**LONG)
+def versions(cluster: Access) -> set[str]:
+    """Of the operator, as its pods' logs tell."""
+    logs = [cluster.kubectl("logs", pod, f"--namespace={release.NAMESPACE}") for pod in operators(cluster)]
+    lines = [line for log in logs for line in log.splitlines() if '"operator_started"' in line]
+    return {json.loads(line)["version"] for line in lines}
+
+
+def test_the_operator_is_killed_in_every_phase_of_a_job(cluster: Access, layout: Layout, job: Job) -> None:
+    """Of a life with a lost head and a suspension; before its first one, Pending, no operator is there to see the job.
+    `make chaos-operator` kills it at every write of such a life, where drivers are played.
+    """
+    kill_operator(cluster, layout)
+    job.apply(**LONGER)
     job.reaches("Starting")
     kill_operator(cluster, layout)
     job.trains()
@@ -43,12 +58,14 @@ def test_the_operator_is_killed_while_a_job_starts_runs_recovers_suspends_and_is
     job.trains(beyond=job.step + 4)
     assert set(job.pods()) == pods
 
-    job.run_in("head", "python", "-c", KILL_DRIVER)
+    (head,), saved = job.pods("head"), job.saved
+    job.kubectl("delete", head, "--force", "--grace-period=0")
+    lost = time.time()
     job.reaches("Recovering")
+    job.eventually(lambda: "RayLost" in job.events(), "event RayLost")
     kill_operator(cluster, layout)
-    job.eventually(lambda: job.runs(attempt=2), "second attempt")
-    job.trains(beyond=job.step + 2)
-    assert set(job.pods()) == pods
+    job.seconds_to_next_update(lost, attempt=2)
+    job.resumes(attempt=2, after=saved)
 
     job.patch(suspend=True)
     job.reaches("Suspending")
@@ -58,19 +75,35 @@ def test_the_operator_is_killed_while_a_job_starts_runs_recovers_suspends_and_is
     kill_operator(cluster, layout)
     job.patch(suspend=False)
 
-    status = job.succeeds()
+    status = job.succeeds_after("RayLost")
     assert (status["restarts"], status["attempt"]) == (1, 3)
 
 
-def test_the_operator_is_rolled_while_a_job_trains(cluster: Access, helm: Helm, job: Job) -> None:
-    job.apply(**LONG)
+def test_the_operator_is_killed_while_a_job_is_deleted(cluster: Access, layout: Layout, job: Job) -> None:
+    before = set(left_by(job))
+    job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
-    pods = set(job.pods())
-    before = operators(cluster)
-    release.install(cluster, helm.home, podAnnotations={"rolled": f"{time.time():.0f}"})
-    job.eventually(lambda: not before & operators(cluster), "end of the older pods")
-    job.trains(beyond=job.step + 4)
-    assert set(job.pods()) == pods
+    job.kubectl("delete", "rljob", job.name, "--wait=false")
+    kill_operator(cluster, layout)
+    leaves_nothing(job, before)
+
+
+def test_the_operator_is_rolled_to_another_version_and_back_while_a_job_trains(
+    cluster: Access, helm: Helm, job: Job
+) -> None:
+    job.apply(**LONGER)
+    job.trains()
+    pods, before, older = set(job.pods()), operators(cluster), versions(cluster)
+    repository, _, tag = NEWER_OPERATOR.rpartition(":")
+    try:
+        release.install(cluster, helm.home, image={"repository": repository, "tag": tag})
+        job.eventually(lambda: not before & operators(cluster), "end of the older version")
+        assert versions(cluster) == {NEWER_VERSION}
+        assert NEWER_VERSION not in older
+        job.trains(beyond=job.step + 4)
+        assert set(job.pods()) == pods
+    finally:
+        release.install(cluster, helm.home)
 
     status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)

@@ -1,7 +1,9 @@
 """A classifier and a judge, each a Deployment of vLLM: the job waits for them, and outlives their pods."""
 
 import json
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from e2e.cluster.access import Access
 from e2e.nodes import kuberay, release
-from e2e.scenarios.conftest import own_cluster_only
+from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LIST_TOKENS, Job
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, classifier, judge
 
@@ -26,10 +28,16 @@ JUDGE: dict[str, Any] = {
 }  # fmt: skip
 
 
+START_SECONDS = 10.0
+"""vLLM takes longer to start."""
+
+ASKED_AGAIN = "grep -rls reward_model_asked_again /tmp/ray || true"
+"""Files of Ray's logs with that event of the trainer's: the process that scores is none of the driver's log."""
+
 ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
-def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp_path: Path) -> None:
+def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp_path: Path, report: Report) -> None:
     classifier(tmp_path / "rm")
     judge(tmp_path / "judge", PATTERN, TOKENS)
     for name in ("rm", "judge"):
@@ -51,17 +59,28 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     pods = {each for role in ("head", "worker") for each in job.pods(role)}
     (lost,) = job.kubectl("get", "pods", "--selector=rljob.dev/reward-model=rm", "--output=name").split()
     assert "No such file" in job.kubectl("exec", lost, "--", "sh", "-c", LIST_TOKENS)
+    lost_at = time.time()
     job.kubectl("delete", lost, "--force", "--grace-period=0")
     job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
     job.trains(beyond=job.step + 2)
-    lines = job.metrics(attempt=1)
-    assert lines
-    assert all({"reward/rm", "reward/judge"} <= line.keys() for line in lines), "each step was scored by both"
+    job.eventually(lambda: job.holds("RewardModelsReady"), "another server")
     assert pods == {each for role in ("head", "worker") for each in job.pods(role)}
+    scored = [line for _, line in job.lines() if line["stage"] == "rl"]
+    assert all(line["reward/rm"] != 0 and 0 <= line["reward/judge"] <= 9 for line in scored), "each step has its scores"
+    assert any(job.run_in(role, "sh", "-c", ASKED_AGAIN) for role in ("head", "worker"))
+    pause, seconds = longest_pause(scored, lost_at)
+    assert pause > START_SECONDS, "no step without its scores"
+    report(seconds)
 
     status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)
     assert job.kubectl("get", "deployments", "--output=name") == ""
+
+
+def longest_pause(lines: list[dict[str, Any]], since: float) -> tuple[float, float]:
+    """Seconds without a step after that Unix time, and from it to the step that ended them."""
+    ends = sorted(float(line["time"]) for line in lines)
+    return max((after - before, after - since) for before, after in pairwise(ends) if after > since)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster.access import Access
 from e2e.cluster.layout import Layout
 from e2e.nodes.machine import Machine
-from e2e.scenarios.job import Job
+from e2e.scenarios.job import LONG, Job
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -42,22 +42,26 @@ def test_a_full_volume_ends_the_job_and_names_the_way_out(job: Job) -> None:
     failed = job.conditions["Failed"]
     assert (failed["reason"], status["restarts"]) == ("StorageFull", 0)
     assert "free space" in failed["message"]
-    assert status["checkpoint"]["step"] > 0, "the first one had room"
+    assert status["checkpoint"]["step"] > 0, "the one that fits is kept"
+    assert job.holds("CheckpointAvailable")
     job.eventually(lambda: not job.pods(), "end of the pods", 120)
 
 
 def test_a_job_that_may_restart_goes_on_once_the_volume_has_grown(node: Machine, job: Job) -> None:
     rule = {"onReasons": ["StorageFull"], "action": "restart"}
     job.apply(
+        **LONG,
         checkpoint={"volume": _existing()},
         recovery={"rules": [rule], "maxRestarts": 30, "backoff": {"initial": "5s", "max": "5s"}},
     )
-    job.eventually(lambda: job.status.get("restarts", 0) > 0, "restart")
+    job.eventually(lambda: job.status.get("restarts", 0) > 0 and job.status.get("checkpoint"), "restart")
     saved = job.saved
     node.run("mount", "-o", f"remount,size={ENOUGH}", f"/run/{job.namespace}")
-    status = job.succeeds("StorageFull")
+    job.trains()
+    assert (job.claim(job.status["attempt"]).resumed_step or 0) >= saved > 0, "it does not start over"
+
+    status = job.succeeds_after("StorageFull")
     assert status["restarts"] > 0
-    assert saved > 0, "it did not begin anew"
 
 
 def _existing() -> dict[str, Any]:

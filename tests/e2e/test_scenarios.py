@@ -15,7 +15,7 @@ from bench.commits import ROOT, content
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.conftest import SECONDS
-from e2e.scenarios.job import Job
+from e2e.scenarios.job import END_CONDITIONS, Job
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
 pytest_plugins = ["pytester"]
@@ -191,36 +191,24 @@ def test_an_attempt_takes_ranks_over():
         resumed(resumedFrom="step-12-a1", resumedStep=12).takes_over(attempt=2, after=12)
 
 
-ENDED: dict[str, Any] = {
-    "phase": "Succeeded",
-    "progress": {"step": 70, "totalSteps": 70, "reward": 0},
-    "checkpoint": {"step": 70},
-    "conditions": [{"type": "Succeeded", "status": "True"}],
-}
-
-
-def ended(**changes: object) -> Job:
-    return Job(Volume(status=ENDED | changes, events=("RankLost", "Completed")), "namespace")
-
-
-def test_a_job_succeeds_with_a_reward_and_a_checkpoint_after_its_loss_was_told():
-    assert ended().succeeds() == ended().succeeds("RankLost", "RayLost") == ENDED
+def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
+    status: dict[str, Any] = {
+        "phase": "Succeeded",
+        "progress": {"step": 70, "totalSteps": 70, "reward": 0},
+        "checkpoint": {"step": 70},
+        "conditions": [{"type": kind, "status": word} for kind, word in END_CONDITIONS.items()],
+    }
+    job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
+    assert job.succeeds_after("RankLost", "RayLost") == status
     with pytest.raises(AssertionError, match="no event tells of DriverLost"):
-        ended().succeeds("DriverLost")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"progress": ENDED["progress"] | {"reward": None}},
-        {"progress": ENDED["progress"] | {"step": 69}},
-        {"checkpoint": {"step": 69}},
-        {"conditions": []},
-    ],
-)
-def test_a_job_that_ends_without_all_of_it_has_not_succeeded(changes):
-    with pytest.raises(AssertionError, match="missing"):
-        ended(**changes).succeeds()
+        job.succeeds_after("DriverLost")
+    for other in ({"checkpoint": {"step": 68}}, {"checkpoint": None}, {"conditions": status["conditions"][1:]}):
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status={**status, **other}, events=("Completed",)), "namespace").succeeds()
+    for missing in ("reward", "step"):
+        less = {**status, "progress": {**status["progress"], missing: None}}
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
 
 
 def git(folder: Path, *arguments: str) -> None:

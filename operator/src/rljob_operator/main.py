@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
 import aiohttp
@@ -46,7 +47,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-LEASE_NAME = "rljob-operator"
+DISTRIBUTION = LEASE_NAME = "rljob-operator"
 
 RESYNC_SECONDS = 300.0
 
@@ -187,7 +188,7 @@ async def run(options: Options) -> None:
     async with await Connection.open() as connection, aiohttp.ClientSession(connector=connector) as session:
         operator = Operator(options, connection, session)
         async with operator.served() as url:
-            log.info("operator_started", url=url, namespaces=options.namespaces or "all")
+            log.info("operator_started", version=version(DISTRIBUTION), url=url, namespaces=options.namespaces or "all")
             watch = asyncio.create_task(_watch(operator, connection, options, watching, over))
             tasks = [watch, *map(asyncio.create_task, (operator.lead(), operator.resync(), _asked_to_end(watching)))]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
