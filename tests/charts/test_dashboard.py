@@ -6,12 +6,12 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rljob_operator.metrics import Metrics
 from rljob_trainer.agent.prometheus import exposition, prometheus_name
 from rljob_trainer.progress.names import METRICS
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume
 from tests.charts.chart import CHART
+from tests.rljob_operator.used_metrics import used_metrics
 
 FILE = CHART / "files/dashboard.json"
 
@@ -23,13 +23,7 @@ def expressions() -> list[str]:
 
 
 def operators() -> set[str]:
-    metrics = Metrics()
-    metrics.read(jobs=dict, queue_depth=lambda: 0, leader=lambda: True)
-    metrics.restarted("DriverLost")
-    metrics.api_call("get", "pods", "200", 0.1)
-    with metrics.reconcile():
-        pass
-    return samples(metrics.exposition())
+    return samples(used_metrics().exposition())
 
 
 def agents(folder: Path) -> set[str]:

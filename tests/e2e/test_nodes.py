@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import locks, processes
+from e2e.cluster import processes
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT
-from e2e.cluster.layout import Layout
-from e2e.cluster.plane import Plane
 from e2e.cluster.progress import shown
-from e2e.nodes import agents, cgroups, machine, network, packages, store, up
+from e2e.nodes import cgroups, machine, network
 from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
 from tests.e2e.waiting import eventually
@@ -233,126 +231,6 @@ def test_settings_that_were_never_kept_are_left_alone(kernel, tmp_path):
     cgroups.restore_settings(tmp_path / "first")
 
     assert panic(kernel) == "10"
-
-
-@pytest.fixture
-def images(tmp_path, monkeypatch):
-    """Says what images are built now, by name their numbers; containerd's folder of them is empty."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (store.folder() / "containerd").mkdir(parents=True)
-
-    def built(**numbers):
-        (store.folder() / "images.json").write_text(json.dumps(numbers))
-
-    return built
-
-
-@pytest.fixture
-def started(images, tmp_path, monkeypatch):
-    """The folder of a cluster whose two nodes were started, as far as their images go, while two images were built."""
-    for owner, name in ((network, "plug"), (agents, "start"), (Machine, "boot")):
-        monkeypatch.setattr(owner, name, lambda *_: None)
-    images(operator="1", trainer="1")
-    folder = tmp_path / "cluster"
-    for number in range(2):
-        up.start(Layout(folder, {}), Machine(folder, number))
-    return folder
-
-
-def test_a_node_goes_on_with_the_images_that_it_was_given(started):
-    up.refuse_other_images(started)
-
-
-@pytest.mark.parametrize(
-    ("now", "told"),
-    [
-        ({"operator": "2", "trainer": "1"}, "operator"),
-        ({"operator": "2", "trainer": "2"}, "operator, trainer"),
-        ({"operator": "1", "trainer": "1", "debian": "1"}, "debian"),
-    ],
-)
-def test_a_node_of_other_images_than_those_of_now_is_refused(started, images, now, told):
-    images(**now)
-    words = rf"node-0 of the cluster in {started} .* built: {told}; take the cluster down first \(make cluster-down\)"
-
-    with pytest.raises(ClusterError, match=words):
-        up.refuse_other_images(started)
-
-
-def test_a_node_whose_images_were_cut_off_is_refused(started):
-    (started / "nodes/node-1" / up.GIVEN).unlink()
-
-    with pytest.raises(ClusterError, match=r"node-1 .* operator, trainer"):
-        up.refuse_other_images(started)
-
-
-def test_a_new_node_is_refused_nothing(started, images):
-    images(operator="2", trainer="1")
-    for node in machine.machines(started):
-        shutil.rmtree(node.folder / "lib/containerd")
-
-    up.refuse_other_images(started)
-
-
-def test_a_cluster_of_other_images_is_refused_before_anything_is_started(started, images, monkeypatch):
-    monkeypatch.setattr("e2e.cluster.plane.build", lambda _: None)
-    monkeypatch.setattr(up, "prepare", lambda: images(operator="2", trainer="1"))
-    monkeypatch.setattr(Plane, "_bring_up", lambda *_: pytest.fail("it starts"))
-    (started / locks.MARKER).touch()
-
-    with pytest.raises(ClusterError, match=r"node-0 .* operator; take the cluster down first"):
-        Plane(started).up(kubelets=2)
-
-
-def test_missing_packages_are_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-
-    with pytest.raises(ClusterError, match=r"real nodes need containerd, runc, .*: install them with your system"):
-        packages.ensure()
-
-
-@pytest.fixture
-def policies(tmp_path, monkeypatch):
-    """What policy of services apt-get finds at each call, on a machine where all packages are missing."""
-    found = []
-
-    def run(command, **_):
-        found.append((command[1], packages.POLICY.read_text() if packages.POLICY.exists() else None))
-        return subprocess.CompletedProcess(command, 1 if command[1] == "install" else 0, stderr="E: no space")
-
-    (tmp_path / "apt-get").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(packages, "POLICY", tmp_path / "policy-rc.d")
-    monkeypatch.setattr(subprocess, "run", run)
-    return found
-
-
-def test_no_service_starts_while_packages_are_installed_and_then_as_before(policies):
-    with pytest.raises(ClusterError, match=r"apt-get install .* failed: E: no space"):
-        packages.ensure()
-
-    assert policies[0] == ("update", None)
-    assert policies[1][0] == "install"
-    assert policies[1][1].endswith("\nexit 101\n")
-    assert not packages.POLICY.exists()
-
-
-def test_a_machines_own_policy_of_services_is_kept(policies):
-    packages.POLICY.write_text("its own")
-    with pytest.raises(ClusterError):
-        packages.ensure()
-
-    assert policies[1] == ("install", "its own")
-    assert packages.POLICY.read_text() == "its own"
-
-
-def test_without_root_nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-
-    with pytest.raises(ClusterError, match="real nodes need root"):
-        packages.ensure()
 
 
 def test_without_root_nothing_is_built_and_that_is_said(monkeypatch, capsys):

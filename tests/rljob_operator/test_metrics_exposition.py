@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_operator.metrics import Metrics
+from tests.rljob_operator.used_metrics import used_metrics
 
 PAGE = Path(__file__).parents[2] / "docs/operator.md"
 
@@ -74,14 +75,8 @@ def test_two_operators_in_one_process_do_not_share_numbers() -> None:
 
 
 def test_the_page_lists_every_metric_with_its_labels_and_what_it_says():
-    metrics = Metrics()
-    metrics.read(jobs=dict, queue_depth=lambda: 0, leader=lambda: True)
-    metrics.restarted("NodeLost")
-    metrics.api_call("get", "pods", "200", 0.1)
-    with metrics.reconcile():
-        pass
     rows = []
-    for family in text_string_to_metric_families(metrics.exposition().decode()):
+    for family in text_string_to_metric_families(used_metrics().exposition().decode()):
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         name = f"{family.name}_total" if family.type == "counter" else family.name
         told = ", ".join(f"`{label}`" for label in labels)
