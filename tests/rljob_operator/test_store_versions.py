@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_operator.kube import Key, Manifest
-from rljob_operator.kube.kinds import NODE, POD, RLJOB
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RLJOB
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.store import Store
 
@@ -131,6 +131,17 @@ def test_managed_fields_are_left_out_of_the_store_and_left_in_the_callers_object
     store.put(POD, told)
     assert "managedFields" not in store.children(POD, A)[0]["metadata"]
     assert "managedFields" in told["metadata"]
+
+
+def test_a_status_that_nobody_reads_is_no_news_and_everything_else_is() -> None:
+    store, budget = Store(), pod(1)
+    assert store.put(DISRUPTION_BUDGET, budget) == {A}
+    assert store.put(DISRUPTION_BUDGET, pod(2) | {"status": {"currentHealthy": 1}}) == set()
+    assert store.get(DISRUPTION_BUDGET, Key.of(budget)) == pod(2)
+    assert store.put(DISRUPTION_BUDGET, pod(3) | {"spec": {"minAvailable": 1}}) == {A}
+    assert store.put(DISRUPTION_BUDGET, pod(4, job="job-b") | {"spec": {"minAvailable": 1}}) == {A, B}
+    assert store.put(POD, pod(1)) == {A}
+    assert store.put(POD, pod(2) | {"status": {"phase": "Running"}}) == {A}
 
 
 Told = tuple[str, tuple[Any, ...]]

@@ -13,14 +13,18 @@ list knows of its own namespace only.
 
 from collections.abc import Iterable, Mapping
 
-from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, NODE, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
+
+WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, NODE})
+"""Kinds whose status decides anything. That of a disruption budget, say, changes with every pod."""
 
 
 class Store:
-    """Holds the objects themselves: nobody may change what it returns. It keeps no managedFields.
+    """Holds the objects themselves: nobody may change what it returns. It keeps no managedFields, and a status only of
+    kinds WITH_STATUS.
 
-    What changes it returns the keys of the RLJobs to look at again: none where nothing is new.
+    What changes it returns the keys of the RLJobs to look at again: none where nothing is new of what it keeps.
     unreadable: namespaces of which it does not know all that a decision needs, or may have missed some of it.
     """
 
@@ -41,7 +45,9 @@ class Store:
         shelf, key = self._shelf(kind), Key.of(manifest)
         if _version(manifest) <= shelf.known_until(key):
             return set()
-        return shelf.drop(key) | shelf.hold(key, _without_managed_fields(manifest))
+        kept, held = _kept(kind, manifest), shelf.objects.get(key)
+        changed = shelf.drop(key) | shelf.hold(key, kept)
+        return set() if held is not None and _same(held, kept) else changed
 
     def remove(self, kind: Kind, manifest: Manifest) -> set[Key]:
         """manifest: as the deletion left it, with the deletion's version. What came after it by that name stays."""
@@ -125,6 +131,17 @@ def _version(manifest: Manifest) -> int:
     return int(manifest["metadata"]["resourceVersion"])
 
 
-def _without_managed_fields(manifest: Manifest) -> Manifest:
-    metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
-    return {**manifest, "metadata": metadata}
+def _kept(kind: Kind, manifest: Manifest) -> Manifest:
+    kept = {name: value for name, value in manifest.items() if name != "status" or kind in WITH_STATUS}
+    return kept | {"metadata": _without(manifest["metadata"], "managedFields")}
+
+
+def _same(one: Manifest, other: Manifest) -> bool:
+    """But for their versions."""
+    return one | {"metadata": _without(one["metadata"], "resourceVersion")} == other | {
+        "metadata": _without(other["metadata"], "resourceVersion")
+    }
+
+
+def _without(metadata: Manifest, name: str) -> Manifest:
+    return {each: value for each, value in metadata.items() if each != name}
