@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mamba import MambaConfig
 
+from rljob_trainer.actor import attention as actor_attention
 from rljob_trainer.actor.attention import packed_attention
 from rljob_trainer.actor.loading import empty_model
 from rljob_trainer.actor.packing import pack
@@ -34,6 +35,13 @@ def folders(tmp_path_factory):
     return {name: write_model(tmp_path_factory.mktemp("model"), name) for name in CONFIGS}
 
 
+@pytest.fixture(params=["products", "kernel"])
+def computed_by(request, monkeypatch):
+    """What computes attention on a CPU: as for short sequences, or as for long ones."""
+    if request.param == "kernel":
+        monkeypatch.setattr(actor_attention, "_SHORT", 0)
+
+
 def policy_of(folder, attention="auto", device="cpu", dtype=torch.float32):
     spec = make_spec(model={"path": folder, "attention": attention})
     model = empty_model(folder, spec.model)
@@ -57,6 +65,7 @@ def one_by_one(folder, device="cpu"):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("attention", ["auto", "sdpa", "eager"])
+@pytest.mark.usefixtures("computed_by")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_packed_equals_one_by_one(folders, name, attention, device):
     policy = policy_of(folders[name], attention, device)
@@ -66,6 +75,7 @@ def test_packed_equals_one_by_one(folders, name, attention, device):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
+@pytest.mark.usefixtures("computed_by")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_sequences_that_share_prompts_equal_one_by_one(folders, name):
     policy = policy_of(folders[name])
@@ -77,6 +87,7 @@ def test_sequences_that_share_prompts_equal_one_by_one(folders, name):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-5)
 
 
+@pytest.mark.usefixtures("computed_by")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shared_prompts_get_the_gradient_of_all_their_responses(folders, name):
     """Against transformers, one sequence at a time; every token has a weight of its own."""

@@ -4,16 +4,18 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.cache_utils import DynamicCache
 
-from rljob_trainer.rollout.attention import GROUPED
+from rljob_trainer.rollout.attention import GROUPED, attend
 from rljob_trainer.rollout.decoder import Decoder, FusedDecoder, PlainDecoder, make_decoder
 from rljob_trainer.rollout.slots import SlotCache
 
 VOCAB, CAPACITY = 60, 24
 LENGTHS = torch.tensor([5, 2, 9])
+MASK = torch.zeros(3, 5).masked_fill_(torch.arange(5) > torch.tensor([[1], [4], [2]]), -torch.inf)[:, None, None]
 SMALL = {
     "vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -105,6 +107,17 @@ def test_a_step_takes_two_thirds_of_the_operations_or_less(name):
     model = model_of(FUSED[name])
     fused, plain = operations_of(make_decoder(model), model), operations_of(PlainDecoder(model), model)
     assert 0 < fused < 0.7 * plain
+
+
+@pytest.mark.parametrize("mask", [None, MASK, MASK == 0], ids=["no mask", "additive", "boolean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_rows_attend_as_in_pytorch(dtype, mask):
+    query, key, value = (torch.randn(3, 2, rows, 8, dtype=dtype) for rows in (4, 5, 5))
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(dtype)
+    for scale in (None, 0.3):
+        expected = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        torch.testing.assert_close(attend(query, key, value, mask, scale), expected)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rljob_trainer.linear import linear
+from rljob_trainer.rollout.attention import attend
 from rljob_trainer.rollout.slots import SlotCache
 
 _FUSED = ("llama", "mistral", "qwen2", "qwen3")
@@ -121,7 +122,7 @@ class _Layer:
         query, key = rotated.split([self._heads, self._kv_heads], dim=1)
         keys, values = slot.update(key[:, :, None], value[:, :, None])
         grouped = query.reshape(rows, self._kv_heads, -1, self._size)
-        mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=self._scale)
+        mixed = attend(grouped, keys, values, mask, self._scale)
         hidden = _added(hidden, mixed.reshape(rows, -1), self._out)
         gate, up = linear(_normed(hidden, self._mlp_norm), *self._gate_up).chunk(2, dim=-1)
         return _added(hidden, self._activate(gate) * up, self._down)
