@@ -4,6 +4,7 @@ kopf does not report objects that vanished while a watch was down, so lists corr
 decision needs all kinds: the first lists come before the first decision.
 """
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -12,7 +13,7 @@ from typing import Any
 import kopf
 import structlog
 
-from rljob_operator.kube.client import Kube
+from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import Forbidden, NotFound
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
@@ -83,14 +84,25 @@ async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> 
 
 
 async def _list(kube: Kube, store: Store, namespace: str | None) -> set[Key]:
-    new: set[Key] = set()
-    for kind in WATCHED:
-        try:
-            found = await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
-        except NotFound as error:
-            raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
-        new |= store.replace_all(kind, found.items, found.resource_version, namespace)
-    return new
+    """All kinds side by side: while the API server writes one page, we read another. Of some alone the store hears
+    nothing, for jobs that these made news of would not be named where the next list fails.
+    """
+    asked = [asyncio.create_task(_listing(kube, kind, namespace)) for kind in WATCHED]
+    try:
+        listings = await asyncio.gather(*asked)
+    finally:
+        for each in asked:
+            each.cancel()
+    found = zip(WATCHED, listings, strict=True)
+    changed = [store.replace_all(kind, each.items, each.resource_version, namespace) for kind, each in found]
+    return set[Key]().union(*changed)
+
+
+async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:
+    try:
+        return await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
+    except NotFound as error:
+        raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
 
 
 def _none_readable(refusals: Mapping[str, Forbidden]) -> Forbidden:
