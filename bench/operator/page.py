@@ -5,9 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.commits import last_change
 from bench.operator.figures import Compared, Creation, Full, Life, percentile
 from bench.operator.site import CLIENT, OPERATOR, OTHERS
 from e2e.cluster.binaries import BINARIES, KUBERNETES
+
+CODE = ("bench/operator", "crds", "e2e/cluster", "operator", "tests/rljob_operator/played_head.py")
+"""What decides a result."""
 
 START_GOAL, START_GOAL_JOBS, CREATION_GOAL = 30.0, 10_000, 1.0
 
@@ -19,10 +23,10 @@ def write_page(
     kuberay = BINARIES["kuberay-operator"].version
     about = (
         f'`make bench-operator ARGS="{arguments}"`'
-        f" on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}: Kubernetes {KUBERNETES}"
-        f" (etcd without fsync, all of it with GOGC=300), KubeRay {kuberay} and KWOK's fake nodes share them with the"
-        " operator and with what creates the jobs. Each job asks for 2 nodes with 4 GPUs. Times are the API"
-        " server's, from its audit log."
+        f" of commit {last_change(CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d}:"
+        f" Kubernetes {KUBERNETES} (etcd without fsync, all of it with GOGC=300), KubeRay {kuberay} and KWOK's fake"
+        " nodes share them with the operator and with what creates the jobs. Each job asks for 2 nodes with 4"
+        " GPUs. Times are the API server's, from its audit log."
     )
     parts = ["# The operator on a real API server", about]
     parts += ["## From apply to all children", _creation(calm, stopped, running)]

@@ -94,7 +94,7 @@ def test_the_page_says_what_was_missed(tmp_path: Path, monkeypatch: pytest.Monke
     lives, calm = Life(3, 20, 10, {("patch", "rljobs/status"): 9.5}), replace(slow, rate=1.0, latencies=[0.25])
     write_page(lives, calm, slow, slow, stored, (pair[0], pair[1]), tmp_path, "--jobs 1000")
     page = (tmp_path / "operator.md").read_text()
-    assert '`make bench-operator ARGS="--jobs 1000"` on 2 CPU cores' in page
+    assert '`make bench-operator ARGS="--jobs 1000"` of commit ' in page
     assert "the goal is a p99 below 1 s, which is missed" in page
     assert "take 1.2 cores of the API server and 0.4 of the operator; there are 2." in page
     assert "| stopped, 1 a second | 20.0 | 10.0 | 0.25 s | 0.25 s |" in page

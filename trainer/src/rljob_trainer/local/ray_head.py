@@ -48,6 +48,9 @@ OBJECT_STORE_BYTES = 512 << 20
 
 LOOK_SECONDS = 0.2
 
+_REMOVALS = 10
+"""Of the folder, one a look; fewer than whoever waits for this process has patience for."""
+
 START_SECONDS = 90.0
 """Deadline of Ray's start. Shorter than the driver's, which would take it for its own failure."""
 
@@ -100,10 +103,17 @@ class _Watch:
         sys.exit(_TERMINATED)
 
     def clean_up(self) -> None:
-        """Every process below this one, and the folder. For whoever ends this process: it does not return twice."""
+        """Every process below this one, and the folder. For whoever ends this process: it does not return twice.
+
+        Ray's code may still be starting in another thread, and make files where they are being removed.
+        """
         self.ending.acquire()
-        end_descendants()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for _ in range(_REMOVALS):
+            end_descendants()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                return
+            time.sleep(LOOK_SECONDS)
 
     def _watch(self, preloaded: psutil.Process) -> None:
         try:
