@@ -1,5 +1,6 @@
 """What lists make of the store where some of the namespaces may not be read."""
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -11,7 +12,7 @@ from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.store import Store
-from rljob_operator.watches import list_all
+from rljob_operator.watches import AT_ONCE, WATCHED, list_all
 from tests.rljob_operator.loops import in_loop
 
 A, B = Key("a", "job"), Key("b", "job")
@@ -19,10 +20,15 @@ BOTH = ("a", "b")
 
 
 class Lists:
-    """A job and its pod in each of two namespaces. refusals: what lists raise, by kind and namespace."""
+    """A job and its pod in each of two namespaces. refusals: what lists raise, by kind and namespace.
+
+    asked: which kinds were listed, in that order. most: lists that went on side by side.
+    """
 
     def __init__(self) -> None:
         self.version = 100
+        self.asked: list[Kind] = []
+        self.under_way = self.most = 0
         self.kinds: dict[Kind, list[Manifest]] = {
             RLJOB: [_object(key, "5") for key in (A, B)],
             POD: [_object(key, "6", **{JOB_LABEL: "job"}) for key in (A, B)],
@@ -31,13 +37,20 @@ class Lists:
 
     async def list(self, kind: Kind, namespace: str | None, _selector: str | None) -> Listing:
         self.version += 1
+        self.asked.append(kind)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
         if error := self.refusals.get((kind, namespace)):
             raise error
         here = [each for each in self.kinds.get(kind, ()) if namespace in (None, Key.of(each).namespace)]
         return Listing(here, str(self.version))
 
     async def told_to(self, store: Store, *namespaces: str) -> set[Key]:
-        return await list_all(cast(Kube, self), store, namespaces)
+        new = set[Key]()
+        await list_all(cast(Kube, self), store, new, namespaces)
+        return new
 
 
 def _object(key: Key, version: str, **labels: str) -> Manifest:
@@ -105,6 +118,28 @@ async def test_one_stays_unreadable_until_lists_of_all_namespaces_have_worked() 
     assert store.unreadable == {"a"}
     lists.refusals.clear()
     assert await lists.told_to(store, *BOTH) == {A}
+
+
+@in_loop
+async def test_what_was_heard_before_a_list_fails_is_told_with_the_next() -> None:
+    lists, store, news = Lists(), Store(), set[Key]()
+    await lists.told_to(store, *BOTH)
+    lists.kinds[POD] = []
+    lists.refusals = {(RLJOB, "b"): Unavailable("nobody there")}
+    with pytest.raises(Unavailable):
+        await list_all(cast(Kube, lists), store, news, BOTH)
+    lists.refusals.clear()
+    await list_all(cast(Kube, lists), store, news, BOTH)
+    assert news == {A, B}
+
+
+@in_loop
+async def test_jobs_are_listed_before_their_children_and_not_all_of_those_at_once() -> None:
+    lists = Lists()
+    await lists.told_to(Store())
+    assert lists.asked[0] == RLJOB
+    assert sorted(lists.asked, key=str) == sorted(WATCHED, key=str)
+    assert lists.most == AT_ONCE
 
 
 @in_loop

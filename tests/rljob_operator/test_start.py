@@ -29,7 +29,7 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
         none = {"metadata": {"resourceVersion": "7"}, "items": []}
         server.answers += [response((200, none)), response(not_found("/apis/ray.io/v1/rayclusters"))]
         with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet: install their CRD"):
-            await list_all(Kube(connection), Store())
+            await list_all(Kube(connection), Store(), set())
 
 
 @in_jumping_loop

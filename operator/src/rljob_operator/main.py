@@ -93,6 +93,7 @@ class Operator:
             self._work, workers=options.workers, waited=self.metrics.queue_waited, failed=self._failed
         )
         self._reconciler: Reconciler | None = None
+        self._news = set[Key]()  # of lists of which one failed
         self.metrics.read(jobs=self._phases, queue_depth=self.queue.__len__, leader=self.lease.held)
 
     async def lead(self) -> None:
@@ -135,14 +136,16 @@ class Operator:
             await asyncio.sleep(pause)
             pause, readable = RESYNC_SECONDS, not self.store.unreadable
             try:
-                self.changed(await self._list())
+                await self._list()
                 if readable and self.store.unreadable:  # perhaps for a moment, and nobody looks after its jobs
                     pause = FIRST_RESYNC_SECONDS
             except KubeError as error:  # the next one may work; the watches go on meanwhile
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
-    async def _list(self) -> set[Key]:
-        return await list_all(self._reads, self.store, self._options.namespaces)
+    async def _list(self) -> None:
+        await list_all(self._reads, self.store, self._news, self._options.namespaces)
+        self.changed(self._news)
+        self._news.clear()
 
     async def _work(self, key: Key) -> None:
         assert self._reconciler is not None

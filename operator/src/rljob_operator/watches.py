@@ -25,6 +25,9 @@ log = structlog.get_logger()
 
 WATCHED = (RLJOB, *CHILD_KINDS, POD)
 
+AT_ONCE = 2
+"""Kinds that are listed side by side."""
+
 Changed = Callable[[set[Key]], None]
 
 
@@ -58,16 +61,17 @@ def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
     kopf.on.login(registry=registry)(connect)
 
 
-async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> set[Key]:
-    """Correct the store from lists. Returns the jobs for which something was new. namespaces: empty for all.
+async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequence[str] = ()) -> None:
+    """Correct the store from lists, and add the jobs for which something was new. namespaces: empty for all.
 
+    Where it raises, the store has a part of them, on which nobody should decide: news waits for the lists that work.
     A namespace that may not be read keeps what is known of it, and nothing is decided there until all of it has been
     listed: its Role may be late, gone for a moment, or gone for ever with it. Raises Forbidden where none may be read.
     """
-    new, refusals = set[Key](), dict[str, Forbidden]()
+    refusals = dict[str, Forbidden]()
     for namespace in namespaces or (None,):
         try:
-            new |= await _list(kube, store, namespace)
+            await _list(kube, store, news, namespace)
         except Forbidden as error:
             if namespace is None or error.status == HTTPStatus.UNAUTHORIZED:  # that is about us, not about a namespace
                 raise
@@ -80,22 +84,27 @@ async def list_all(kube: Kube, store: Store, namespaces: Sequence[str] = ()) -> 
     readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
     for namespace in sorted(readable_again):
         log.info("namespace_readable_again", namespace=namespace)
-    return new | {key for key in store.all(RLJOB) if key.namespace in readable_again}
+    news |= {key for key in store.all(RLJOB) if key.namespace in readable_again}
 
 
-async def _list(kube: Kube, store: Store, namespace: str | None) -> set[Key]:
-    """All kinds side by side: while the API server writes one page, we read another. Of some alone the store hears
-    nothing, for jobs that these made news of would not be named where the next list fails.
+async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> None:
+    """RLJobs first: what is known of their children must not be older. Of those AT_ONCE kinds at a time: while the API
+    server writes one page, we read another; all of them would be in memory twice.
     """
-    asked = [asyncio.create_task(_listing(kube, kind, namespace)) for kind in WATCHED]
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def take(kind: Kind) -> None:
+        async with at_once:
+            found = await _listing(kube, kind, namespace)
+            news.update(store.replace_all(kind, found.items, found.resource_version, namespace))
+
+    await take(RLJOB)
+    asked = [asyncio.create_task(take(kind)) for kind in WATCHED if kind != RLJOB]
     try:
-        listings = await asyncio.gather(*asked)
+        await asyncio.gather(*asked)
     finally:
         for each in asked:
             each.cancel()
-    found = zip(WATCHED, listings, strict=True)
-    changed = [store.replace_all(kind, each.items, each.resource_version, namespace) for kind, each in found]
-    return set[Key]().union(*changed)
 
 
 async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:

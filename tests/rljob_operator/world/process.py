@@ -36,7 +36,7 @@ class Process:
 
     def __init__(self, wire: Wire, connection: object, session: object, namespaces: Sequence[str]) -> None:
         self.wire, self.errors = wire, list[BaseException]()
-        self._namespaces = namespaces
+        self._namespaces, self._news = namespaces, set[Key]()
         self._store, self._kube = Store(), Kube(cast(Connection, connection))
         heads = Heads(cast(aiohttp.ClientSession, session), HeadAddress(), SETTINGS)
         self.witness = Witness(self._kube, heads, self._store)
@@ -70,7 +70,9 @@ class Process:
 
     async def _list(self) -> None:
         with suppress(KubeError):
-            self._changed(await list_all(self._kube, self._store, self._namespaces))
+            await list_all(self._kube, self._store, self._news, self._namespaces)
+            self._changed(self._news)
+            self._news.clear()
 
     def _changed(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -127,7 +127,9 @@ class Kube:
     async def list(
         self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
     ) -> Listing:
-        """All of them at one moment, which is the resource_version. name: of the only one that is asked for."""
+        """All of them at one moment, which is the resource_version, without managedFields, which are half of most
+        objects. name: of the only one that is asked for.
+        """
         # Page by page and consistent. resourceVersion=0 would be neither, and is no cheaper: since Kubernetes 1.34 the
         # watch cache answers these too.
         query = {"limit": str(PAGE)} | ({"labelSelector": label_selector} if label_selector else {})
@@ -136,7 +138,9 @@ class Kube:
         while True:
             page = await self._read("list", kind, path, query)
             # Built-in kinds leave their names out in lists.
-            items += [{**item, "apiVersion": kind.api_version, "kind": kind.name} for item in page["items"]]
+            for item in page["items"]:
+                item["metadata"].pop("managedFields", None)
+                items.append({**item, "apiVersion": kind.api_version, "kind": kind.name})
             metadata = page["metadata"]
             if not metadata.get("continue"):
                 return Listing(items, metadata["resourceVersion"])
