@@ -11,6 +11,7 @@ from rljob_operator import names
 from rljob_operator.decide import decide, not_submitted
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.kube.kinds import VOLUME_CLAIM
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import ended, living, phase, plan_for
@@ -201,6 +202,38 @@ def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():
             status = decide(seen, SETTINGS).status or status
             assert conditions(status)["CheckpointAvailable"] == told
             assert (status.checkpoint is None) == (told[1] == "Lost")
+
+
+CLAIM = {"metadata": {"name": "job-checkpoints", "namespace": "team", "uid": "uid-claim", "resourceVersion": "5"}}
+GOING = {"metadata": {**CLAIM["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+GOES = "of step 20; job-checkpoints is being deleted, and goes with the last pod that uses it"
+LOST = "that of step 20 is lost: job-checkpoints was deleted"
+
+
+@pytest.mark.parametrize(
+    ("claim", "existing", "told"),
+    [
+        (CLAIM, None, ("True", "Saved", "of step 20")),
+        (GOING, None, ("True", "Saved", GOES)),
+        (None, "theirs", ("True", "Saved", "of step 20")),
+        (None, None, ("False", "Lost", LOST)),
+    ],
+    ids=["it is there", "it is being deleted", "somebody else's", "it is gone"],
+)  # fmt: skip
+def test_a_checkpoint_goes_with_the_claim_that_was_made_for_it(claim, existing, told):
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    base = job(suspend=True, checkpoint={"volume": {"existingClaim": existing}} if existing else {})
+    children = {} if claim is None else {VOLUME_CLAIM: {"job-checkpoints": claim}}
+    plan = decide(replace(snapshot(base, checkpoint=saved), children=children), SETTINGS)
+    assert plan.status is not None
+    (said,) = (each for each in plan.status.conditions if each.type == "CheckpointAvailable")
+    assert (said.status, said.reason, said.message) == told
+    warned = [event.message for event in plan.events if event.reason == "CheckpointLost"]
+    assert warned == ([LOST] if told[1] == "Lost" else [])
+    if told[1] == "Lost":  # and stays so on the claim that is made next
+        next_claim = {VOLUME_CLAIM: {"job-checkpoints": CLAIM}}
+        again = decide(replace(snapshot(replace(base, status=plan.status)), children=next_claim), SETTINGS)
+        assert again.status is None or again.status.conditions == plan.status.conditions
 
 
 def test_what_is_known_stays_where_the_head_does_not_answer():

@@ -253,7 +253,11 @@ class Aspect(Word):
     ALL_SERVERS_READY = "AllServersReady", ("RewardModelsReady",), "All servers of all reward models are ready."
     NOT_RUNNING = "NotRunning", ("Running",), "No driver runs; Ready says why."
     NONE_YET = "NoneYet", ("CheckpointAvailable",), "No checkpoint is durable yet."
-    LOST = "Lost", ("CheckpointAvailable",), "There was one, and the volume has none any more: look at it."
+    LOST = (
+        "Lost",
+        ("CheckpointAvailable",),
+        "There was one; the message says where it went. The next attempt begins anew.",
+    )
     SAVED = "Saved", ("CheckpointAvailable",), "The message says after which step."
     NOT_SUSPENDED = "NotSuspended", ("Suspended",), "It is not, or not yet."
     NOT_FINISHED = "NotFinished", ("Succeeded",), "Steps are left."
@@ -268,3 +272,4 @@ class Note(Word):
 
     ATTEMPT_STARTING = "AttemptStarting", (), "The next attempt has its number, and its driver will be submitted."
     CHECKPOINT_SAVED = "CheckpointSaved", (), "The first checkpoint is durable; later ones are in the status only."
+    CHECKPOINT_LOST = "CheckpointLost", (), "The condition CheckpointAvailable says how."

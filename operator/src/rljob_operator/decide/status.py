@@ -6,14 +6,14 @@ from typing import Any
 
 from rljob_api import RLJobSpec
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
-from rljob_api.v1alpha1 import Condition, RLJobStatus
-from rljob_operator import reward_models
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus
+from rljob_operator import names, reward_models
 from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
 from rljob_operator.decide.step import MESSAGE, Step
-from rljob_operator.kube.kinds import DEPLOYMENT
+from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
 from rljob_operator.plan import Event
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.snapshot import Snapshot, is_deleting
 
 _STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING)
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
@@ -32,11 +32,26 @@ def next_status(snapshot: Snapshot, step: Step) -> RLJobStatus:
         "cluster": cluster_status(snapshot),
         "reward_models": reward_models.statuses(snapshot) if job.problem is None else job.status.reward_models,
         "progress": (head and head.progress) or job.status.progress,
-        "checkpoint": None if head and head.empty else (head and head.checkpoint) or job.status.checkpoint,
+        "checkpoint": _newest_checkpoint(snapshot),
     }
     status = job.status.model_copy(update=facts | step.status)
     conditions = [_condition(snapshot, said) for said in _conditions(snapshot, step, status)]
     return status.model_copy(update={"conditions": conditions})
+
+
+def _newest_checkpoint(snapshot: Snapshot) -> CheckpointStatus | None:
+    """By the head, which sees the volume; where none answers, what is known, as long as the volume is there."""
+    known, head = snapshot.job.status.checkpoint, snapshot.head
+    if head is not None:
+        return None if head.empty else head.checkpoint or known
+    job = snapshot.job
+    made_for_it = job.problem is None and job.spec.checkpoint.volume.existing_claim is None
+    return None if made_for_it and _claim(snapshot) is None else known
+
+
+def _claim(snapshot: Snapshot) -> Manifest | None:
+    """Of the volume that was made for the job."""
+    return snapshot.child(VOLUME_CLAIM, names.claim(snapshot.job.name))
 
 
 def stalled(snapshot: Snapshot, reason: str, message: str) -> RLJobStatus:
@@ -134,11 +149,21 @@ def _reward_models(snapshot: Snapshot) -> tuple[bool, str, str]:
 
 
 def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str]:
+    before, known, claim = (
+        snapshot.job.condition("CheckpointAvailable"),
+        snapshot.job.status.checkpoint,
+        _claim(snapshot),
+    )
     if status.checkpoint is not None:
-        return True, Aspect.SAVED, f"of step {status.checkpoint.step}"
-    before = snapshot.job.condition("CheckpointAvailable")
-    had_one = before is not None and (before.status == "True" or before.reason == Aspect.LOST)
-    return False, Aspect.LOST if had_one else Aspect.NONE_YET, ""
+        goes = claim is not None and is_deleting(claim)
+        warning = f"; {names.claim(snapshot.job.name)} is being deleted, and goes with the last pod that uses it"
+        return True, Aspect.SAVED, f"of step {status.checkpoint.step}{warning if goes else ''}"
+    if known is not None:
+        why = f"{names.claim(snapshot.job.name)} was deleted" if claim is None else "its volume has none any more"
+        return False, Aspect.LOST, f"that of step {known.step} is lost: {why}"
+    if before is not None and before.reason == Aspect.LOST:
+        return False, Aspect.LOST, before.message
+    return False, Aspect.NONE_YET, ""
 
 
 def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:
@@ -177,6 +202,9 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     yield from _turned(old, new, "Running")
     if new.checkpoint is not None and old.checkpoint is None:
         yield Event(Note.CHECKPOINT_SAVED, f"the first checkpoint, of step {new.checkpoint.step}")
+    if new.checkpoint is None and old.checkpoint is not None:
+        (lost,) = (each.message for each in new.conditions if each.type == "CheckpointAvailable")
+        yield Event(Note.CHECKPOINT_LOST, lost, warning=True)
     if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
         yield Event(ready.reason, ready.message, warning=True)
     before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
