@@ -184,7 +184,8 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     if snapshot.head is None:
         message += "; Ray's head does not answer at present"
     if driver.generation is not None and driver.generation < snapshot.job.generation:
-        message += f"; it read generation {driver.generation} of the spec: {_READ_ONCE} of later ones wait for the next"
+        read = f"it read generation {driver.generation} of the spec"
+        message += f"; {read}: later changes of {_READ_ONCE}, if there are any, wait for the next"
     return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
 
 
