@@ -22,7 +22,7 @@ from rljob_operator import names
 from rljob_operator.decide import broken, decide, refused
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.errors import Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from rljob_trainer import errors as errors_module
@@ -165,6 +165,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.IMAGE_NOT_USABLE: [plan_for(cluster=partial, pods=[BAD_IMAGE])],
         Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
+        Reason.NAME_TAKEN: [refused(snapshot(), Plan(), AlreadyExists("ConfigMap job-job exists"))],
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.OPERATOR_ERROR: [broken(snapshot(), KeyError("spec"))],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],

@@ -202,6 +202,11 @@ class Reason(Word):
         "The API server refuses an object of the job's, or its deletion: quota, admission, permissions.",
         "Grant what the message names. The operator tries again; what runs goes on.",
     )
+    NAME_TAKEN = (
+        "NameTaken", _ANY,
+        "The name that an object of the job's needs is taken: by somebody else's, or by one that lost the job's label.",
+        "Do what the message says: choose another name, or free this one. It is tried again soon; what runs goes on.",
+    )
     SPEC_NOT_READABLE = (
         "SpecNotReadable", _ANY,
         "The operator's version cannot read the spec, or a part that a new RayCluster needs; what runs goes on.",
