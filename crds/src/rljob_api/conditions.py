@@ -145,7 +145,7 @@ class Reason(Word):
     )
     FENCED = (
         "Fenced", ("Failed",), "Another driver has the attempt's number on the volume.",
-        "Let no two jobs share a volume and sub-path; for a new job of an old name, delete the old claim.",
+        "Let no two jobs share a volume and sub-path; a new job of an old name meets its claim. The message names it.",
     )
 
     # ---- recovery
