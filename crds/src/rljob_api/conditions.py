@@ -273,3 +273,11 @@ class Note(Word):
 
     ATTEMPT_STARTING = "AttemptStarting", (), "The next attempt has its number, and its driver will be submitted."
     CHECKPOINT_SAVED = "CheckpointSaved", (), "The first checkpoint is durable; later ones are in the status only."
+    FIELD_IGNORED = (
+        "FieldIgnored",
+        (),
+        (
+            "The RayCluster was made without a field that the API server does not know: a pod template has a typo, or"
+            " KubeRay's CRD is of another version. Correct it with `spec.suspend` true meanwhile."
+        ),
+    )

@@ -16,6 +16,7 @@ import structlog
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
+from rljob_operator.decide.fields import ignored
 from rljob_operator.drift import adapted, has_drifted, stamped
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
@@ -160,10 +161,10 @@ class Performer:
 
     async def _create(self, snapshot: Snapshot, manifest: Manifest) -> None:
         """A Secret that is there is ours: its name has the job's uid and our key, which its content follows from."""
-        ref = Ref.of(manifest)
+        ref, unknown = Ref.of(manifest), list[str]()
         try:
             async with self._making:
-                made = await self._kube.create(manifest)
+                made = await self._kube.create(manifest, unknown.append)
         except AlreadyExists:
             if ref.kind != SECRET:
                 self._told(ref.kind, await self._known_late(snapshot.job, ref))
@@ -171,6 +172,9 @@ class Performer:
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
+            if unknown:  # of the version of what was made: the job's has events of its own
+                told = [ignored(snapshot.job, manifest, unknown)]
+                await self._post(snapshot.job, told, made["metadata"]["resourceVersion"])
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
