@@ -1,4 +1,4 @@
-"""Who may carry out a plan."""
+"""Who may carry out a plan, and what is told of it."""
 
 from dataclasses import replace
 from typing import Any, cast
