@@ -20,9 +20,10 @@ from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, Recove
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide import broken, decide, refused
+from rljob_operator.decide.fields import ignored
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.errors import Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from rljob_trainer import errors as errors_module
@@ -165,6 +166,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.IMAGE_NOT_USABLE: [plan_for(cluster=partial, pods=[BAD_IMAGE])],
         Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
+        Reason.NAME_TAKEN: [refused(snapshot(), Plan(), AlreadyExists("ConfigMap job-job exists"))],
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.OPERATOR_ERROR: [broken(snapshot(), KeyError("spec"))],
         Reason.SUSPENDED: [living(base=job(suspend=True)), plan_for(base=job(suspend=True))],
@@ -192,6 +194,7 @@ def test_a_status_has_the_conditions_of_the_table_and_its_words():
         assert list(found) == [kind for kind in CONDITIONS if kind != "RewardModelsReady" or models]
         said |= {(reason, kind) for kind, (_, reason) in found.items()}
         told |= {event.reason for event in plan.events}
+    told.add(ignored(job(), {"kind": "RayCluster", "metadata": {"name": "job"}}, []).reason)
     assert {reason for reason, _ in said} | told == words
     assert {(word, kind) for word, kind in said if word in {*Aspect}} == {(word, *word.where) for word in Aspect}
     assert not {reason for reason, _ in said} & {*Note}

@@ -9,7 +9,7 @@ import pytest
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.errors import Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
 from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -170,6 +170,18 @@ def test_what_needs_an_object_is_not_said_to_be_done_where_it_is_refused(given):
     assert conditions(said.status)["Ready"] == ("False", "ObjectForbidden")
     assert said.status is not None
     assert said.status.driver == seen.job.status.driver
+
+
+def test_a_name_that_is_taken_waits_for_a_person_and_what_runs_goes_on():
+    taken = AlreadyExists("ConfigMap job-job exists and is not this job's")
+    for given in ({}, living()):
+        seen = snapshot(**given)
+        said = refused(seen, decide(seen, SETTINGS), taken)
+        assert conditions(said.status)["Stalled"] == ("True", "NameTaken")
+        assert conditions(said.status)["Running"][0] == ("True" if given else "False")
+        assert [(each.reason, each.message) for each in said.events if each.warning] == [("NameTaken", taken.message)]
+        again = replace(seen, job=replace(seen.job, status=said.status))
+        assert refused(again, decide(again, SETTINGS), taken) == Plan(), "it is said once"
 
 
 def test_a_deletion_that_is_refused_is_said_but_never_of_a_job_that_is_over():

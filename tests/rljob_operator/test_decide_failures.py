@@ -81,6 +81,22 @@ def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log():
     assert ready.message.endswith("left no record: no space left for the checkpoint of step 4: free space")
 
 
+@pytest.mark.parametrize(
+    ("volume", "expected"),
+    [
+        ({}, "PersistentVolumeClaim job-checkpoints, which has files of another run"),
+        ({"existingClaim": "shared"}, "PersistentVolumeClaim shared, which"),
+        ({"existingClaim": "shared", "subPath": "a/b"}, "PersistentVolumeClaim shared, subPath a/b, which"),
+    ],
+)
+def test_a_driver_that_meets_another_run_names_the_volume_and_the_way_out(volume, expected):
+    plan = plan_for(**ended(77, "Fenced", base=job(checkpoint={"volume": volume})))
+    assert plan.status is not None
+    message = next(each.message for each in plan.status.conditions if each.type == "Failed")
+    assert message.startswith(f"another attempt took over {expected}")
+    assert "another existingClaim or subPath in spec.checkpoint.volume" in message
+
+
 def test_a_head_pod_that_no_watch_has_told_of_is_not_lost_while_kuberay_sees_it():
     plan = plan_for(cluster=ray_cluster(), pods=[])
 

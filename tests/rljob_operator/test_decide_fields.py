@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_operator.decide import decide, refused
+from rljob_operator.decide.fields import ignored
 from rljob_operator.kube.errors import Invalid
 from rljob_operator.render import Placement, cluster_of
 from tests.rljob_operator.decisions import phase, plan_for
@@ -42,6 +43,15 @@ JOB = job(
     envFrom=[{"secretRef": {"name": "s"}}],
     cluster={"nodes": 2, "gpusPerNode": 4, "head": {"template": POD}, "worker": {"template": POD}},
     rewards={"models": [REWARDS["models"][1], {**REWARDS["models"][0], "template": POD}]},
+)
+
+TYPO = {
+    "metadata": {"annotation": {"a": "b"}},
+    "spec": {"bogusField": 1, "tolerationz": [{"key": "x"}], "containers": [{"name": "side", "imagee": "i"}]},
+}
+TYPOS = job(
+    cluster={"nodes": 2, "gpusPerNode": 4, "head": {"template": TYPO}, "worker": {"template": TYPO}},
+    rewards={"models": [REWARDS["models"][1], {**REWARDS["models"][0], "template": TYPO}]},
 )
 
 HEAD, WORKER = "spec.headGroupSpec.template", "spec.workerGroupSpecs[0].template"
@@ -97,6 +107,46 @@ def test_so_is_one_of_a_reward_model_s_deployment(field, expected):
     status = refused(seen, decide(seen, SETTINGS), error).status
     assert status is not None
     assert f'"job-rm-rm" is invalid: {expected}: Required' in status.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (".spec.template.spec.tolerationz", "spec.rewards.models[1].template.spec.tolerationz"),
+        (
+            '.spec.template.spec.containers[name="side"].imagee',
+            'spec.rewards.models[1].template.spec.containers[name="side"].imagee',
+        ),
+    ],
+)
+def test_a_field_that_server_side_apply_does_not_know_ends_a_new_job_and_is_named(field, expected):
+    seen = snapshot(TYPOS)
+    words = (
+        f"failed to create typed patch object (team/job-rm-rm; apps/v1, Kind=Deployment): {field}: field not declared"
+    )
+    status = refused(seen, decide(seen, SETTINGS), Invalid(words)).status
+    assert conditions(status)["Failed"] == ("True", "ObjectInvalid")
+    assert status is not None
+    assert f"Kind=Deployment): {expected}: field not declared" in status.conditions[0].message
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (f"{HEAD}.spec.bogusField", f"{OWN_HEAD}.spec.bogusField"),
+        (f"{WORKER}.spec.tolerationz", f"{OWN_WORKER}.spec.tolerationz"),
+        (f"{WORKER}.spec.containers[1].imagee", f"{OWN_WORKER}.spec.containers[0].imagee"),
+        (f"{WORKER}.metadata.annotation", f"{OWN_WORKER}.metadata.annotation"),
+        ("spec.fieldOfTomorrow", "spec.fieldOfTomorrow"),
+    ],
+)
+def test_a_field_that_the_ray_cluster_was_made_without_is_named_as_the_job_has_it(field, expected):
+    made = cluster_of(TYPOS, "trainer:1", SETTINGS, Placement())
+    told = ignored(TYPOS, made, [f'unknown field "{field}"'])
+    assert (told.reason, told.warning) == ("FieldIgnored", True)
+    assert told.message == (
+        f'RayCluster job is made without what the API server does not know: unknown field "{expected}"'
+    )
 
 
 def failing(message: str, **given: Any) -> dict[str, Any]:

@@ -235,6 +235,32 @@ async def test_what_an_admission_webhook_or_policy_denies_may_pass_later(code: i
     assert caught.value.message == words
 
 
+@in_loop
+async def test_a_field_that_the_api_server_does_not_know_is_told() -> None:
+    typos = (
+        '299 - "unknown field \\"spec.bogus\\"", 299 - "v1 Pod is deprecated"',
+        '299 - "unknown field \\"spec.x\\""',
+    )
+    told: list[str] = []
+    async with kube_and_server() as (kube, server):
+        answer = response((201, pod(uid="a")))
+        for each in typos:
+            answer.headers.add("Warning", each)
+        server.answers.append(answer)
+        await kube.create(pod(), told.append)
+        assert server.requests[-1].query["fieldValidation"] == "Warn", "another KubeRay may lack a field of ours"
+    assert told == ['unknown field "spec.bogus"', 'unknown field "spec.x"']
+
+
+@in_loop
+async def test_one_that_server_side_apply_does_not_know_is_no_outage() -> None:
+    words = "failed to create typed patch object (ns/a; v1, Kind=Pod): .spec.bogus: field not declared in schema"
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response((500, {"kind": "Status", "message": words, "code": 500})))
+        with pytest.raises(Invalid, match="not declared in schema"):
+            await kube.apply(pod())
+
+
 YOUNG = (
     'configmaps "a-job" is forbidden: cannot set blockOwnerDeletion in this case because cannot find RESTMapping for '
     'APIVersion rljob.dev/v1alpha1 Kind RLJob: no matches for kind "RLJob" in version "rljob.dev/v1alpha1"'

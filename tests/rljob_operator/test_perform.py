@@ -1,17 +1,20 @@
-"""Who may carry out a plan."""
+"""Who may carry out a plan, and what is told of it."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from rljob_operator.decide import decide
 from rljob_operator.heads import Heads
 from rljob_operator.kube import Connection, Fenced, Kube
+from rljob_operator.kube.connection import Answer
 from rljob_operator.perform import Performer
 from rljob_operator.plan import Plan, Submission
 from rljob_operator.store import Store
-from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
+from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection, Request
 from tests.rljob_operator.loops import in_jumping_loop
-from tests.rljob_operator.snapshots import snapshot
+from tests.rljob_operator.snapshots import SETTINGS, UID, job, snapshot
 
 
 class Told:
@@ -33,6 +36,28 @@ def refuses() -> None:
 
 def performer(told: Told, **fence: Any) -> Performer:
     return Performer(Kube(cast(Connection, MemoryConnection(KubeObjects())), **fence), cast(Heads, told), Store())
+
+
+class Warns(MemoryConnection):
+    """It does not know the workers' tolerationz."""
+
+    async def _answered(self, request: Request) -> Answer:
+        answer = await super()._answered(request)
+        words = 'unknown field "spec.workerGroupSpecs[0].template.spec.tolerationz"'
+        return replace(answer, warnings=(words,) if request.path.endswith("rayclusters") else ())
+
+
+@in_jumping_loop
+async def test_a_field_that_the_ray_cluster_was_made_without_is_told() -> None:
+    objects = KubeObjects()
+    performs = Performer(Kube(cast(Connection, Warns(objects))), cast(Heads, Told()), Store())
+    seen = snapshot(job(cluster={"worker": {"template": {"spec": {"tolerationz": [{"key": "x"}]}}}}))
+    plan = decide(seen, SETTINGS)
+    assert {each["kind"] for each in plan.create} == {"Secret", "RayCluster"}
+    await performs.perform(seen, plan)
+    (event,) = [each for path, each in objects.objects.items() if "/events/" in path]
+    assert (event["reason"], event["type"], event["regarding"]["uid"]) == ("FieldIgnored", "Warning", UID)
+    assert event["note"].endswith('unknown field "spec.cluster.worker.template.spec.tolerationz"')
 
 
 START = Plan(submit=Submission("job-a1", 1))

@@ -4,6 +4,7 @@ import pytest
 
 from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, Key
 from rljob_operator.queue import Backoff
+from rljob_operator.reconcile import NAME_SECONDS
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import process, stories
 from tests.rljob_operator.world.clock import seconds
@@ -71,6 +72,23 @@ async def test_a_job_that_runs_is_looked_at_as_often_as_ever_although_an_object_
     assert stories.phase(world) == "Suspending"
     assert await world.until(lambda: stories.phase(world) == "Suspended")
     assert volume.durable_step == step
+
+
+@in_jumping_loop
+async def test_a_name_that_was_taken_is_soon_tried_again_however_long_it_was_taken() -> None:
+    """No watch tells that it is free: the object was not the job's."""
+    world = World()
+    theirs = world.server.create(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": KEY.namespace, "name": "job-job"}}
+    )
+    await born(world)
+    begun = seconds()
+    while seconds() - begun < 3600.0:
+        await world.live()
+    world.server.delete(theirs)
+    asked = seconds()
+    assert await world.until(lambda: world.server.find(RAY_CLUSTER, KEY) is not None)
+    assert seconds() - asked <= 2 * NAME_SECONDS
 
 
 @in_jumping_loop

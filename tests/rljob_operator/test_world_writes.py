@@ -7,7 +7,7 @@ from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, RAY_CLUSTER, SECRET
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
-from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.user import KEY, SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
@@ -135,6 +135,8 @@ FOREIGN: list[tuple[str, Manifest]] = [
     ("job", {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": {"minAvailable": 1}}),
     ("job-job", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"job.json": "{}"}}),
     ("job-checkpoints", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": CLAIM}),
+    ("job-rm-rm", {"apiVersion": "v1", "kind": "Service", "spec": {}}),
+    ("job-rm-rm", {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0, "template": {}}}),
 ]
 
 
@@ -143,14 +145,33 @@ FOREIGN: list[tuple[str, Manifest]] = [
 async def test_what_somebody_else_has_made_is_never_taken_over(name: str, manifest: Manifest) -> None:
     world = World()
     theirs = world.server.create({**manifest, "metadata": {"namespace": KEY.namespace, "name": name}})
-    world.user.create()
+    world.user.create(**(SERVED if "-rm-" in name else {}))
     await world.start()
     await world.rest()
     assert world.user.job is not None
-    ready = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Ready")
-    assert ready["reason"] == "ObjectForbidden"
-    assert f"{manifest['kind']} {name} exists and is not this job's: choose another name" in ready["message"]
-    assert world.server.find(kind_of(theirs), Key.of(theirs)) == theirs
+    stalled = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Stalled")
+    assert (stalled["status"], stalled["reason"], stalled["message"]) == ("True", "NameTaken", stories.ready(world))
+    assert stories.ready(world).startswith(f"{manifest['kind']} {name} exists and is not this job's: choose another")
+    assert ("for its reward model" in stories.ready(world)) == ("-rm-" in name)
+    assert [each["reason"] for each in world.server.all(EVENT)].count("NameTaken") == 1
+    found = world.server.get(kind_of(theirs), Key.of(theirs))
+    assert [found.get(part) for part in ("spec", "data")] == [theirs.get(part) for part in ("spec", "data")]
+    assert found["metadata"] | {"resourceVersion": ""} == theirs["metadata"] | {"resourceVersion": ""}
+    world.server.delete(theirs)
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"
+
+
+@in_jumping_loop
+async def test_nor_is_somebody_else_s_ray_cluster() -> None:
+    world = World()
+    metadata = {"namespace": KEY.namespace, "name": KEY.name}
+    theirs = world.server.create({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata})
+    world.user.create()
+    await world.start()
+    await world.settle()
+    assert stories.ready(world).startswith("RayCluster job exists and is not this job's: choose another name")
+    assert world.server.get(RAY_CLUSTER, KEY) == theirs
     world.server.delete(theirs)
     await stories.finishes(world)
     assert stories.phase(world) == "Succeeded"

@@ -145,7 +145,7 @@ class Reason(Word):
     )
     FENCED = (
         "Fenced", ("Failed",), "Another driver has the attempt's number on the volume.",
-        "Let no two jobs share a volume and sub-path; for a new job of an old name, delete the old claim.",
+        "Let no two jobs share a volume and sub-path; a new job of an old name meets its claim. The message names it.",
     )
 
     # ---- recovery
@@ -201,6 +201,11 @@ class Reason(Word):
         "ObjectForbidden", _ANY,
         "The API server refuses an object of the job's, or its deletion: quota, admission, permissions.",
         "Grant what the message names. The operator tries again; what runs goes on.",
+    )
+    NAME_TAKEN = (
+        "NameTaken", _ANY,
+        "The name that an object of the job's needs is taken: by somebody else's, or by one that lost the job's label.",
+        "Do what the message says: choose another name, or free this one. It is tried again soon; what runs goes on.",
     )
     SPEC_NOT_READABLE = (
         "SpecNotReadable", _ANY,
@@ -273,3 +278,11 @@ class Note(Word):
     ATTEMPT_STARTING = "AttemptStarting", (), "The next attempt has its number, and its driver will be submitted."
     CHECKPOINT_SAVED = "CheckpointSaved", (), "The first checkpoint is durable; later ones are in the status only."
     CHECKPOINT_LOST = "CheckpointLost", (), "The condition CheckpointAvailable says how."
+    FIELD_IGNORED = (
+        "FieldIgnored",
+        (),
+        (
+            "The RayCluster was made without a field that the API server does not know: a pod template has a typo, or"
+            " KubeRay's CRD is of another version. Correct it with `spec.suspend` true meanwhile."
+        ),
+    )

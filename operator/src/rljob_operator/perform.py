@@ -16,13 +16,14 @@ import structlog
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
+from rljob_operator.decide.fields import ignored
 from rljob_operator.drift import adapted, has_drifted, stamped
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, VOLUME_CLAIM, Key, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, SERVICE, VOLUME_CLAIM, Key, Manifest, Ref
 from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
 from rljob_operator.snapshot import Snapshot
@@ -33,6 +34,16 @@ log = structlog.get_logger()
 MAKING = 16
 """Children that are made at a time. An API server that is short of CPUs works on all it is asked at once: with 32
 jobs are complete a little sooner, but the Lease was lost once."""
+
+
+_ANOTHER_MODEL = " or, while spec.suspend is true, for its reward model"
+
+_OTHER_WAYS = {
+    VOLUME_CLAIM: ", name it in spec.checkpoint.volume.existingClaim, with a subPath if it holds a run",
+    DEPLOYMENT: _ANOTHER_MODEL,
+    SERVICE: _ANOTHER_MODEL,
+}
+"""What helps besides another job where the name of a kind is taken."""
 
 
 class Refused(Exception):
@@ -150,10 +161,10 @@ class Performer:
 
     async def _create(self, snapshot: Snapshot, manifest: Manifest) -> None:
         """A Secret that is there is ours: its name has the job's uid and our key, which its content follows from."""
-        ref = Ref.of(manifest)
+        ref, unknown = Ref.of(manifest), list[str]()
         try:
             async with self._making:
-                made = await self._kube.create(manifest)
+                made = await self._kube.create(manifest, unknown.append)
         except AlreadyExists:
             if ref.kind != SECRET:
                 self._told(ref.kind, await self._known_late(snapshot.job, ref))
@@ -161,6 +172,9 @@ class Performer:
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
+            if unknown:  # of the version of what was made: the job's has events of its own
+                told = [ignored(snapshot.job, manifest, unknown)]
+                await self._post(snapshot.job, told, made["metadata"]["resourceVersion"])
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
@@ -168,7 +182,8 @@ class Performer:
         """The next look, which is at once, would ask for what the store does not hold again, and without end."""
         if self._store.get(ref.kind, ref.key) is None:
             raise AlreadyExists(
-                f"{ref.kind.name} {ref.name} exists, and no list shows it: has it lost its label {names.JOB_LABEL}?",
+                f"{ref.kind.name} {ref.name} exists, and no list shows it: has it lost its label {names.JOB_LABEL}?"
+                " Put that back, or remove the object",
                 status=HTTPStatus.CONFLICT, reason="AlreadyExists",
             )  # fmt: skip
 
@@ -181,14 +196,9 @@ class Performer:
         for found in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items:
             if is_ours(ref.kind, found, Key(job.namespace, job.name)):
                 return found
-        use = (
-            ", name it in spec.checkpoint.volume.existingClaim, with a subPath if it holds a run"
-            if ref.kind == VOLUME_CLAIM
-            else ""
-        )
         raise AlreadyExists(
-            f"{ref.kind.name} {ref.name} exists and is not this job's: choose another name for the job{use}, or remove"
-            " it",
+            f"{ref.kind.name} {ref.name} exists and is not this job's: choose another name for the job"
+            f"{_OTHER_WAYS.get(ref.kind, '')}, or remove it",
             status=HTTPStatus.CONFLICT, reason="AlreadyExists",
         )  # fmt: skip
 

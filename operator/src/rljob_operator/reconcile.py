@@ -9,7 +9,7 @@ import structlog
 from rljob_operator.decide import broken, decide, foreign, not_submitted, refused
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
-from rljob_operator.kube.errors import KubeError
+from rljob_operator.kube.errors import AlreadyExists, KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe import observe, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
@@ -19,6 +19,9 @@ from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
 
 log = structlog.get_logger()
+
+NAME_SECONDS = 30.0
+"""Until a name that is taken is tried again, at most: whoever frees it waits, and no watch tells of others' objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ class Reconciler:
         plan = decide(snapshot, self.settings)
         try:
             done = await self._carry_out(key, snapshot, plan)
-        except (KubeError, HeadError):
+        except (KubeError, HeadError) as error:
+            if isinstance(error, AlreadyExists):
+                self.again(key, NAME_SECONDS)
             if plan.again_in is not None:  # no error puts off a poll or a deadline; what was to follow at once may wait
                 self.again(key, max(plan.again_in, self.settings.poll_seconds))
             raise

@@ -31,7 +31,7 @@ from rljob_operator.decide.status import events, kept_back, next_status, stalled
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
-from rljob_operator.kube.errors import Invalid, KubeError
+from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.render import lasting_children
@@ -153,15 +153,22 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
         )  # fmt: skip
     if job.status.completion_time is not None:
         return Plan()  # how it ended stands
+    reason, message = _refusal(job, plan, error)
+    if reason is not Reason.OBJECT_INVALID or job.has_begun:
+        return _said(snapshot, Step(phase, reason, message))
+    failed = _said(snapshot, Step("Failed", reason, message, {"completion_time": snapshot.now}))
+    return replace(failed, again_in=0.0)  # what was made is deleted
+
+
+def _refusal(job: Job, plan: Plan, error: KubeError) -> tuple[Reason, str]:
+    if isinstance(error, AlreadyExists):
+        return Reason.NAME_TAKEN, error.message
     message = f"the API server refuses it: {by_fields(job, error.message, (*plan.create, *plan.apply))}"
     if not isinstance(error, Invalid):
-        return _said(snapshot, Step(phase, Reason.OBJECT_FORBIDDEN, message))
+        return Reason.OBJECT_FORBIDDEN, message
     if "ownerReferences" in error.message:  # those of an earlier job of this name
-        return _said(snapshot, Step(phase, Reason.WAITING_FOR_REMOVAL, message))
-    if job.has_begun:
-        return _said(snapshot, Step(phase, Reason.OBJECT_INVALID, message))
-    failed = _said(snapshot, Step("Failed", Reason.OBJECT_INVALID, message, {"completion_time": snapshot.now}))
-    return replace(failed, again_in=0.0)  # what was made is deleted
+        return Reason.WAITING_FOR_REMOVAL, message
+    return Reason.OBJECT_INVALID, message
 
 
 def not_submitted(snapshot: Snapshot, why: str) -> Plan:

@@ -17,10 +17,12 @@ from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
+from rljob_operator import names
 from rljob_operator.cluster_state import head_is_ready, invalid_pod, lost_head, was_provisioned
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.head import RayJobState
+from rljob_operator.job import Job
 from rljob_operator.pod_state import unusable_image
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -197,11 +199,24 @@ def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, re
     over = {} if driver is None else {"driver": driver.model_copy(update={"state": "Ended"})}
     if decision.action not in _ACTIONS:
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"
+        if decision.action is Action.ACCEPT:  # of what comes here, a driver that was fenced
+            message += f" {_used_volume(snapshot.job)}"
         return failed(snapshot, decision.reason, message, over)
     where = snapshot.cluster_uid if driver is None else driver.cluster_uid
     recovery = _remembered(history.after(failure, decision), failure, decision, snapshot, where)
     changes = over | {"recovery": recovery, "restarts": status.restarts + decision.charged}
     return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)
+
+
+def _used_volume(job: Job) -> str:
+    """Where the driver met another one, and what to do about it."""
+    volume = job.spec.checkpoint.volume
+    claim = volume.existing_claim or names.claim(job.name)
+    place = f"PersistentVolumeClaim {claim}" + (f", subPath {volume.sub_path}" if volume.sub_path else "")
+    return (
+        f"{place}, which has files of another run: create a new RLJob with another name, or with another existingClaim"
+        " or subPath in spec.checkpoint.volume; or delete the claim first, if nobody needs what is in it"
+    )
 
 
 _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)

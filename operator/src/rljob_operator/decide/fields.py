@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import RLJobSpec
+from rljob_api.conditions import Note
 from rljob_operator import names
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
+from rljob_operator.plan import Event
 from rljob_operator.render.merge import MERGE_KEYS
 
-_PATH = re.compile(r"\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
+_PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
 _OURS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER, names.AGENT_CONTAINER, names.SERVER_CONTAINER)
 
@@ -45,8 +47,20 @@ def by_fields_of_pod(job: Job, message: str, cluster: Manifest, role: str) -> st
     return _told(job, message, [_Source("", each.made, each.written, each.path) for each in sources])
 
 
+def ignored(job: Job, made: Manifest, unknown: Iterable[str]) -> Event:
+    """What to tell of fields that were sent and that `made` lacks. unknown: the API server's words of each."""
+    sources = list(_sources(job.spec, made))
+    words = "; ".join(_told(job, each, sources) for each in unknown)
+    name = f"{made['kind']} {made['metadata']['name']}"
+    return Event(Note.FIELD_IGNORED, f"{name} is made without what the API server does not know: {words}", warning=True)
+
+
 def _names(message: str, manifest: Manifest) -> bool:
-    return message.startswith(f"{manifest['kind']}.") and f'"{manifest["metadata"]["name"]}"' in message
+    """Whether it is of that object: in the words of validation, or of server-side apply that knows no such field."""
+    metadata, kind = manifest["metadata"], manifest["kind"]
+    if f"({metadata['namespace']}/{metadata['name']}; {manifest['apiVersion']}, Kind={kind})" in message:
+        return True
+    return message.startswith(f"{kind}.") and f'"{metadata["name"]}"' in message
 
 
 def _sources(spec: RLJobSpec, manifest: Manifest) -> Iterator[_Source]:
@@ -66,9 +80,10 @@ def _sources(spec: RLJobSpec, manifest: Manifest) -> Iterator[_Source]:
 
 def _told(job: Job, message: str, sources: Iterable[_Source]) -> str:
     def field(found: re.Match[str]) -> str:
+        whole = found[0].removeprefix(".")
         for source in sources:
-            if found[0].startswith(source.root):
-                path = found[0].removeprefix(source.root)
+            if whole.startswith(source.root):
+                path = whole.removeprefix(source.root)
                 return _field(job.spec, path, source.made, source.written, source.path) or found[0]
         return found[0]
 

@@ -44,6 +44,9 @@ class Listing(NamedTuple):
 def _unfenced() -> None: ...
 
 
+def _unwarned(_words: str) -> None: ...
+
+
 def _unobserved(_verb: str, _resource: str, _code: str, _seconds: float) -> None: ...
 
 
@@ -80,10 +83,11 @@ class Kube:
                 raise
             raise Conflict(f"another object has become {ref}", status=error.status, reason="Conflict") from error
 
-    async def create(self, manifest: Manifest) -> Manifest:
+    async def create(self, manifest: Manifest, warned: Callable[[str], None] = _unwarned) -> Manifest:
+        """warned: told of each field that the API server does not know and leaves out, in its words."""
         ref = Ref.of(manifest)
-        path, query = ref.kind.path(ref.namespace), {"fieldManager": FIELD_MANAGER}
-        return await self._write("create", ref.kind, path, manifest, _JSON, query)
+        path, query = ref.kind.path(ref.namespace), {"fieldManager": FIELD_MANAGER, "fieldValidation": "Warn"}
+        return await self._write("create", ref.kind, path, manifest, _JSON, query, warned)
 
     async def delete(self, ref: Ref, grace_period: int | None = None) -> None:
         """Its dependents go with it, later. An object that is gone, or replaced by another, counts as deleted.
@@ -161,13 +165,15 @@ class Kube:
 
     async def _write(
         self, verb: str, kind: Kind, path: str, body: Manifest, content_type: str = _JSON,
-        query: Mapping[str, str] = _NO_QUERY,
+        query: Mapping[str, str] = _NO_QUERY, warned: Callable[[str], None] = _unwarned,
     ) -> Manifest:  # fmt: skip
         content, url = json.dumps(body, separators=(",", ":")).encode(), _url(path, query)
         sent = self.connection.write(_METHODS[verb], url, content, content_type, fence=self.fence, timeout=self.timeout)
-        return await self._call(verb, kind, sent)
+        return await self._call(verb, kind, sent, warned)
 
-    async def _call(self, verb: str, kind: Kind, sent: Awaitable[Answer]) -> Manifest:
+    async def _call(
+        self, verb: str, kind: Kind, sent: Awaitable[Answer], warned: Callable[[str], None] = _unwarned
+    ) -> Manifest:  # fmt: skip
         started, code = time.perf_counter(), "Cancelled"
         try:
             answer = await sent
@@ -179,6 +185,9 @@ class Kube:
             self.observe(verb, kind.plural, code, time.perf_counter() - started)
         if answer.status >= 300:
             raise error_from(answer.status, answer.headers, answer.body)
+        for each in answer.warnings:
+            if each.startswith("unknown field"):
+                warned(each)
         return _object(answer.body)
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -20,11 +21,18 @@ Fence = Callable[[], None]
 """Raises Fenced where this process must not write any more."""
 
 
+_WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+"""A header may hold several, such as `299 - "unknown field \\"spec.x\\""`."""
+
+
 @dataclass(frozen=True)
 class Answer:
+    """warnings: what the API server says of a request that it has carried out all the same."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
+    warnings: tuple[str, ...] = ()
 
 
 class Connection:
@@ -97,7 +105,8 @@ class Connection:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=deadline, **self._options
             ) as response:
-                return Answer(response.status, response.headers, await response.read())
+                warnings = _warnings(response.headers.getall("Warning", ()))
+                return Answer(response.status, response.headers, await response.read(), warnings)
         except TimeoutError as error:
             raise Unavailable(f"no answer in {timeout:g} s: {method} {path}", reason="Timeout") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -114,6 +123,10 @@ class Connection:
                 await self._load(self._configuration)
         token = await self._token()
         return token if token != refused else None
+
+
+def _warnings(headers: Iterable[str]) -> tuple[str, ...]:
+    return tuple(re.sub(r"\\(.)", r"\1", found[1]) for each in headers for found in _WARNING.finditer(each))
 
 
 class _FencedBody(aiohttp.BytesPayload):

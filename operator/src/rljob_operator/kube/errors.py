@@ -8,7 +8,8 @@ KubeError
 ├── Forbidden       401, 403: permissions, quota, or a namespace that is going away;   tell the user, try again slowly
 │                   whatever else an admission webhook or policy answers: others
 │                   change those, and webhooks that fail come back
-├── Invalid         400, 422 and the like: the object is wrong                         tell the user; it stays wrong
+├── Invalid         400, 422 and the like: the object is wrong;                        tell the user; it stays wrong
+│                   500 where server-side apply does not know one of its fields
 └── Unavailable     5xx, 408, 410, no connection, no answer in time; a CRD that is     try again
     │               younger than the API server's list of kinds
     └── Throttled   429                                                                try again after retry_after
@@ -99,6 +100,10 @@ _UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches
 """The API server's own list of kinds is half a minute old, so it cannot yet check who owns a child of a new one."""
 
 
+_NOT_OF_THE_SCHEMA = re.compile("failed to create typed patch object")
+"""Of server-side apply, with 500: the object has an unknown field, or a field of another type."""
+
+
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
     """What an answer other than 2xx means. The body is a Status object, or a proxy's or a filter's plain text."""
     told = _status_of(body)
@@ -109,6 +114,8 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
     message = str(told.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
+    elif _NOT_OF_THE_SCHEMA.search(message):
+        kind = Invalid
     elif _UNKNOWN_KIND.search(message):
         kind = Unavailable
     elif _OF_ADMISSION.search(message):
