@@ -10,7 +10,7 @@ from rljob_api.v1alpha1 import DriverStatus, RLJobSpec, RLJobStatus
 from rljob_operator import names, tokens
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, VOLUME_CLAIM, Manifest
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -47,6 +47,13 @@ def manifest(status: Mapping[str, Any] | None = None, /, **spec: Any) -> Manifes
     }  # fmt: skip
 
 
+CLAIM: Manifest = {
+    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "job-checkpoints", "namespace": "team", "uid": "uid-claim", "resourceVersion": "5"},
+    "spec": {"resources": {"requests": {"storage": "100Gi"}}},
+}  # fmt: skip
+
+
 def job(**spec: Any) -> Job:
     return read_job(manifest(**spec))
 
@@ -67,7 +74,9 @@ def snapshot(
     """seconds: after NOW. models: Deployments. status: fields to replace."""
     base = base or job()
     base = replace(base, status=base.status.model_copy(update=status))
-    children = {} if cluster is None else {RAY_CLUSTER: {cluster["metadata"]["name"]: cluster}}
+    children = {VOLUME_CLAIM: {"job-checkpoints": CLAIM}}
+    if cluster is not None:
+        children[RAY_CLUSTER] = {cluster["metadata"]["name"]: cluster}
     if models:
         children[DEPLOYMENT] = {each["metadata"]["name"]: each for each in models}
     return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told, silent, unauthorized)

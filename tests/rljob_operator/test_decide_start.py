@@ -16,6 +16,7 @@ from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
+    CLAIM,
     CLUSTER_UID,
     NOW,
     PODS,
@@ -204,7 +205,6 @@ def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():
             assert (status.checkpoint is None) == (told[1] == "Lost")
 
 
-CLAIM = {"metadata": {"name": "job-checkpoints", "namespace": "team", "uid": "uid-claim", "resourceVersion": "5"}}
 GOING = {"metadata": {**CLAIM["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 GOES = "of step 20; job-checkpoints is being deleted, and goes with the last pod that uses it"
 LOST = "that of step 20 is lost: job-checkpoints was deleted"
