@@ -180,6 +180,7 @@ def test_a_name_that_is_taken_waits_for_a_person_and_what_runs_goes_on():
         assert conditions(said.status)["Stalled"] == ("True", "NameTaken")
         assert conditions(said.status)["Running"][0] == ("True" if given else "False")
         assert [(each.reason, each.message) for each in said.events if each.warning] == [("NameTaken", taken.message)]
+        assert said.status is not None
         again = replace(seen, job=replace(seen.job, status=said.status))
         assert refused(again, decide(again, SETTINGS), taken) == Plan(), "it is said once"
 

@@ -19,12 +19,16 @@ class Somebody:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[list[str]]:
-    """Ray's numbers of the two."""
+    """Ray's numbers of the two that live, a moment after a third has died."""
     small = {"object_store_memory": 80 << 20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    sooner = {"health_check_period_ms": 1000}  # of those that died
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": sooner, **small})
     try:
-        nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
+        nodes = [cluster.add_node(num_cpus=1, **small) for _ in range(3)]
         ray.init(address=cluster.address, namespace="placement", log_to_driver=False, logging_level="error")
+        dead = nodes.pop()
+        cluster.remove_node(dead, allow_graceful=False)
+        assert dead.node_id in {node["NodeID"] for node in ray.nodes() if node["Alive"]}, "Ray knows it already"
         yield [node.node_id for node in nodes]
     finally:
         ray.shutdown()
@@ -35,7 +39,8 @@ def cluster_of(nodes: int, ranks: int):
     return make_spec(cluster={"nodes": nodes, "gpusPerNode": 0, "ranksPerNode": ranks})
 
 
-def test_each_rank_has_the_node_that_its_number_says(workers):
+def test_each_rank_has_the_living_node_that_its_number_says(workers):
+    """The first to ask: Ray still counts one that has died."""
     placement = find_nodes(cluster_of(nodes=2, ranks=2))
 
     assert placement == Placement(tuple(sorted(workers)), ranks_per_node=2)
@@ -54,6 +59,12 @@ def test_a_worker_pod_that_does_not_join_is_an_infrastructure_error(workers, mon
 
     with pytest.raises(InfrastructureError, match=r"2 of 3 worker nodes are part of the Ray cluster"):
         find_nodes(cluster_of(nodes=3, ranks=1))
+
+
+def test_more_nodes_than_the_job_has_are_waited_for_but_not_for_ever(workers, monkeypatch):
+    monkeypatch.setattr("rljob_trainer.controller.placement.SURPLUS_SECONDS", 0.1)
+
+    assert find_nodes(cluster_of(nodes=1, ranks=1)) == Placement((min(workers),), ranks_per_node=1)
 
 
 def test_on_one_machine_there_is_nothing_to_choose():

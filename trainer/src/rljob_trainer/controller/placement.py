@@ -21,6 +21,10 @@ from rljob_trainer.errors import InfrastructureError
 NODES_SECONDS = 120.0
 """How long worker pods may take to join a Ray cluster whose head is there."""
 
+SURPLUS_SECONDS = 60.0
+"""How long to wait where Ray counts more nodes than the job has: for a quarter of a minute, or longer where a machine is
+gone, it believes that a worker pod lives which has died, and what is sent there dies too."""
+
 _LOOK_SECONDS = 0.5
 
 
@@ -43,9 +47,12 @@ def options(node: str) -> Mapping[str, Any]:
 
 def find_nodes(spec: ResolvedSpec) -> Placement:
     """The nodes of a job whose Ray cluster is there. Raises InfrastructureError where some do not join it in time."""
-    wanted, deadline = spec.cluster.nodes, time.monotonic() + NODES_SECONDS
-    while len(found := _able(ray.nodes())) < wanted:
-        if time.monotonic() > deadline:
+    wanted, begin = spec.cluster.nodes, time.monotonic()
+    while len(found := _able(ray.nodes())) != wanted:
+        waited = time.monotonic() - begin
+        if len(found) > wanted and waited > SURPLUS_SECONDS:
+            break
+        if waited > NODES_SECONDS:
             raise InfrastructureError(
                 f"{len(found)} of {wanted} worker nodes are part of the Ray cluster after {NODES_SECONDS:.0f} s"
             )
