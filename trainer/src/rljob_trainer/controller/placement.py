@@ -22,8 +22,8 @@ NODES_SECONDS = 120.0
 """How long worker pods may take to join a Ray cluster whose head is there."""
 
 SURPLUS_SECONDS = 60.0
-"""How long to wait where Ray counts more nodes than the job has: for a quarter of a minute, or longer where a machine is
-gone, it believes that a worker pod lives which has died, and what is sent there dies too."""
+"""How long to wait where Ray counts more nodes than the job has: for a quarter of a minute, or longer where a machine
+is gone, it believes that a worker pod lives which has died, and what is sent there dies too."""
 
 _LOOK_SECONDS = 0.5
 
