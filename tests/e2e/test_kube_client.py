@@ -271,3 +271,21 @@ async def test_a_deletion_is_newer_than_what_it_deletes_so_the_store_ends_empty_
     late.put(CONFIG_MAP, again)
     late.remove(CONFIG_MAP, deleted)
     assert late.get(CONFIG_MAP, Key(namespace, "a"))
+
+
+@in_loop
+async def test_fields_that_the_api_server_does_not_know_are_told_or_refused(cluster, namespace) -> None:
+    container = {"name": "c", "image": "i"}
+    template: Manifest = {"spec": {"containers": [container], "nodeselector": {"a": "b"}}}
+    head: Manifest = {"namespace": namespace, "name": "a"}
+    ray: Manifest = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": head}
+    labels = {"app": "a"}
+    servers: Manifest = {"selector": {"matchLabels": labels}, "template": template | {"metadata": {"labels": labels}}}
+    told: list[str] = []
+    async with kube_in(cluster) as kube:
+        groups: Manifest = {"headGroupSpec": {"rayStartParams": {}, "template": template}}
+        made = await kube.create(ray | {"spec": groups}, told.append)
+        await kube.delete(Ref.of(made))
+        with pytest.raises(Invalid, match=r"\.spec\.template\.spec\.nodeselector: field not declared in schema"):
+            await kube.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": head, "spec": servers})
+    assert told == ['unknown field "spec.headGroupSpec.template.spec.nodeselector"']
