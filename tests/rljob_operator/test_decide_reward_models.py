@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_operator.decide import decide
+from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import Snapshot
@@ -138,6 +139,7 @@ def test_the_next_attempt_waits_for_a_lost_server():
     assert plan.status is not None
     assert (plan.status.phase, plan.status.attempt) == ("Recovering", 1)
     assert conditions(plan.status)["Ready"] == ("False", "RewardModelsNotReady")
+    assert plan.again_in == WAIT_SECONDS, "a watch may have told us before we knew it"
 
 
 def test_an_image_that_cannot_be_pulled_is_terminal_and_names_the_field():

@@ -97,12 +97,15 @@ def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
 
 
 def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """No driver starts before all servers are ready. One that runs does its own waiting."""
+    """No driver starts before all servers are ready. One that runs does its own waiting.
+
+    It looks by itself: what the answer to our own write to a Deployment says of its servers, no watch repeats.
+    """
     driver = snapshot.job.status.driver
     if (driver is not None and driver.state != "Ended") or servers.all_ready(snapshot):
         return None
     message = servers.waiting_for(snapshot)
-    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=_look(snapshot))
+    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=WAIT_SECONDS)
 
 
 def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
