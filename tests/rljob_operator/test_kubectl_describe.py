@@ -146,6 +146,18 @@ def test_a_job_that_no_operator_has_seen_says_so(shell, jobs):
     assert (told["Progress"], told["Checkpoint"]) == ("none yet", "none yet")
 
 
+def test_a_job_of_another_manager_says_so_and_nobody_waits_for_it_here(shell, jobs):
+    jobs.create(managedBy="kueue.x-k8s.io/multikueue")
+    told = facts(shell.output("describe", "job"))
+    assert told["Manager"] == "kueue.x-k8s.io/multikueue, by spec.managedBy: rljob-operator leaves the job alone"
+    assert "Phase" not in told
+    left = "what follows is up to kueue.x-k8s.io/multikueue, by spec.managedBy\n"
+    assert shell.output("suspend", "job", "--wait") == f"spec.suspend of job is true; {left}"
+    assert shell.output("resume", "job", "--wait") == f"spec.suspend of job is false; {left}"
+    nobody = "job has started no driver yet: kueue.x-k8s.io/multikueue looks after it"
+    assert shell.error("logs", "job") == nobody
+
+
 def test_a_new_checkpoint_begins_the_count_of_restarts_anew(shell, recovering, jobs):
     saved = CheckpointStatus(step=50, path="p", time=datetime.now(UTC))
     jobs.decide(cluster=ray_cluster(), pods=PODS, head=reports(checkpoint=saved), **attempted("Submitted"))

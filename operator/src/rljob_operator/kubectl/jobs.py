@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from rljob_operator.kubectl.calls import RLJOBS, Kubectl, Manifest, NotFound, Problem
 from rljob_operator.kubectl.show import span
+from rljob_operator.names import OUR_MANAGERS
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -36,6 +37,12 @@ class Job:
     @property
     def status(self) -> Manifest:
         return self.manifest.get("status") or {}
+
+    @property
+    def other_manager(self) -> str | None:
+        """Who looks after it, if not rljob-operator."""
+        manager = self.spec.get("managedBy")
+        return None if manager in OUR_MANAGERS else str(manager)
 
     def part(self, name: str) -> Manifest:
         """An object of the status; empty where there is none."""

@@ -47,7 +47,8 @@ def in_agent(pod: Manifest, command: list[str]) -> list[str]:
 
 def _pod_of_driver(job: Job, pods: Pods) -> Manifest:
     if not job.status.get("attempt"):
-        raise Problem(f"{job.name} has started no driver yet: {job.message or 'no operator has seen it'}")
+        unseen = f"{job.other_manager} looks after it" if job.other_manager else "no operator has seen it"
+        raise Problem(f"{job.name} has started no driver yet: {job.message or unseen}")
     try:
         return pods.head
     except Problem as gone:
