@@ -107,3 +107,10 @@ def test_a_change_of_the_spec_counts_only_once_the_operator_has_seen_it() -> Non
     found["metadata"]["generation"] += 1
 
     assert health(found) == ("Progressing", "the operator has not seen this version yet")
+
+
+def test_a_job_of_another_manager_is_not_waited_for() -> None:
+    theirs = manifest(managedBy="kueue.x-k8s.io/multikueue")
+    assert health(theirs) == ("Healthy", "left to kueue.x-k8s.io/multikueue, by spec.managedBy")
+    ours = manifest(managedBy=names.MANAGER_NAME)
+    assert health(ours)[0] == "Progressing"
