@@ -191,6 +191,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an image with its tag in it twice": ({"image": {"tag": 1.0}}, "at '/image/tag': got number, want string"),
     "a port": ({"networkPolicy": {"apiServerPorts": [70000]}}, "at '/networkPolicy/apiServerPorts/0': maximum"),
     "a section taken away": ({"image": None}, "at '': missing property 'image'"),
+    "no amount of memory": ({"resources": {"limits": {"memory": "lots"}}}, "'lots' does not match pattern"),
+    "no image": (
+        {"operator": {"trainerImage": "an image"}},
+        "at '/operator/trainerImage': 'an image' does not match pattern",
+    ),
     "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
 }
 
