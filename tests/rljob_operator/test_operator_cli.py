@@ -30,11 +30,21 @@ def test_an_argument_wins_over_a_variable(monkeypatch):
     assert told("--listen=0.0.0.0:8080")["listen"] == "0.0.0.0:8080"
 
 
+@pytest.mark.parametrize("listen", [":8080", "[::1]:8080", "localhost:0"])
+def test_every_interface_and_ipv6_may_be_listened_on(listen):
+    assert told(f"--listen={listen}")["listen"] == listen
+
+
 @pytest.mark.parametrize(
     ("option", "value", "why"),
     [
         ("--poll-seconds", "0", "0 is not more than 0"),
         ("--poll-seconds", "nan", "nan is not more than 0"),
+        ("--poll-seconds", "inf", "give a number of seconds"),
+        ("--listen", "foo", "'foo' is no HOST:PORT"),
+        ("--listen", "127.0.0.1:99999", "is no HOST:PORT"),
+        ("--head-url", "http://{nope}", "may name {service}, {namespace}, {port}"),
+        ("--head-url", "ftp://{service}", "must begin with http:// or https://"),
         ("--log-format", "xml", "'xml' is not one of 'json', 'console'"),
     ],
 )

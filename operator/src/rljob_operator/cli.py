@@ -1,6 +1,7 @@
 """The command `rljob-operator`."""
 
 import asyncio
+import math
 from typing import Annotated, Literal
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from rljob_operator.settings import Settings
 
 _VARIABLES = {"auto_envvar_prefix": "RLJOB_OPERATOR"}  # set for the command: else they would have its name in them
+_LAST_PORT = 65535
 
 app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -15,7 +17,26 @@ app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=Fa
 def _positive(seconds: float) -> float:
     if not seconds > 0:
         raise typer.BadParameter(f"{seconds:g} is not more than 0")
+    if math.isinf(seconds):
+        raise typer.BadParameter("inf would never ask a job; give a number of seconds")
     return seconds
+
+
+def _host_and_port(listen: str) -> str:
+    _, colon, port = listen.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit() and int(port) <= _LAST_PORT):
+        raise typer.BadParameter(f"{listen!r} is no HOST:PORT or :PORT; give 127.0.0.1:8080, say")
+    return listen
+
+
+def _head_template(template: str) -> str:
+    from rljob_operator.head.address import HeadAddress
+
+    try:
+        HeadAddress(template)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return template
 
 
 @app.callback()
@@ -32,7 +53,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     trainer_image: Annotated[str | None, typer.Option(help="Image of jobs that name none.")] = None,
     ray_version: Annotated[str, typer.Option(help="Ray's version in it.")] = Settings().ray_version,
     head_url: Annotated[
-        str, typer.Option(help="Where head pods are reached: a template with {service}, {namespace} and {port}.")
+        str,
+        typer.Option(
+            callback=_head_template,
+            help="Where head pods are reached: a template with {service}, {namespace} and {port}.",
+        ),
     ] = Settings().head_url,
     monitoring_namespace: Annotated[
         str | None, typer.Option(help="Where Prometheus runs; it may scrape jobs' agents without their tokens.")
@@ -40,7 +65,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     poll_seconds: Annotated[
         float, typer.Option(callback=_positive, help="How often a running job is asked for its progress.")
     ] = 5.0,
-    listen: Annotated[str, typer.Option(help="Address of /healthz, /readyz and /metrics.")] = "127.0.0.1:8080",
+    listen: Annotated[
+        str, typer.Option(callback=_host_and_port, help="Address of /healthz, /readyz and /metrics.")
+    ] = "127.0.0.1:8080",
     log_format: Annotated[Literal["json", "console"], typer.Option(help="Of the log, on stderr.")] = "json",
 ) -> None:
     """Reconcile RLJobs until SIGTERM. Each option may be set as a variable too, RLJOB_OPERATOR_TRAINER_IMAGE say."""
