@@ -1,7 +1,9 @@
+from functools import partial
+
 import aiohttp
 import pytest
 
-from rljob_operator.health import serve
+from rljob_operator.health import CannotListen, serve
 from rljob_operator.metrics import CONTENT_TYPE, Metrics
 from tests.rljob_operator.loops import in_loop
 
@@ -42,3 +44,13 @@ async def test_nobody_answers_after_the_end() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(f"http://127.0.0.1:{port}/healthz")
+
+
+@in_loop
+async def test_an_address_that_is_taken_is_named() -> None:
+    serving = partial(serve, healthy={}, ready={}, metrics=bytes, content_type=CONTENT_TYPE)
+    async with serving("127.0.0.1:0") as url:
+        address = url.removeprefix("http://")
+        with pytest.raises(CannotListen, match=r"address already in use.*: choose another address or port"):
+            async with serving(address):
+                pass

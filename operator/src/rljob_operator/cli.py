@@ -72,6 +72,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Reconcile RLJobs until SIGTERM. Each option may be set as a variable too, RLJOB_OPERATOR_TRAINER_IMAGE say."""
     from rljob_operator import logging
+    from rljob_operator.health import CannotListen
     from rljob_operator.kube.errors import KubeError
     from rljob_operator.main import Options
     from rljob_operator.main import run as run_operator
@@ -85,6 +86,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         asyncio.run(run_operator(Options(settings, tuple(namespace or ()), listen)))
     except KubeError as error:
         raise SystemExit(f"error: {error}") from None
+    except CannotListen as error:
+        raise SystemExit(f"error: --listen: {error}") from None
 
 
 def main() -> None:

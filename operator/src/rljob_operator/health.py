@@ -16,11 +16,15 @@ Checks = Mapping[str, Callable[[], bool]]
 """By name. Each says whether all is well, at once."""
 
 
+class CannotListen(Exception):
+    """The address is taken, or is none of this machine's."""
+
+
 @asynccontextmanager
 async def serve(
     address: str, *, healthy: Checks, ready: Checks, metrics: Callable[[], bytes], content_type: str
 ) -> AsyncIterator[str]:  # fmt: skip
-    """Serves while the context is open. Yields the URL.
+    """Serves while the context is open. Yields the URL. Raises CannotListen.
 
     address: host:port, or :port for every interface; port 0 is any that is free.
     """
@@ -36,7 +40,10 @@ async def serve(
     await runner.setup()
     try:
         host, _, port = address.rpartition(":")
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        try:
+            await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        except OSError as error:
+            raise CannotListen(f"{error.strerror or error}: choose another address or port") from error
         yield _url(*runner.addresses[0][:2])
     finally:
         await runner.cleanup()
