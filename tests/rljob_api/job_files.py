@@ -913,6 +913,12 @@ BROKEN = (
     ),
     broken(
         "  training:",
+        "  activeDeadline: 0s\n  training:",
+        "20:19: spec.activeDeadline: activeDeadline must be above 0s, or the job ends as it starts: set it to 12h, say,"
+        " or remove it",
+    ),
+    broken(
+        "  training:",
         "  recovery: {hangAfter: 500ms, takeoverWithin: 0s, nodeLostAfter: 10ms}\n  training:",
         "20:25: spec.recovery.hangAfter: recovery.hangAfter must be 1s or more, or sound processes count as lost: set"
         " it to 1m, say",

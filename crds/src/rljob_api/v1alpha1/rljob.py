@@ -134,6 +134,11 @@ class RLJobSpec(ApiModel):
             "sft.batchSize",
         ),
         Rule(
+            "!has(self.activeDeadline) || duration(self.activeDeadline) > duration('0s')",
+            "activeDeadline must be above 0s, or the job ends as it starts: set it to 12h, say, or remove it",
+            "activeDeadline",
+        ),
+        Rule(
             "self.training.validateEvery == 0 || self.data.validation.size() > 0",
             "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
             "training.validateEvery",
