@@ -139,7 +139,8 @@ def test_an_object_of_somebody_else_is_left_alone_and_named(operator, heads, job
     where = f"--namespace={jobs.namespace}"
     cluster.kubectl("create", "configmap", "job-job", "--from-literal=mine=1", where)
     jobs.create()
-    message = eventually(lambda: jobs.conditions().get("Ready", ("", "", ""))[2].partition("refuses it: ")[2])
+    eventually(lambda: jobs.conditions().get("Stalled", ("", "", ""))[:2] == ("True", "NameTaken"))
+    message = jobs.conditions()["Ready"][2]
     assert message.startswith("ConfigMap job-job exists and is not this job's: choose another name")
     assert cluster.kubectl("get", "configmap", "job-job", "--output=jsonpath={.data}", where) == '{"mine":"1"}'
 
