@@ -236,6 +236,15 @@ def test_a_checkpoint_goes_with_the_claim_that_was_made_for_it(claim, existing, 
         assert again.status is None or again.status.conditions == plan.status.conditions
 
 
+@pytest.mark.parametrize("volume", [{}, {"existingClaim": "theirs"}])
+def test_a_volume_that_has_none_any_more_is_not_called_deleted(volume):
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    plan = plan_for(base=job(checkpoint={"volume": volume}), **living(head=reports(empty=True), checkpoint=saved))
+    assert [each.message for each in plan.events if each.reason == "CheckpointLost"] == [
+        "that of step 20 is lost: its volume has none any more"
+    ]
+
+
 def test_what_is_known_stays_where_the_head_does_not_answer():
     progress = Progress(step=25, total_steps=100)
     plan = plan_for(**living(head=None, progress=progress))

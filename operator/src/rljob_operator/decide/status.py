@@ -149,17 +149,14 @@ def _reward_models(snapshot: Snapshot) -> tuple[bool, str, str]:
 
 
 def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str]:
-    before, known, claim = (
-        snapshot.job.condition("CheckpointAvailable"),
-        snapshot.job.status.checkpoint,
-        _claim(snapshot),
-    )
+    before, known = snapshot.job.condition("CheckpointAvailable"), snapshot.job.status.checkpoint
+    name, claim = names.claim(snapshot.job.name), _claim(snapshot)
     if status.checkpoint is not None:
         goes = claim is not None and is_deleting(claim)
-        warning = f"; {names.claim(snapshot.job.name)} is being deleted, and goes with the last pod that uses it"
-        return True, Aspect.SAVED, f"of step {status.checkpoint.step}{warning if goes else ''}"
-    if known is not None:
-        why = f"{names.claim(snapshot.job.name)} was deleted" if claim is None else "its volume has none any more"
+        warning = f"; {name} is being deleted, and goes with the last pod that uses it" if goes else ""
+        return True, Aspect.SAVED, f"of step {status.checkpoint.step}{warning}"
+    if known is not None:  # without a head only the claim can have told
+        why = f"{name} was deleted" if snapshot.head is None else "its volume has none any more"
         return False, Aspect.LOST, f"that of step {known.step} is lost: {why}"
     if before is not None and before.reason == Aspect.LOST:
         return False, Aspect.LOST, before.message
