@@ -44,6 +44,8 @@ def test_each_rank_has_the_living_node_that_its_number_says(workers):
     placement = find_nodes(cluster_of(nodes=2, ranks=2))
 
     assert placement == Placement(tuple(sorted(workers)), ranks_per_node=2)
+    with_cpus = {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+    assert with_cpus == {*workers}, "it has waited until Ray knew"
     assert [placement.of_rank(rank) for rank in range(4)] == [each for each in sorted(workers) for _ in range(2)]
 
 

@@ -64,9 +64,9 @@ def _facts(job: Job) -> Facts:
 def _phase(job: Job) -> Facts:
     if job.other_manager is not None:
         yield "Manager", f"{job.other_manager}, by spec.managedBy: rljob-operator leaves the job alone"
-    elif not job.phase:
-        yield "Phase", "none: no operator has seen it; does rljob-operator run, and watch this namespace?"
     if not job.phase:
+        if job.other_manager is None:
+            yield "Phase", "none: no operator has seen it; does rljob-operator run, and watch this namespace?"
         return
     yield "Phase", f"{job.phase}{_age(job)}"
     if not job.is_seen:

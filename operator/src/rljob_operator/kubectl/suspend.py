@@ -15,30 +15,28 @@ def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context:
     """Save a checkpoint, stop, and give back everything but the volume."""
     kubectl = Kubectl(namespace, context)
     job = _set(kubectl, job_named(kubectl, name), suspended=True)
-    if job.other_manager is not None:
-        return typer.echo(_left_to_another(job))
-    if wait:
+    if wait and job.other_manager is None:
         job = _wait(kubectl, job, "Suspended")
-    if job.is_seen and job.phase == "Suspended":
+    if job.other_manager is not None:
+        typer.echo(_left_to_another(job))
+    elif job.is_seen and job.phase == "Suspended":
         typer.echo(f"{name} is suspended; {_goes_on(job)}")
     else:
         typer.echo(f"{name} will save a checkpoint and give back its pods; --wait waits for that")
-    return None
 
 
 def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
     """Start a suspended job again, from its newest checkpoint."""
     kubectl = Kubectl(namespace, context)
     job = _set(kubectl, job_named(kubectl, name), suspended=False)
-    if job.other_manager is not None:
-        return typer.echo(_left_to_another(job))
-    if wait:
+    if wait and job.other_manager is None:
         job = _wait(kubectl, job, "Running")
-    if job.is_seen and job.phase == "Running":
+    if job.other_manager is not None:
+        typer.echo(_left_to_another(job))
+    elif job.is_seen and job.phase == "Running":
         typer.echo(f"{name} runs: attempt {job.status['attempt']}")
     else:
         typer.echo(f"{name} starts; {_goes_on(job)}; --wait waits until it runs")
-    return None
 
 
 def _left_to_another(job: Job) -> str:
