@@ -64,6 +64,20 @@ async def test_events_of_a_life_have_names_and_times_in_their_order() -> None:
 
 
 @in_jumping_loop
+async def test_a_suspension_is_told_once_when_nothing_runs_any_more() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: stories.phase(world) == "Suspending", drivers=False)
+    told = [each["reason"] for each in world.server.all(EVENT)]
+    assert "Suspended" not in told, "the driver saves a checkpoint first"
+    await world.until(lambda: stories.phase(world) == "Suspended")
+    assert [each["reason"] for each in world.server.all(EVENT)] == [*told, "Suspended"]
+
+
+@in_jumping_loop
 async def test_an_object_whose_label_somebody_took_away_is_put_right() -> None:
     world = World()
     world.user.create()

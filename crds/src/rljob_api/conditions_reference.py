@@ -34,7 +34,7 @@ _NOTES = """## Events
 
 A condition that becomes true is an event with its reason, but for Ready, Reconciling and CheckpointAvailable. So is
 each failure that is tried again, and Ready's reason where it becomes ObjectForbidden, ObjectInvalid, StoppedOnRequest,
-MoreSteps, Suspended, SpecChanged, KeyChanged or Deleting. Of events alone:
+MoreSteps, SpecChanged, KeyChanged or Deleting. Of events alone:
 """
 
 

@@ -105,7 +105,7 @@ def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str], list
 
 def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
     """What a person should read about the way from one status to the next: each transition once, in its order."""
-    return tuple(dict.fromkeys(_events(old, new)))  # Ready and Suspended say the same of a job that is born suspended
+    return tuple(_events(old, new))
 
 
 def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator[Said]:
@@ -184,7 +184,6 @@ _TOLD_REASONS: dict[str, bool] = {
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,
     Reason.KEY_CHANGED: False,
-    Reason.SUSPENDED: False,
     Reason.DELETING: False,
 }
 """Reasons of Ready that make no condition true, and are events none the less; and whether they are warnings."""
