@@ -22,6 +22,7 @@ from rljob_operator.kube import (
     Manifest,
     NotFound,
     Ref,
+    Terminating,
     Throttled,
     Unavailable,
 )
@@ -223,6 +224,19 @@ ADMISSION = (
     ),
     (500, 'Internal error occurred: failed calling webhook "images.acme.com": connection refused'),
 )
+
+
+LEAVING = 'pods "a" is forbidden: unable to create new content in namespace ns because it is being terminated'
+
+
+@in_loop
+async def test_a_namespace_that_is_going_away_is_told_from_what_somebody_may_grant() -> None:
+    causes = [{"reason": "NamespaceTerminating", "message": "it is", "field": "metadata.namespace"}]
+    async with kube_and_server() as (kube, server):
+        server.answers.append(response(status(403, LEAVING, causes=causes)))
+        with pytest.raises(Terminating, match="is being terminated") as caught:
+            await kube.create(pod())
+    assert isinstance(caught.value, Forbidden)
 
 
 @pytest.mark.parametrize(("code", "words"), ADMISSION)

@@ -1,9 +1,12 @@
 """A job of an operator that looks after some namespaces, one of which it may not read for a while."""
 
+from logging import DEBUG
+
 import pytest
 from structlog.testing import capture_logs
 
 from rljob_operator.kube.kinds import POD, RLJOB, Key
+from rljob_operator.logging import severity
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
@@ -53,6 +56,25 @@ async def test_a_job_that_runs_is_left_as_it_is_where_it_may_not_be_read_and_goe
     assert len(world.heads.living()) == 1
     world.user.change(suspend=True)
     assert await world.until(lambda: stories.phase(world) == "Suspended")
+
+
+@in_jumping_loop
+async def test_a_namespace_that_is_being_deleted_is_asked_for_less_and_less_and_warns_of_nothing() -> None:
+    """Its RayCluster has gone with it, and the job not yet, as where somebody's finalizer holds it."""
+    world = await running()
+    errors: list[BaseException] = []
+    world.process.queue._failed = lambda _key, error, _seconds: errors.append(error)
+    world.server.leaving.add(KEY.namespace)
+    with capture_logs() as logs:
+        world.trouble.cluster_is_deleted()
+        for _ in range(10):
+            await world.live(drivers=False)
+    assert errors
+    assert {severity(error) for error in errors} == {DEBUG}
+    assert [each for each in logs if each["log_level"] not in ("debug", "info")] == []
+    asked = [call.words for call in world.calls]
+    assert asked.count("post RayCluster") < 20
+    assert "being terminated" in stories.ready(world)
 
 
 @in_jumping_loop

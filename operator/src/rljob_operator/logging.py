@@ -7,6 +7,8 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from rljob_operator.kube.errors import Conflict, Terminating
+
 QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
 """They say of each event that it was handled."""
 
@@ -39,6 +41,12 @@ def configure(level: str = "info", *, json: bool | None = None, stream: TextIO =
     root.setLevel(number)
     for name in QUIET:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+def severity(error: BaseException) -> int:
+    """How loudly to tell of what will be tried again."""
+    quiet: dict[type[BaseException], int] = {Terminating: logging.DEBUG, Conflict: logging.INFO}
+    return quiet.get(type(error), logging.WARNING)
 
 
 def _rendering(as_json: bool) -> list[Processor]:

@@ -31,9 +31,10 @@ from rljob_operator.health import serve
 from rljob_operator.key import operator_key
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
-from rljob_operator.kube.errors import Conflict, KubeError
+from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
+from rljob_operator.logging import severity
 from rljob_operator.metrics import CONTENT_TYPE, Metrics
 from rljob_operator.names import OUR_MANAGERS
 from rljob_operator.perform import Performer
@@ -170,8 +171,8 @@ class Operator:
         return Counter(status.get("phase", "Pending") for status in said if status.get("operator") in operators)
 
     def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
-        level = log.info if isinstance(error, Conflict) else log.warning
-        level("reconcile_failed", job=str(key), error=f"{type(error).__name__}: {error}", again_in=round(seconds, 1))
+        words = f"{type(error).__name__}: {error}"
+        log.log(severity(error), "reconcile_failed", job=str(key), error=words, again_in=round(seconds, 1))
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:

@@ -24,6 +24,7 @@ from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, SERVICE, VOLUME_CLAIM, Key, Manifest, Ref
+from rljob_operator.logging import severity
 from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
 from rljob_operator.snapshot import Snapshot
@@ -216,7 +217,7 @@ class Performer:
             for place, event in enumerate(told):
                 await self._kube.post_event(_posted(job, event, at, version, place))
         except KubeError as error:
-            log.warning("events_not_posted", job=f"{job.namespace}/{job.name}", error=str(error))
+            log.log(severity(error), "events_not_posted", job=f"{job.namespace}/{job.name}", error=str(error))
 
     def _told(self, kind: Any, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):

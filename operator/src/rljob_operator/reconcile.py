@@ -11,6 +11,7 @@ from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.logging import severity
 from rljob_operator.observe import observe, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
 from rljob_operator.plan import Plan
@@ -93,7 +94,7 @@ class Reconciler:
             await self.performer.perform(_at(snapshot, refusal.version), rest)
             if rest.again_in is None:
                 raise error from None
-            log.warning("object_refused", job=str(key), reason=error.reason, message=error.message)
+            log.log(severity(error), "object_refused", job=str(key), reason=error.reason, message=error.message)
             return rest
         except NotSubmitted as refusal:
             said = not_submitted(snapshot, f"{refusal}")

@@ -21,21 +21,22 @@ Watcher = Callable[[Kind, str, Manifest], None]
 
 
 class Refusal(Exception):
-    """An answer other than 2xx."""
+    """An answer other than 2xx. cause: its first cause, for programs."""
 
-    def __init__(self, code: int, reason: str, message: str) -> None:
+    def __init__(self, code: int, reason: str, message: str, cause: str = "") -> None:
         super().__init__(message)
-        self.code, self.reason, self.message = code, reason, message
+        self.code, self.reason, self.message, self.cause = code, reason, message, cause
 
 
 class ApiServer:
-    """closed: namespaces in which the operator may do nothing, not even look."""
+    """closed: namespaces in which the operator may do nothing, not even look. leaving: those that are being deleted."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, Key], Manifest] = {}
         self.watchers: list[Watcher] = []
         self.version = 100
         self.closed: set[str] = set()
+        self.leaving: set[str] = set()
         self._numbers = count(1)
         self._applied: dict[str, Manifest] = {}  # by uid
 
@@ -62,6 +63,9 @@ class ApiServer:
         kind, key = kind_of(manifest), Key.of(manifest)
         if (kind, key) in self.objects:
             raise Refusal(409, "AlreadyExists", f"{kind} {key} already exists")
+        if key.namespace in self.leaving:
+            words = f"{kind} {key} is forbidden: unable to create new content: its namespace is being terminated"
+            raise Refusal(403, "Forbidden", words, "NamespaceTerminating")
         metadata = manifest["metadata"] | {
             "uid": f"{next(self._numbers):08x}-{kind.plural}", "generation": 1, "creationTimestamp": stamp(now()),
         }  # fmt: skip

@@ -142,5 +142,7 @@ def _json(status: int, content: Manifest) -> Answer:
 
 
 def _status(refusal: Refusal) -> Answer:
-    told = {"kind": "Status", "status": "Failure", "message": refusal.message, "reason": refusal.reason}
+    told: Manifest = {"kind": "Status", "status": "Failure", "message": refusal.message, "reason": refusal.reason}
+    if refusal.cause:
+        told["details"] = {"causes": [{"reason": refusal.cause}]}
     return _json(refusal.code, told)

@@ -12,6 +12,7 @@ from rljob_operator.kube.errors import (
     KubeError,
     NoCluster,
     NotFound,
+    Terminating,
     Throttled,
     Unavailable,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "NotFound",
     "Observer",
     "Ref",
+    "Terminating",
     "Throttled",
     "Unavailable",
 ]

@@ -5,9 +5,10 @@ KubeError
 ├── NotFound        404: the object, its namespace, or its kind (a missing CRD)        look again
 ├── AlreadyExists   409: the name is taken                                             look at who has it
 ├── Conflict        409: the object changed since it was read                          look again, decide again
-├── Forbidden       401, 403: permissions, quota, or a namespace that is going away;   tell the user, try again slowly
-│                   whatever else an admission webhook or policy answers: others
-│                   change those, and webhooks that fail come back
+├── Forbidden       401, 403: permissions, quota;                                      tell the user, try again slowly
+│   │               whatever else an admission webhook or policy answers: others
+│   │               change those, and webhooks that fail come back
+│   └── Terminating 403: the namespace is going away, and takes nothing new            look again, quietly
 ├── Invalid         400, 422 and the like: the object is wrong;                        tell the user; it stays wrong
 │                   500 where server-side apply does not know one of its fields
 └── Unavailable     5xx, 408, 410, no connection, no answer in time; a CRD that is     try again
@@ -67,6 +68,10 @@ class Conflict(KubeError): ...
 class Forbidden(KubeError): ...
 
 
+class Terminating(Forbidden):
+    """Nobody need hear of it: what is refused would go with the namespace, and so does the job."""
+
+
 class Invalid(KubeError): ...
 
 
@@ -96,6 +101,10 @@ _OF_ADMISSION = re.compile(r"(admission webhook|ValidatingAdmissionPolicy) .*den
 """The API server's words around those of whoever it asked, with whatever status that one chose."""
 
 
+_GOING_AWAY = "NamespaceTerminating"
+"""The reason of one of the causes of such a refusal."""
+
+
 _UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches for kind")
 """The API server's own list of kinds is half a minute old, so it cannot yet check who owns a child of a new one."""
 
@@ -114,6 +123,8 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
     message = str(told.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
+    elif any(c.get("reason") == _GOING_AWAY for c in details.get("causes") or ()):
+        kind = Terminating
     elif _NOT_OF_THE_SCHEMA.search(message):
         kind = Invalid
     elif _UNKNOWN_KIND.search(message):
