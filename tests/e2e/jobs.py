@@ -17,6 +17,7 @@ from kubernetes.client import (
 
 from rljob_api.conditions import Note
 from rljob_operator import key
+from rljob_operator.names import JOB_LABEL
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads
@@ -88,6 +89,12 @@ class Jobs:
     def clusters(self) -> list[Any]:
         found: Any = self._api.list_namespaced_custom_object(**RAY_CLUSTER, namespace=self.namespace)
         return list(found["items"])
+
+    def unlabel_cluster(self, name: str = "job") -> None:
+        """As somebody who tidies up; and wait until it has its label again."""
+        body = {"metadata": {"labels": {JOB_LABEL: None}}}
+        self._api.patch_namespaced_custom_object(**RAY_CLUSTER, namespace=self.namespace, name=name, body=body)
+        eventually(lambda: all(JOB_LABEL in each["metadata"]["labels"] for each in self.clusters()))
 
     def pods(self) -> list[Any]:
         return list(self._core.list_namespaced_pod(self.namespace).items)

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, RAY_CLUSTER, SECRET, Key, Manifest
+from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, RAY_CLUSTER, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
@@ -92,13 +92,67 @@ async def test_an_object_whose_label_somebody_took_away_is_put_right() -> None:
 
 
 @in_jumping_loop
-async def test_a_cluster_that_no_list_shows_is_told_of_and_asked_for_at_a_pace() -> None:
-    """Somebody took its label away, so the job seems to have none, and cannot get another."""
+async def test_a_cluster_that_loses_its_label_gets_it_back_and_its_driver_trains_on() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    found = world.server.get(RAY_CLUSTER, KEY)
+    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
+    await world.live(drivers=False)
+    assert world.server.get(RAY_CLUSTER, KEY)["metadata"]["labels"] == found["metadata"]["labels"]
+    await stories.finishes(world)
+    assert world.user.job is not None
+    status = world.user.job["status"]
+    assert (status["phase"], status["attempt"], status.get("restarts", 0)) == ("Succeeded", 1, 0)
+
+
+@in_jumping_loop
+async def test_so_does_one_that_loses_it_before_a_driver_has_begun() -> None:
     world = World()
     world.user.create()
     await world.start()
     await world.settle()
     world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"
+
+
+@in_jumping_loop
+async def test_a_claim_that_loses_its_label_gets_it_back_and_its_checkpoint_is_not_said_to_be_lost() -> None:
+    world, claim = World(), Key(KEY.namespace, names.claim(KEY.name))
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: stories.phase(world) == "Suspended")
+    assert world.user.job is not None
+    saved = world.user.job["status"]["checkpoint"]
+    world.server.patch(VOLUME_CLAIM, claim, {"metadata": {"labels": None}})
+    await world.rest()
+    assert names.JOB_LABEL in world.server.get(VOLUME_CLAIM, claim)["metadata"]["labels"]
+    assert world.user.job["status"]["checkpoint"] == saved
+    assert "CheckpointLost" not in [each["reason"] for each in world.server.all(EVENT)]
+
+
+@in_jumping_loop
+async def test_a_cluster_that_does_not_keep_its_label_is_told_of_and_asked_for_at_a_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody takes it away, again and again, so the job seems to have none, and cannot get another."""
+    world = World()
+    world.user.create()
+    await world.start()
+    await world.settle()
+    patched = world.server.patch
+    unlabelled: Manifest = {"metadata": {"labels": None}}
+
+    def patch(kind: Kind, key: Key, written: Manifest, subresource: str | None = None) -> Manifest:
+        labels = "labels" in written.get("metadata", {})
+        return patched(kind, key, unlabelled if labels else written, subresource)
+
+    monkeypatch.setattr(world.server, "patch", patch)
+    world.server.patch(RAY_CLUSTER, KEY, unlabelled)
     world.user.more_steps()  # there is something to say, and it is not said before there is a cluster
     asked = len(world.calls)
     for _ in range(10):
@@ -110,6 +164,7 @@ async def test_a_cluster_that_no_list_shows_is_told_of_and_asked_for_at_a_pace()
     assert 0 < [call.words for call in world.calls[asked:]].count("post RayCluster") <= 20
     assert "RayCluster job exists, and no list shows it" in stories.ready(world)
 
+    monkeypatch.undo()
     world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": dict(names.labels(KEY.name))}})
     await stories.finishes(world)
     assert stories.phase(world) == "Succeeded"

@@ -204,7 +204,7 @@ class Reason(Word):
     )
     NAME_TAKEN = (
         "NameTaken", _ANY,
-        "The name that an object of the job's needs is taken: by somebody else's, or by one that lost the job's label.",
+        "The name that an object of the job's needs is taken: by somebody else's, or by one that keeps no label.",
         "Do what the message says: choose another name, or free this one. It is tried again soon; what runs goes on.",
     )
     SPEC_NOT_READABLE = (

@@ -1,6 +1,6 @@
 """From what the watches have told, and what the head says, to a snapshot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from rljob_operator import names
@@ -19,6 +19,7 @@ from rljob_operator.kube.kinds import (
     Key,
     Kind,
     Manifest,
+    Ref,
 )
 from rljob_operator.snapshot import Heard, Snapshot, is_deleting, role_of
 from rljob_operator.store import Store
@@ -47,6 +48,21 @@ async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], date
     return Snapshot(
         job, clock(), children, pods, heard.head, silent=heard.silent, unauthorized=heard.unauthorized
     )  # fmt: skip
+
+
+def unseen(snapshot: Snapshot) -> Iterator[Ref]:
+    """What nobody tells of, though its pods or the status do: it is gone, or has lost the label that we watch for."""
+    job, claim = snapshot.job, names.claim(snapshot.job.name)
+    if snapshot.cluster is None and snapshot.ray_pods:
+        yield Ref(RAY_CLUSTER, job.namespace, names.ray_cluster(job.name))
+    if (
+        job.status.checkpoint is None
+        or job.problem is not None
+        or job.spec.checkpoint.volume.existing_claim is not None
+    ):
+        return
+    if snapshot.child(VOLUME_CLAIM, claim) is None:
+        yield Ref(VOLUME_CLAIM, job.namespace, claim)
 
 
 def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

@@ -23,7 +23,18 @@ from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, RLJOB, SECRET, SERVICE, VOLUME_CLAIM, Key, Manifest, Ref
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    RAY_CLUSTER,
+    RLJOB,
+    SECRET,
+    SERVICE,
+    VOLUME_CLAIM,
+    Key,
+    Kind,
+    Manifest,
+    Ref,
+)
 from rljob_operator.logging import severity
 from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
@@ -73,6 +84,16 @@ class Performer:
         self._kube, self._heads, self._store = kube, heads, store
         self._making = asyncio.Semaphore(MAKING)
         self._secrets: dict[Key, float] = {}  # those that were there a moment ago, and when
+
+    async def found(self, job: Job, unseen: Iterable[Ref]) -> bool:
+        """Whether any of these is there all the same: it has lost our label, and has it again."""
+        known = [
+            await self._labelled(job, ref.kind, each)
+            for ref in unseen
+            for each in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
+            if is_ours(ref.kind, each, Key(job.namespace, job.name))
+        ]
+        return bool(known)
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
         """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again. Where it returns,
@@ -168,8 +189,8 @@ class Performer:
                 made = await self._kube.create(manifest, unknown.append)
         except AlreadyExists:
             if ref.kind != SECRET:
-                self._told(ref.kind, await self._known_late(snapshot.job, ref))
-                self._check_held(ref)
+                await self._labelled(snapshot.job, ref.kind, await self._known_late(snapshot.job, ref))
+                self._check_held(snapshot.job, ref)
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
@@ -179,12 +200,21 @@ class Performer:
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
-    def _check_held(self, ref: Ref) -> None:
+    async def _labelled(self, job: Job, kind: Kind, found: Manifest) -> Manifest:
+        """Without our label no watch tells of it."""
+        if names.JOB_LABEL not in found["metadata"].get("labels", {}):
+            log.warning("label_put_back", job=f"{job.namespace}/{job.name}", object=str(Ref.of(found)))
+            labels, version = dict(names.labels(job.name)), found["metadata"]["resourceVersion"]
+            found = await self._kube.patch_metadata(Ref.of(found), version, {"labels": labels})
+        self._told(kind, found)
+        return found
+
+    def _check_held(self, job: Job, ref: Ref) -> None:
         """The next look, which is at once, would ask for what the store does not hold again, and without end."""
-        if self._store.get(ref.kind, ref.key) is None:
+        if ref.key not in map(Key.of, self._store.children(ref.kind, Key(job.namespace, job.name))):
             raise AlreadyExists(
-                f"{ref.kind.name} {ref.name} exists, and no list shows it: has it lost its label {names.JOB_LABEL}?"
-                " Put that back, or remove the object",
+                f"{ref.kind.name} {ref.name} exists, and no list shows it: who takes its label {names.JOB_LABEL} away?"
+                " Leave that there, or remove the object",
                 status=HTTPStatus.CONFLICT, reason="AlreadyExists",
             )  # fmt: skip
 

@@ -6,13 +6,13 @@ from datetime import datetime
 
 import structlog
 
-from rljob_operator.decide import broken, decide, foreign, not_submitted, refused
+from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_submitted, refused
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.logging import severity
-from rljob_operator.observe import observe, utc_now
+from rljob_operator.observe import observe, unseen, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.settings import Settings
@@ -48,7 +48,7 @@ class Reconciler:
         """
         if key.namespace in self.store.unreadable and self.store.get(RLJOB, key) is not None:
             return  # whoever may list the namespace again names its jobs
-        snapshot = await observe(self.store, self.heads, key, self.clock)
+        snapshot = await self._observe(key)
         if snapshot is None:
             self.told.pop(key, None)
             self.left.discard(key)
@@ -65,6 +65,16 @@ class Reconciler:
         except Exception as error:
             await self.performer.perform(snapshot, broken(snapshot, error))
             raise
+
+    async def _observe(self, key: Key) -> Snapshot | None:
+        """What has lost our label is no loss, so it is looked for by its name before anything is decided."""
+        snapshot = await observe(self.store, self.heads, key, self.clock)
+        if snapshot is None or not is_looked_after(snapshot.job, self.settings):
+            return snapshot
+        missing = [*unseen(snapshot)]
+        if not missing or not await self.performer.found(snapshot.job, missing):
+            return snapshot
+        return await observe(self.store, self.heads, key, self.clock)
 
     async def _look(self, key: Key, snapshot: Snapshot) -> None:
         plan = decide(snapshot, self.settings)

@@ -6,7 +6,7 @@ was deleted meanwhile stays unknown until somebody else lists.
 
 from collections import deque
 
-from rljob_operator.kube.kinds import RLJOB, Kind, Manifest
+from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.watches import WATCHED
 from tests.rljob_operator.world.api_server import ApiServer
@@ -51,8 +51,16 @@ class Streams:
             events.clear()
 
     def _hear(self, kind: Kind, event: str, manifest: Manifest) -> None:
-        if kind in self._untold and _is_watched(kind, manifest):
+        """Who loses our label is deleted, as watches of labels say it: as it was, in the version of that change."""
+        if kind not in self._untold:
+            return
+        before = self._server.find(kind, Key.of(manifest))
+        if _is_watched(kind, manifest):
             self._untold[kind].append({"type": event, "object": manifest})
+        elif before is not None and _is_watched(kind, before):
+            version = {"resourceVersion": manifest["metadata"]["resourceVersion"]}
+            left = {**before, "metadata": before["metadata"] | version}
+            self._untold[kind].append({"type": "DELETED", "object": left})
 
 
 def _is_watched(kind: Kind, manifest: Manifest) -> bool:

@@ -38,7 +38,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, lost_pods
 
-__all__ = ["broken", "decide", "foreign", "not_submitted", "refused"]
+__all__ = ["broken", "decide", "foreign", "is_looked_after", "not_submitted", "refused"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -67,7 +67,7 @@ GATES: Final[tuple[Gate, ...]] = (
 def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     """What to do for this job now. Asked again with what it brought about, it asks for nothing."""
     job = snapshot.job
-    if job.manager not in names.OUR_MANAGERS or foreign(job, settings):
+    if not is_looked_after(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)
@@ -98,6 +98,11 @@ def _applied(job: Job, settings: Settings, step: Step, *, trains: bool) -> tuple
     if not step.deployed or job.unread is not None:
         return ()
     return (*lasting_children(job, settings, trains=trains), *step.apply)
+
+
+def is_looked_after(job: Job, settings: Settings) -> bool:
+    """By this operator."""
+    return job.manager in names.OUR_MANAGERS and not foreign(job, settings)
 
 
 def foreign(job: Job, settings: Settings) -> bool:
