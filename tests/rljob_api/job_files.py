@@ -905,6 +905,13 @@ BROKEN = (
     ),
     broken(
         "  training:",
+        "  recovery: {rules: [{onReasons: [RankLots, OomKilled], action: give_up}]}\n  training:",
+        "20:34: spec.recovery.rules[0].onReasons: onReasons knows RankLost, EngineLost, RewardsLost, Infrastructure,"
+        " DamagedCheckpoint, DriverLost, DriverHung, RayLost, Bug, Job, Data, Reward, NoUsableCheckpoint and"
+        " StorageFull: correct the word, or match by onExitCodes",
+    ),
+    broken(
+        "  training:",
         "  recovery: {rules: [{onExitCodes: [-9, 0], onReasons: [rank hung], action: ignore}]}\n  training:",
         "20:37: spec.recovery.rules[0].onExitCodes[0]: must be from 1 to 255; got -9",
         "20:41: spec.recovery.rules[0].onExitCodes[1]: must be from 1 to 255; got 0",

@@ -17,6 +17,7 @@ from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.contract import ExitRecord
 from rljob_api.recovery import decide_recovery
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, RecoveryStatus
+from rljob_api.v1alpha1.recovery import FAILURES
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide import broken, decide, refused
@@ -209,6 +210,7 @@ def test_what_a_driver_records_is_in_the_table():
     others = (ValueError("a bug"), OSError(errno.ENOSPC, "full"))
     recorded = {exit_record(error).reason for error in others} | {name.removesuffix("Error") for name in errors()}
     assert recorded - INSIDE < {*Reason}
+    assert recorded - INSIDE - {Reason.STOPPED_ON_REQUEST, Reason.FENCED} < {*FAILURES}, "a rule may name it"
 
 
 def errors() -> set[str]:

@@ -4,7 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from rljob_api.conditions import Reason
 from rljob_api.v1alpha1.base import REASON_PATTERN, ApiModel, CountOrZero, Duration, Rule
+
+FAILURES = tuple(each for each in Reason if {*each.where} == {"Recovering", "Failed"})
+"""What may be tried again, or end a job."""
+
+_WORDS = f"{', '.join(FAILURES[:-1])} and {FAILURES[-1]}"
+
+_NO_FAILURES = (Reason.STOPPED_ON_REQUEST, Reason.FENCED)
 
 RuleAction = Literal["restart", "restart_uncharged", "give_up"]
 
@@ -56,8 +64,13 @@ class RecoveryRule(ApiModel):
             "onExitCodes",
         ),
         Rule(
-            "!self.onReasons.exists(reason, reason in ['StoppedOnRequest', 'Fenced'])",
+            f"!self.onReasons.exists(reason, reason in {[*map(str, _NO_FAILURES)]})",
             "StoppedOnRequest and Fenced (another attempt took over) are no failures: remove them from onReasons",
+            "onReasons",
+        ),
+        Rule(
+            f"self.onReasons.all(reason, reason in {[*map(str, FAILURES + _NO_FAILURES)]})",
+            f"onReasons knows {_WORDS}: correct the word, or match by onExitCodes",
             "onReasons",
         ),
     )
