@@ -105,6 +105,13 @@ GOOD = (
         "a character in the two halves that JSON escapes",
         ("  training:", '  env: [{name: A, value: "\\ud83d\\ude00"}]\n  training:'),
     ),
+    good(
+        "no CPU asked for, and little of everything else",
+        (
+            "  training:",
+            "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {cpu: 0m, memory: 0.01Gi}}\n  training:",
+        ),
+    ),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
     good(
         "overrides of a preset",
@@ -704,7 +711,29 @@ BROKEN = (
         "  cluster: {head: {cpu: 2, memory: 8GB}}\n  training:",
         "20:25: spec.cluster.head.cpu: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got 2. Put it in"
         " quotes",
-        "20:36: spec.cluster.head.memory: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got '8GB'",
+        "20:36: spec.cluster.head.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
+        " '8GB'",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {memory: '0'}, worker: {memory: 0Gi, sharedMemory: '0.0'}}\n  training:",
+        "20:28: spec.cluster.head.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
+        " '0'",
+        "20:51: spec.cluster.worker.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
+        " '0Gi'",
+        "20:70: spec.cluster.worker.sharedMemory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text;"
+        " got '0.0'",
+    ),
+    broken(
+        "  training:",
+        "  checkpoint: {volume: {size: 0Ti}}\n  training:",
+        "20:31: spec.checkpoint.volume.size: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
+        " '0Ti'",
+    ),
+    broken_model(
+        f"{_RM}, memory: 0}}",
+        "20:65: spec.rewards.models[0].memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text;"
+        " got 0",
     ),
     broken(
         "  training:",

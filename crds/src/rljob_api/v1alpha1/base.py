@@ -58,7 +58,9 @@ MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-._A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
 
-QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
+_UNIT = "(m|k|Ki|M|Mi|G|Gi|T|Ti)?"
+QUANTITY_PATTERN = rf"^[0-9]+(\.[0-9]+)?{_UNIT}$"
+SIZE_PATTERN = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_UNIT}$"
 
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
@@ -68,6 +70,7 @@ PATTERN_MEANINGS = {
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
+    SIZE_PATTERN: "a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text",
     RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",
     MODULE_PATTERN: "a Python module such as package.module",
 }
@@ -83,6 +86,9 @@ ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, min_le
 """Name of an extended resource, as device plugins have them."""
 
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
+
+Size = Annotated[str, StringConstraints(pattern=SIZE_PATTERN, min_length=1, max_length=32)]
+"""Of memory or a volume: a quantity without which a pod does nothing."""
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]

@@ -12,6 +12,7 @@ from rljob_api.v1alpha1.base import (
     Quantity,
     ResourceName,
     Rule,
+    Size,
     Text,
 )
 from rljob_api.v1alpha1.pods import PodTemplate
@@ -21,7 +22,7 @@ class HeadPod(ApiModel):
     """The head pod."""
 
     cpu: Quantity = Field("4", description="CPUs of the driver's container, as request.")
-    memory: Quantity = Field("16Gi", description="Memory of the driver's container, as request and limit.")
+    memory: Size = Field("16Gi", description="Memory of the driver's container, as request and limit.")
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description=(
@@ -35,8 +36,8 @@ class WorkerPod(ApiModel):
     """A worker pod."""
 
     cpu: Quantity = Field("8", description="CPUs, as request.")
-    memory: Quantity = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
-    shared_memory: Quantity = Field(
+    memory: Size = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
+    shared_memory: Size = Field(
         "16Gi", description="Size of /dev/shm, for Ray's object store and the exchange between processes."
     )
     template: PodTemplate = Field(

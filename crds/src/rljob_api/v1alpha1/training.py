@@ -10,9 +10,9 @@ from rljob_api.v1alpha1.base import (
     CountOrZero,
     ObjectName,
     Path,
-    Quantity,
     Rule,
     Seed,
+    Size,
     Text,
 )
 
@@ -49,7 +49,7 @@ class Training(ApiModel):
 class CheckpointVolume(ApiModel):
     """The run's volume: checkpoints, journal, metrics, logs. A claim `NAME-checkpoints` of its own, or another."""
 
-    size: Quantity | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
+    size: Size | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
     storage_class_name: ObjectName | None = Field(
         None, description="Its storage class; the default is the cluster's default class."
     )
