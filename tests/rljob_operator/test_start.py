@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import kopf
 import pytest
-from kopf._cogs.clients import api, errors
+from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound
@@ -17,7 +17,7 @@ from rljob_operator.lease import LeaderLease
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
-from rljob_operator.watches import list_all, register
+from rljob_operator.watches import list_all, quieten, register
 from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest
@@ -51,6 +51,29 @@ async def test_kopf_never_gives_up_a_watch_that_is_refused() -> None:
         await api.request("get", "/x", settings=settings, logger=logger, context=cast(Any, context))
     assert asked == 100
     assert asyncio.get_running_loop().time() - begun < 100 * 61.0
+
+
+@in_jumping_loop
+async def test_of_a_namespace_that_may_not_be_read_kopf_does_not_say_so_at_every_try(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Our lists have said it, and say when it may be read again."""
+    settings, store, refused = kopf.OperatorSettings(), Store(), set[str]()
+    monkeypatch.setattr(watching.logger, "filters", [])
+    monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
+    quieten(store)
+    store.unreadable.add("gone")
+
+    async def refuse_once(*_: Any, url: str, **__: Any) -> None:
+        if url not in refused:
+            refused.add(url)
+            raise errors.APIForbiddenError(None, status=403, headers={})
+
+    context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse_once))
+    for path in ("/api/v1/namespaces/gone/pods", "/api/v1/namespaces/there/pods", "/api/v1/pods"):
+        await api.request("get", path, settings=settings, logger=watching.logger, context=cast(Any, context))
+    assert len(refused) == 3
+    assert ["/there/" in each.getMessage() for each in caplog.records] == [True, False]
 
 
 @in_loop

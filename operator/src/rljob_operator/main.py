@@ -42,7 +42,7 @@ from rljob_operator.queue import WorkQueue
 from rljob_operator.reconcile import Reconciler
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
-from rljob_operator.watches import list_all, login, register
+from rljob_operator.watches import list_all, login, quieten, register
 
 log = structlog.get_logger()
 
@@ -234,6 +234,7 @@ async def _watch(
     settings.scanning.disabled = True
     login(registry, connection)
     register(registry, settings, operator.store, operator.changed)
+    quieten(operator.store)
     await kopf.operator(
         registry=registry, settings=settings, standalone=True, ready_flag=watching, stop_flag=over,
         identity=cast(Any, operator.lease.identity),  # else it asks for the user's name, and a pod's user may have none

@@ -6,6 +6,7 @@ decision needs all kinds: the first lists come before the first decision.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -28,6 +29,8 @@ WATCHED = (RLJOB, *CHILD_KINDS, POD)
 AT_ONCE = 2
 """Kinds that are listed side by side."""
 
+_KOPFS_WATCHES = "kopf._cogs.clients.watching"
+
 Changed = Callable[[set[Key]], None]
 
 
@@ -40,6 +43,18 @@ def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, s
         if kind != RLJOB:
             settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
         kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, store, changed))
+
+
+def quieten(store: Store) -> None:
+    """kopf tries what it may not watch for ever, and says so of each kind and try. Of a namespace that may not be read
+    the lists have said it, and will say when it may be read again.
+    """
+
+    def is_news(record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        return not any(f"/namespaces/{namespace}/" in said for namespace in store.unreadable)
+
+    logging.getLogger(_KOPFS_WATCHES).addFilter(is_news)
 
 
 def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
