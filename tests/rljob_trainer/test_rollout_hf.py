@@ -10,6 +10,7 @@ import torch
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.rollout.engine import NO_WEIGHTS
 from rljob_trainer.rollout.hf import HfEngine
+from rljob_trainer.rollout.sampler import uniforms
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollout_support import (
     END,
@@ -70,6 +71,12 @@ def test_greedy_log_probs_are_those_at_temperature_one(engine, policy):
     prompts = random_prompts(4)
     samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8, temperature=0)))
     assert largest_gap(policy, prompts, samples) < 2e-5
+
+
+def test_the_numbers_of_a_seed_are_those_of_its_own_generator():
+    seeds = [5, 0, 2**63 - 1]
+    expected = [np.random.Generator(np.random.Philox(key=seed)).random(7) for seed in seeds]
+    np.testing.assert_array_equal(uniforms(seeds, 7), expected)
 
 
 def test_a_response_depends_on_its_seed_and_not_on_the_batch(engine, model_dir, policy):

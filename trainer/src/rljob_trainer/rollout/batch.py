@@ -37,7 +37,7 @@ class Batch:
         rows = slice(self.active, self.active + len(requests))
         self.requests.extend(requests)
         lengths = np.array([len(request.prompt_token_ids) for request in requests])
-        noise = np.stack([uniforms(request.seed, self.sampling.max_tokens) for request in requests])
+        noise = uniforms([request.seed for request in requests], self.sampling.max_tokens)
         self.uniforms[rows] = torch.from_numpy(noise)
         self.lengths[rows] = torch.from_numpy(lengths)
         self.limits[rows] = torch.from_numpy(np.minimum(self.sampling.max_tokens, self.max_model_len - lengths))
