@@ -10,7 +10,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 VARIABLE = "RLJOB_TRACE"
 
@@ -33,6 +35,11 @@ def traced(call: str) -> Iterator[None]:
         yield
     finally:
         line = {"pid": os.getpid(), "call": call, "start": start, "end": time.time()}
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with (Path(folder) / f"{os.getpid()}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        _file(Path(folder), os.getpid()).write(json.dumps(line) + "\n")
+
+
+@cache
+def _file(folder: Path, pid: int) -> TextIO:
+    """Stays open: to open it costs as much as many a call that is timed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / f"{pid}.jsonl").open("a", buffering=1)
