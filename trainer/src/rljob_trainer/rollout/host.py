@@ -1,6 +1,7 @@
 """The Ray worker of a rollout engine. Light, because the driver imports it."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,13 +41,14 @@ class Note:
     generated: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Bundle:
-    """Groups that are scored together, and their scores to come."""
+    """Groups that are scored together, and their scores to come. told: the driver has the groups."""
 
     groups: tuple[Group, ...]
     scores: Any
     generated: float
+    told: bool = False
 
     def note(self) -> Note:
         return Note(tuple(group.prompt.id for group in self.groups), _summaries(self.scores), self.generated)
@@ -77,7 +79,7 @@ class EngineHost(Host):
         self, scorer: "Worker", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
         key: "GroupKey | None", seconds: float,
     ) -> Iterator[Any]:  # fmt: skip
-        """Yield for each bundle of groups, once it is scored, the groups themselves and then its note.
+        """Yield for each bundle of groups the groups themselves and then, once they are scored, its note.
 
         What is finished while the scorer is busy goes to it as one bundle: a message costs milliseconds, so many small
         groups must not cost as many messages.
@@ -88,7 +90,7 @@ class EngineHost(Host):
         self._wanted = key is not None
         start = time.monotonic()
         finished: list[Group] = []
-        asked: list[_Bundle] = []
+        asked: deque[_Bundle] = deque()
 
         def ask() -> None:
             groups = tuple(finished)
@@ -107,21 +109,25 @@ class EngineHost(Host):
                 bundled = looked
         if finished:
             ask()
-        while asked:
-            yield from _scored(asked, seconds)
+        yield from _scored(asked, seconds)
 
 
-def _scored(asked: list[_Bundle], seconds: float) -> Iterator[Any]:
-    """Take out a bundle that the scorer has answered within `seconds`."""
-    if not asked:
-        return
-    ready, _ = ray.wait([bundle.scores for bundle in asked], timeout=seconds, fetch_local=True)
-    if not ready and seconds:
-        raise InfrastructureError(f"waited {seconds:.0f} s for the scores of {len(asked)} bundles of groups")
-    for bundle in [bundle for bundle in asked if bundle.scores in ready]:
-        asked.remove(bundle)
-        yield bundle.groups
-        yield bundle.note()
+def _scored(asked: deque[_Bundle], seconds: float) -> Iterator[Any]:
+    """Take out the bundles, in their order, that the scorer answers within `seconds` each.
+
+    Groups cross to the driver's side of Ray while they are scored: what it waits for in the end is a short note.
+    """
+    while asked:
+        first = asked[0]
+        if not first.told:
+            yield first.groups
+            first.told = True
+        if not ray.wait([first.scores], timeout=seconds, fetch_local=True)[0]:
+            if seconds:
+                raise InfrastructureError(f"waited {seconds:.0f} s for the scores of {len(asked)} bundles of groups")
+            return
+        asked.popleft()
+        yield first.note()
 
 
 def _summaries(reference: Any) -> list[GroupSummary] | None:
