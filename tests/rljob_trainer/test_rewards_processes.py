@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool
+from rljob_trainer.rewards.protocol import Inbox, send
 from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
 
 
@@ -161,6 +163,36 @@ def test_what_functions_print_goes_to_the_log_and_never_to_our_output(tmp_path, 
     assert capfd.readouterr() == ("", "")
     scored(pool_of(given), prompt(), responses("abc"))
     assert capfd.readouterr() == ("", "loading\nscoring abc\n")
+
+
+def test_messages_arrive_whole_however_the_socket_cuts_them():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        inbox = Inbox(ours.fileno())
+        send(theirs.fileno(), "first")
+        send(theirs.fileno(), ["second"])
+        inbox.receive()
+        assert [inbox.next(), inbox.next()] == ["first", ["second"]]
+        large = "x" * 300_000  # more than a read takes, and than the socket holds
+        writer = threading.Thread(target=send, args=(theirs.fileno(), large))
+        writer.start()
+        while not inbox:
+            inbox.receive()
+        writer.join()
+        assert inbox.next() == large
+        assert not inbox
+
+
+def test_a_message_that_was_cut_off_is_the_end():
+    ours, theirs = socket.socketpair()
+    with ours:
+        inbox = Inbox(ours.fileno())
+        with theirs:
+            theirs.sendall(bytes([0, 0, 0, 0, 0, 0, 0, 9, 1]))
+        inbox.receive()
+        assert not inbox
+        with pytest.raises(EOFError):
+            inbox.receive()
 
 
 def test_reward_processes_import_nothing_heavy(pool_of):

@@ -15,7 +15,7 @@ from typing import Any
 
 from rljob_trainer.rewards.code import describe
 from rljob_trainer.rewards.load import ComputeScore, LoadError, load
-from rljob_trainer.rewards.protocol import Call, Failure, Loaded, Score, Setup
+from rljob_trainer.rewards.protocol import Call, Failure, Loaded, Score, Setup, send
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LARGEST = 1e30  # with any weight, still a finite float32
@@ -41,14 +41,14 @@ def serve(connection: Connection) -> None:
         try:
             loaded.append(load(function, Path(setup.base_dir), f"spec.rewards.functions[{i}]"))
         except LoadError as error:
-            connection.send(error.failure)
+            send(connection.fileno(), error.failure)
             return
-        connection.send(Loaded())
+        send(connection.fileno(), Loaded())
     while True:
         calls: Sequence[Call] = connection.recv()
         for call in calls:
             for compute_score in loaded:
-                connection.send(_answer(compute_score, call))
+                send(connection.fileno(), _answer(compute_score, call))
 
 
 def _answer(function: ComputeScore, call: Call) -> Score | Failure:

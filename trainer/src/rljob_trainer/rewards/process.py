@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.rewards.protocol import Call, Failure, LoadFailure, Score, Setup
+from rljob_trainer.rewards.protocol import Call, Failure, Inbox, LoadFailure, Score, Setup
 
 LOAD_SECONDS = 300.0  # reward code may load large libraries
 _LOOK_SECONDS = 0.5  # a process that died while its own children hold the socket open shows only by looking
@@ -59,6 +59,7 @@ class RewardProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
         self._readable: select.poll
+        self._inbox: Inbox
 
     def start(self) -> None:
         """Start the process and load the functions in it, unless it runs.
@@ -175,6 +176,7 @@ class RewardProcess:
                 ours.close()
         self._connection, self._readable = Connection(ours.detach()), select.poll()
         self._readable.register(self._connection, select.POLLIN)
+        self._inbox = Inbox(self._connection.fileno())
 
     def _receive(self, seconds: float) -> Any:
         """The next message. A look counts as long as it was asked to take: time in which we were stopped is nobody's.
@@ -186,8 +188,11 @@ class RewardProcess:
         while left > 0:
             look = min(left, _LOOK_SECONDS)
             try:
-                if self._readable.poll(look * 1000):  # Connection.poll makes a selector for each message
-                    return self._connection.recv()
+                if not self._inbox and self._readable.poll(look * 1000):  # Connection.poll makes a selector each time
+                    self._inbox.receive()
+                    continue
+                if self._inbox:
+                    return self._inbox.next()
             except (EOFError, OSError) as error:
                 raise self._how_it_ended() from error
             if self._process is not None and self._process.poll() is not None and not self._connection.poll():

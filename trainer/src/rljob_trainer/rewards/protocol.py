@@ -5,12 +5,20 @@
                       then for each Call one Score or Failure for each function, in order
 
 One answer for each function's call is what lets the pool give each call its own deadline and name who hangs. There are
-thousands of calls in a step: what goes to and fro for each is a tuple, which pickles faster than a dataclass.
+thousands of calls in a step: what goes to and fro for each is a tuple, which pickles faster than a dataclass, and the
+pool takes all answers that are there in one read.
 """
 
+import os
+import pickle
+import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+_LENGTH = struct.Struct("!Q")
+_READ = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +75,41 @@ class Failure(NamedTuple):
     """One function raised, or returned what is no reward. reason: for a person, with the line."""
 
     reason: str
+
+
+def send(fd: int, message: object) -> None:
+    """Write a message that an Inbox reads."""
+    data = pickle.dumps(message)
+    left = memoryview(_LENGTH.pack(len(data)) + data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+class Inbox:
+    """Messages that come through a socket, in their order."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._read = bytearray()
+        self._messages: deque[Any] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def next(self) -> Any:
+        """The first of those that are there."""
+        return self._messages.popleft()
+
+    def receive(self) -> None:
+        """Read once. Raises EOFError where the process has closed its end."""
+        if not (data := os.read(self._fd, _READ)):
+            raise EOFError
+        self._read += data
+        start = 0
+        while (begin := start + _LENGTH.size) <= len(self._read):
+            end = begin + _LENGTH.unpack_from(self._read, start)[0]
+            if end > len(self._read):
+                break
+            self._messages.append(pickle.loads(memoryview(self._read)[begin:end]))
+            start = end
+        del self._read[:start]
