@@ -83,6 +83,9 @@ def _side_by_side(
         else _padded(layout.boundaries, layout.max_length, query.shape[2])
     )
 
+    if window is None and layout.max_length <= _SHORT and query.device.type == "cpu" and query.dtype == torch.float32:
+        return _of_short(query, key, value, layout.max_length, read, kept, scale)
+
     def lay_out(tensor: Tensor) -> Tensor:
         rows = _chosen(tensor[0].transpose(0, 1), read)
         return rows.view(-1, layout.max_length, *rows.shape[1:]).transpose(1, 2)
@@ -92,27 +95,49 @@ def _side_by_side(
         columns = torch.arange(layout.max_length, device=query.device)[None]
         distance = columns.T - columns
         mask = (distance >= 0) & (distance < window)
-    laid_out = lay_out(query), lay_out(key), lay_out(value)
-    if mask is None and layout.max_length <= _SHORT and query.device.type == "cpu" and query.dtype == torch.float32:
-        out = _of_short(*laid_out, scale)
-    else:
-        out = F.scaled_dot_product_attention(
-            *laid_out, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
+    out = F.scaled_dot_product_attention(
+        lay_out(query), lay_out(key), lay_out(value),
+        attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
     return _chosen(out.transpose(1, 2).flatten(0, 1), kept)[None]
 
 
-def _of_short(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    """Causal attention by two products and a softmax. query [n, heads, L, d], key and value [n, kv heads, L, d].
+def _of_short(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    length: int,
+    read: Tensor | None,
+    kept: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """Causal attention by two products and a softmax, with nothing copied but the rows that are laid out.
 
-    The heads that share a key head are one product.
+    They are laid out [sequence, kv head, token], and a query's row has all heads that share the key head, so they are
+    one product.
     """
-    n, heads, length, size = query.shape
-    grouped = (query * (size**-0.5 if scale is None else scale)).reshape(n, key.shape[1], -1, size)
-    weights = (grouped @ key.transpose(-1, -2)).view(n, heads, length, length)
+    heads, tokens, size = query.shape[1:]
+    shared = key.shape[1]
+    if read is None:
+        read = torch.arange(tokens, device=query.device)
+    head = torch.arange(shared, device=query.device)
+    places = (read.view(-1, 1, length) * shared + head[:, None]).flatten()
+
+    def lay_out(tensor: Tensor) -> Tensor:
+        rows = tensor[0].transpose(0, 1).reshape(tokens * shared, -1)
+        return F.embedding(places, rows).view(len(places) // length, -1, size)
+
     future = torch.full((length, length), -torch.inf, device=query.device).triu_(1)
-    chances = (weights + future).softmax(-1).view(n, key.shape[1], -1, length)
-    return (chances @ value).view(n, heads, length, size)
+    weights = torch.baddbmm(
+        future.repeat_interleave(heads // shared, 0), lay_out(query), lay_out(key).transpose(1, 2),
+        alpha=size**-0.5 if scale is None else scale,
+    )  # fmt: skip
+    mixed = (weights.softmax(-1) @ lay_out(value)).view(len(places), -1)
+    if kept is None:
+        kept = read
+    sequence, column = kept // length, kept % length
+    back = (sequence[:, None] * shared + head) * length + column[:, None]
+    return F.embedding(back, mixed).view(1, tokens, heads, size)
 
 
 def _padded(boundaries: Tensor, max_length: int, tokens: int) -> tuple[Tensor | None, Tensor | None]:
