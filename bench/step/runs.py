@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 
 Interval = tuple[float, float]
 
-_WORK = {"update": ("prepare", "update"), "sync": ("send_weights", "load_bucket", "complete_update", "log_probs")}
+_WORK = {"update": ("prepare", "update"), "sync": ("send_weights", "load_bucket", "complete_update", "score_probes")}
 """Calls of workers, by what they are for; generation is timed by the driver, for its call waits for scores too."""
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljob_trainer.actor.sequence import TokenSequence
-from rljob_trainer.errors import JobError
+from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
 from tests.rljob_trainer.actor_support import (
@@ -170,6 +170,8 @@ def step_with_infinite_advantage(worker, folder):
     advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
     with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
         worker.update(advantages, RATE, 0.04, MARK)
+    with pytest.raises(InfrastructureError, match="no weights of version 1: the update failed"):
+        worker.send_weights([], 1, [], 1, 1.0)  # was asked for behind the update
     return before, parameters(worker)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rljob_trainer.actor.worker import ActorWorker
 
 
-_TOGETHER = frozenset({"prepare", "update", "supervised_step", "log_probs"})
+_TOGETHER = frozenset({"prepare", "update", "supervised_step", "score_probes"})
 """Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
 
 

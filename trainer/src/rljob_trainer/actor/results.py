@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rljob_trainer.losses.diagnostics import ImportanceSums
-from rljob_trainer.types import Floats
+from rljob_trainer.types import Floats, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,11 @@ class Updated:
 
     sums: StepSums
     importance: ImportanceSums
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Weights that a rank has sent. nbytes: what it wrote. answers: to the probe, of each engine that it feeds."""
+
+    nbytes: int
+    answers: list[list[Sample]]

@@ -1,7 +1,7 @@
 """One rank of the trainer: the class that a Ray worker wraps. The controller calls every rank alike.
 
     open_store (rank 0) -> connect -> load -> begin_stage -> [supervised_step ...]
-                                           -> begin_stage -> [prepare -> update -> send_weights ...]
+                                           -> begin_stage -> [prepare -> update -> send_weights -> score_probes ...]
 
 begin_save returns at once; whatever would change the state it saves waits until that has been copied (saver.py).
 prepare and update are two calls because the controller computes advantages in between, from metadata alone.
@@ -28,7 +28,7 @@ from rljob_trainer.actor.mark import Held, Mark
 from rljob_trainer.actor.packing import pack
 from rljob_trainer.actor.plan import RankPlan
 from rljob_trainer.actor.policy import Policy, check_packing, score_only
-from rljob_trainer.actor.results import Prepared, StepSums, Updated
+from rljob_trainer.actor.results import Prepared, Sent, StepSums, Updated
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.actor.settings import RankSettings
 from rljob_trainer.actor.shard import column, response_lengths, shard_of_groups, shard_of_sequences
@@ -38,12 +38,13 @@ from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.random_state import restore_random_state
 from rljob_trainer.checkpoint.saver import ShardSaver
 from rljob_trainer.checkpoint.shards import load_shards
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.failures import LOADING, SENDING, STEPPING, explained
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.types import Floats, Group
+from rljob_trainer.types import Floats, Group, Ids
 from rljob_trainer.waiting import wait_for_engines
 from rljob_trainer.weight_sync.bucket import BucketDescriptor
 from rljob_trainer.weight_sync.sender import WeightSender
@@ -201,7 +202,7 @@ class ActorWorker:
 
     @explained(STEPPING)
     def log_probs(self, sequences: Sequence[TokenSequence], temperature: float) -> list[Floats]:
-        """Log-probabilities [R] of each sequence's response; every rank computes all of them (a probe is small)."""
+        """Log-probabilities [R] of each sequence's response; every rank computes all of them."""
         batch = pack(sequences, self.device)
         flat = score_only(self.policy, batch, temperature)
         return np.split(flat.cpu().numpy(), np.cumsum(batch.response_lengths)[:-1])
@@ -209,11 +210,17 @@ class ActorWorker:
     # ------------------------------------------------------------------ weights
 
     @explained(SENDING)
-    def send_weights(self, engines: Sequence["Worker"], version: int, deadline: float) -> int:
-        """Send the policy to the engines that this rank's sync group feeds; collective over all ranks.
+    def send_weights(
+        self, engines: Sequence["Worker"], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float
+    ) -> Sent:
+        """Send the policy to the engines that this rank's sync group feeds, and have them answer the probe with it.
 
-        Returns how many bytes this rank wrote.
+        Collective over all ranks. prompts, max_tokens: of the probe (RolloutWorker.complete_update).
+        Raises EngineLost for an engine that fails, and InfrastructureError after an update that failed: then there are
+        no weights of that version.
         """
+        if self._held is None:
+            raise InfrastructureError(f"there are no weights of version {version}: the update failed")
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
 
@@ -224,7 +231,25 @@ class ActorWorker:
             begun.clear()
             return lambda: wait_for_engines(asked, deadline, f"copy weight bucket {bucket.index}")
 
-        return sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)
+        nbytes = sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)
+        # Only now: an engine takes the memory of its KV cache, which may be what the buckets had.
+        completing = [(engine, engine.call("complete_update", version, prompts, max_tokens)) for engine in engines]
+        return Sent(nbytes, wait_for_engines(completing, deadline, "complete its update"))
+
+    @explained(STEPPING)
+    def score_probes(self, prompts: Sequence[Ids], *sent: Sent) -> list[list[Floats]]:
+        """The log-probabilities [R] of what each engine answered to the probe; every rank computes all of them.
+
+        sent: of every rank, in their order.
+        """
+        answers = [answer for each in sent for answer in each.answers]
+        sequences = [
+            TokenSequence(np.concatenate([prompts[sample.sample_index], sample.token_ids]), len(prompts[0]))
+            for answer in answers
+            for sample in answer
+        ]
+        ours = iter(self.log_probs(sequences, 1.0))
+        return [[next(ours) for _ in answer] for answer in answers]
 
     def _full_tensors(self, dtype: torch.dtype) -> Any:
         """Cast before gathering: half the bytes cross between ranks."""

@@ -11,7 +11,7 @@ from rljob_trainer.controller.workers import START_SECONDS, ActorGroup, Staff, r
 from rljob_trainer.hosting.roster import Worker
 from rljob_trainer.rollout.engine import EngineSettings
 from rljob_trainer.rollout.host import EngineHost
-from rljob_trainer.waiting import has_raised, wait_for, wait_for_engines
+from rljob_trainer.waiting import has_raised, wait_for
 
 log = structlog.get_logger()
 
@@ -134,11 +134,6 @@ class EngineGroup:
         answers = [worker.call(method, *args) for worker in self.workers]
         what = f"the rollout engines to {method.replace('_', ' ')}"
         return list(wait_for(answers, seconds, what, self._staff.pulse.check))
-
-    def complete_update(self, seconds: float, *args: Any) -> list[Any]:
-        """As `call`, of that method, but raises EngineLost for an engine that fails."""
-        asked = [(worker, worker.call("complete_update", *args)) for worker in self.workers]
-        return wait_for_engines(asked, seconds, "complete its update", self._staff.pulse.check)
 
 
 def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:

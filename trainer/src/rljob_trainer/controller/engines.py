@@ -1,5 +1,7 @@
 """All engines as one: started, awake and with the policy's weights, whenever somebody needs them to generate."""
 
+from collections.abc import Callable
+
 import structlog
 
 from rljob_trainer.controller.engine_group import EngineGroup
@@ -22,8 +24,18 @@ class SyncedEngines:
         self._engines, self._sync, self._mender, self._state = engines, sync, mender, state
         self._reporting, self._shares_memory = reporting, shares_memory
         self._held: tuple[str, int] | None = None
+        self._begun: tuple[tuple[str, int], Callable[[], Synced]] | None = None
         if not shares_memory:
             engines.start()  # while ranks replay updates, say
+
+    def begin_sync(self) -> None:
+        """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
+        if self._engines.running:
+            self._begun = self._wanted(), self._sync.begin(self._state.step)
+
+    def _wanted(self) -> tuple[str, int]:
+        """What engines that are ready hold: the policy, in as many replacements."""
+        return self._state.policy_digest, self._engines.replaced
 
     def hold_policy(self) -> Synced | None:
         """Give all engines the policy as it is; replaces those that are lost. Returns None where they had it."""
@@ -34,11 +46,12 @@ class SyncedEngines:
         if not self._engines.running:
             with self._reporting.phase("start"):
                 self._engines.ready()
-        wanted = self._state.policy_digest, self._engines.replaced
+        wanted, begun = self._wanted(), self._begun
         if self._held == wanted:
             return None
-        self._held = None
-        synced = self._sync.send(self._state.step)
+        self._held = self._begun = None
+        finish = begun[1] if begun is not None and begun[0] == wanted else self._sync.begin(self._state.step)
+        synced = finish()
         self._held = wanted
         return synced
 

@@ -4,13 +4,12 @@
     _prepare      ranks fetch their samples and score them with the reference, where the algorithm compares
     advantages    meanwhile, from rewards alone, on the controller; or after it, where rewards hold a KL penalty
     update        every rank, its own samples; the ranks keep the mark of what they then are
-    sync          weights -> engines, then the probe
+    sync          weights -> engines, then the probe; the ranks begin it by themselves
 
 After a failure the same steps run again: groups come from the journal as long as it has any, and engines get weights
 when they have to generate. They sleep from the end of the rollout to the sync, so they and the ranks can share GPUs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +35,7 @@ from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.rollouts import Order, Rollout, Rollouts, ScoredGroup
 from rljob_trainer.controller.stages import learning_rate_of
 from rljob_trainer.controller.state import LoopState
-from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup
+from rljob_trainer.controller.workers import UPDATE_SECONDS, ActorGroup, Asked
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import GroupKey
 from rljob_trainer.progress import names
@@ -84,7 +83,7 @@ class ReinforcedSteps:
             held = self._train(step, rate)
         else:
             self.state.load_state_dict(held.mark.after)
-        metrics = held.mark.metrics | update_metrics(held.result, rate) | self._sync(step)
+        metrics = held.mark.metrics | update_metrics(held.result, rate) | self._sync()
         if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:
             metrics[names.ACTOR_KL] = mean_kl([part.sums for part in held.result])
         metrics |= self._validate_if_due(step)
@@ -151,7 +150,7 @@ class ReinforcedSteps:
     ) -> Held:
         with self.reporting.phase("advantage"):
             prepared = self._prepare(groups, batch)
-            penalties, kl = self._penalties(prepared(), batch) if self.spec.kl_in_reward else (None, {})
+            penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
             values = advantages(groups, batch, penalties, self.spec)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
@@ -159,10 +158,12 @@ class ReinforcedSteps:
             each = [(own,) for own in values]
             arguments = (rate, self.state.kl.coefficient, mark)
             updated = self.actors.begin("update", UPDATE_SECONDS, *arguments, each=each)
-            prepared()  # first, for what went wrong there is behind what the update then says
-            return Held(mark, updated())
+            if not self._next_is_journaled():
+                self.engines.begin_sync()  # ranks need not wait for us between the two
+            prepared.result()  # first, for what went wrong there is behind what the update then says
+            return Held(mark, updated.result())
 
-    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> Callable[[], list[Prepared]]:
+    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> Asked:
         each = [(plan,) for plan in batch.plans]
         bundles = list(dict.fromkeys(group.place.bundle for group in groups))
         places = [(bundles.index(group.place.bundle), group.place.index) for group in groups]
@@ -175,9 +176,13 @@ class ReinforcedSteps:
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
 
-    def _sync(self, step: int) -> Metrics:
-        """New weights for the engines, unless the next step's groups are in the journal: a replay needs no engine."""
-        if self.rollouts.has(step + 1, self.state.policy_digest):
+    def _next_is_journaled(self) -> bool:
+        """Whether the next step's groups are in the journal: a replay needs no engine."""
+        return self.rollouts.has(self.state.step + 1, self.state.policy_digest)
+
+    def _sync(self) -> Metrics:
+        """New weights for the engines, where they are needed."""
+        if self._next_is_journaled():
             return {}
         with self.reporting.phase("sync"):
             synced = self.engines.hold_policy()

@@ -1,12 +1,11 @@
 """Weights from the ranks into the engines, and the probe that proves them."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.actor.dtypes import compute_dtype
-from rljob_trainer.actor.sequence import TokenSequence
+from rljob_trainer.actor.results import Sent
 from rljob_trainer.controller.engine_group import EngineGroup, engines_of
 from rljob_trainer.controller.workers import (
     START_SECONDS,
@@ -15,7 +14,8 @@ from rljob_trainer.controller.workers import (
     sync_groups,
 )
 from rljob_trainer.errors import EngineLost
-from rljob_trainer.types import Sample
+from rljob_trainer.hosting.roster import Worker
+from rljob_trainer.types import Floats, Sample
 from rljob_trainer.weight_sync.probe import (
     DEFAULT_TOLERANCE,
     PROBE_SIZES,
@@ -47,27 +47,33 @@ class WeightSync:
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
         self._groups = sync_groups(spec, device_type)
 
-    def send(self, version: int) -> Synced:
-        """Raises EngineLost for an engine that does not compute what the trainer computes: it cannot be mended."""
-        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
-        each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
-        sent = self._actors.call("send_weights", SYNC_SECONDS, version, SYNC_SECONDS, each=each)
-        answers = self._engines.complete_update(START_SECONDS, version, self._prompts, self._size.tokens)
-        return Synced(sent, self._compare(answers, version))
+    def begin(self, version: int) -> Callable[[], Synced]:
+        """Ask the ranks to send what they hold after all that they were asked before. What it returns waits for that.
 
-    def _compare(self, answers: list[list[Sample]], version: int) -> list[ProbeResult]:
-        """answers: of each engine to the probe."""
-        samples = [sample for answer in answers for sample in answer]
-        sequences = [
-            TokenSequence(np.concatenate([self._prompts[sample.sample_index], sample.token_ids]), len(self._prompts[0]))
-            for sample in samples
-        ]
-        ours = self._actors.call("log_probs", SYNC_SECONDS, sequences, 1.0)[0]
-        size, results = len(self._prompts), []
-        for i, (engine, answer) in enumerate(zip(self._engines.workers, answers, strict=True)):
+        That raises EngineLost for an engine that does not compute what the trainer computes: it cannot be mended.
+        """
+        engines = list(self._engines.workers)
+        feeds = {group: engines_of(group, self._spec, engines) for group in self._groups}
+        each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
+        arguments = (version, self._prompts, self._size.tokens, START_SECONDS)
+        sending = self._actors.begin("send_weights", START_SECONDS + SYNC_SECONDS, *arguments, each=each)
+        scoring = self._actors.begin("score_probes", SYNC_SECONDS, self._prompts, *sending.answers)
+
+        def synced() -> Synced:
+            sent: list[Sent] = sending.result()
+            answers = [answer for each in sent for answer in each.answers]
+            return Synced([each.nbytes for each in sent], self._compare(engines, answers, scoring.result()[0], version))
+
+        return synced
+
+    def _compare(
+        self, engines: Sequence[Worker], answers: list[list[Sample]], ours: list[list[Floats]], version: int
+    ) -> list[ProbeResult]:
+        """answers: of each engine to the probe. ours: the trainer's log-probabilities of them."""
+        results = []
+        for engine, answer, expected in zip(engines, answers, ours, strict=True):
             try:
-                part = ours[i * size : (i + 1) * size]
-                results.append(compare(answer, part, version=version, tolerance=self._tolerance))
+                results.append(compare(answer, expected, version=version, tolerance=self._tolerance))
             except WeightSyncError as error:
                 raise EngineLost(f"{engine.name}: {error}", worker=engine.name) from error
         return results

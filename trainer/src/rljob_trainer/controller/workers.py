@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -28,6 +28,9 @@ from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.rewards.host import RewardHost
 from rljob_trainer.volume import Volume
 from rljob_trainer.waiting import loss_among, wait_for, wait_together
+
+if TYPE_CHECKING:
+    import ray
 
 log = structlog.get_logger()
 
@@ -64,6 +67,14 @@ class Staff:
         spec = self.spec.model_dump_json(exclude={"checkpoint"})
         text = "\0".join([spec, self.device_type, str(self.threads), *map(repr, parts)])
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all ranks were asked. answers: theirs to come, also for calls that take them. result: waits for them."""
+
+    answers: "list[ray.ObjectRef[Any]]"
+    result: Callable[[], list[Any]]
 
 
 class ActorGroup:
@@ -130,17 +141,18 @@ class ActorGroup:
         group: str | None = None,
     ) -> list[Any]:  # fmt: skip
         """Call `method` on every rank with `args`, or with rank r's own `each[r]` before them."""
-        return self.begin(method, seconds, *args, each=each, group=group)()
+        return self.begin(method, seconds, *args, each=each, group=group).result()
 
     def begin(
         self, method: str, seconds: float, *args: Any, each: Sequence[tuple[Any, ...]] | None = None,
         group: str | None = None,
-    ) -> Callable[[], list[Any]]:  # fmt: skip
-        """As `call`, without waiting. What it returns waits, up to `seconds`; ranks do one thing after another."""
+    ) -> "Asked":  # fmt: skip
+        """As `call`, without waiting; ranks do one thing after another. seconds: how long its result is waited for."""
         own = each if each is not None else [()] * len(self.workers)
         calls = [worker.call(method, *mine, *args, group=group) for worker, mine in zip(self.workers, own, strict=True)]
         matter = ("rank", "engine") if method == "send_weights" else ("rank",)
-        return lambda: list(self._wait(calls, seconds, f"the trainer's ranks to {method.replace('_', ' ')}", *matter))
+        what = f"the trainer's ranks to {method.replace('_', ' ')}"
+        return Asked(calls, lambda: list(self._wait(calls, seconds, what, *matter)))
 
     def _wait(self, refs: Any, seconds: float, what: str, *matter: str) -> Any:
         """Raises RankLost, or another worker's loss, where one is behind a failure; else what the ranks raised.
