@@ -40,6 +40,7 @@ from rljob_trainer.checkpoint.saver import ShardSaver
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.failures import LOADING, SENDING, STEPPING, explained
+from rljob_trainer.hosting.memory import keep_freed_memory
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
@@ -63,6 +64,7 @@ class ActorWorker:
         self.reference: Policy | None = None
         self._held: Held | None = None
         if settings.device_type == "cpu":
+            keep_freed_memory()
             torch.set_num_threads(settings.threads)
 
     # ------------------------------------------------------------------ start

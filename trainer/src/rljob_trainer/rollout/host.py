@@ -12,6 +12,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.hosting.host import Host
+from rljob_trainer.hosting.memory import keep_freed_memory
 from rljob_trainer.rollout.engine import EngineSettings, import_engine
 from rljob_trainer.rollout.worker import RolloutWorker
 from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
@@ -67,6 +68,7 @@ class EngineHost(Host):
         if settings.device == "cpu":
             import torch
 
+            keep_freed_memory()
             torch.set_num_threads(threads)
         return RolloutWorker(settings)
 
