@@ -57,9 +57,27 @@ async def test_a_job_that_runs_is_looked_at_as_often_as_ever_although_an_object_
     await born(world)
     await stories.attempt(world, 1)
     world.server.patch(CONFIG_MAP, Key(KEY.namespace, "job-job"), {"metadata": {"ownerReferences": None}})
+    await is_looked_at_and_suspended(world, "NameTaken")
+
+
+@in_jumping_loop
+async def test_so_is_one_whose_cluster_has_lost_its_label_although_that_may_not_be_put_back() -> None:
+    world = World()
+    world.next_turn = lambda call: answered("patch RayCluster", Fate.FORBIDDEN, call)
+    await born(world)
+    await stories.attempt(world, 1)
+    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
+    await is_looked_at_and_suspended(world, "ObjectForbidden")
+
+
+async def is_looked_at_and_suspended(world: World, reason: str) -> None:
+    """After a long time in which an object is refused."""
     begun = seconds()
     while seconds() - begun < 1200.0:
         await world.live(drivers=False)
+    assert world.user.job is not None
+    said = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Ready")
+    assert (said["status"], said["reason"]) == ("True", reason)
     world.heads.step(world.heads.living()[0])
     step = world.heads.living()[0].step
     asked = seconds()

@@ -3,10 +3,11 @@
 import pytest
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, RAY_CLUSTER, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.kube.kinds import EVENT, NETWORK_POLICY, POD, RAY_CLUSTER, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
+from tests.rljob_operator.world.ending import check_nothing_runs
 from tests.rljob_operator.world.user import KEY, SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
@@ -91,14 +92,18 @@ async def test_an_object_whose_label_somebody_took_away_is_put_right() -> None:
     await stories.finishes(world)
 
 
+UNLABELLED = pytest.mark.parametrize("labels", [None, {names.JOB_LABEL: "other"}], ids=["removed", "changed"])
+
+
+@UNLABELLED
 @in_jumping_loop
-async def test_a_cluster_that_loses_its_label_gets_it_back_and_its_driver_trains_on() -> None:
+async def test_a_cluster_that_loses_its_label_gets_it_back_and_its_driver_trains_on(labels: Manifest | None) -> None:
     world = World()
     world.user.create()
     await world.start()
     await stories.attempt(world, 1)
     found = world.server.get(RAY_CLUSTER, KEY)
-    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
+    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": labels}})
     await world.live(drivers=False)
     assert world.server.get(RAY_CLUSTER, KEY)["metadata"]["labels"] == found["metadata"]["labels"]
     await stories.finishes(world)
@@ -118,8 +123,11 @@ async def test_so_does_one_that_loses_it_before_a_driver_has_begun() -> None:
     assert stories.phase(world) == "Succeeded"
 
 
+@UNLABELLED
 @in_jumping_loop
-async def test_a_claim_that_loses_its_label_gets_it_back_and_its_checkpoint_is_not_said_to_be_lost() -> None:
+async def test_a_claim_that_loses_its_label_gets_it_back_and_its_checkpoint_is_not_said_to_be_lost(
+    labels: Manifest | None,
+) -> None:
     world, claim = World(), Key(KEY.namespace, names.claim(KEY.name))
     world.user.create()
     await world.start()
@@ -128,18 +136,54 @@ async def test_a_claim_that_loses_its_label_gets_it_back_and_its_checkpoint_is_n
     await world.until(lambda: stories.phase(world) == "Suspended")
     assert world.user.job is not None
     saved = world.user.job["status"]["checkpoint"]
-    world.server.patch(VOLUME_CLAIM, claim, {"metadata": {"labels": None}})
+    world.server.patch(VOLUME_CLAIM, claim, {"metadata": {"labels": labels}})
     await world.rest()
-    assert names.JOB_LABEL in world.server.get(VOLUME_CLAIM, claim)["metadata"]["labels"]
+    assert world.server.get(VOLUME_CLAIM, claim)["metadata"]["labels"][names.JOB_LABEL] == KEY.name
     assert world.user.job["status"]["checkpoint"] == saved
     assert "CheckpointLost" not in [each["reason"] for each in world.server.all(EVENT)]
 
 
+def lose_labels(world: World, *kinds: Kind) -> None:
+    for kind in kinds:
+        for each in world.server.all(kind):
+            world.server.patch(kind, Key.of(each), {"metadata": {"labels": {names.JOB_LABEL: None}}})
+
+
 @in_jumping_loop
-async def test_a_cluster_that_does_not_keep_its_label_is_told_of_and_asked_for_at_a_pace(
+async def test_a_job_is_not_said_to_be_suspended_while_there_is_a_cluster_that_no_watch_tells_of() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    lose_labels(world, RAY_CLUSTER, POD)
+    world.user.change(suspend=True)
+    assert await world.until(lambda: stories.phase(world) == "Suspended")
+    assert world.server.find(RAY_CLUSTER, KEY) is None
+    await world.rest()
+    check_nothing_runs(world)
+
+
+@in_jumping_loop
+async def test_a_cluster_that_is_gone_is_not_looked_for_again_however_long_its_pods_take_to_end() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    world.streams.stalled.add(POD)
+    world.user.change(suspend=True)
+    await world.until(lambda: world.server.find(RAY_CLUSTER, KEY) is None)
+    asked = len(world.calls)
+    for _ in range(5):
+        await world.live()
+    assert stories.phase(world) == "Suspending"
+    assert [call.words for call in world.calls[asked:]].count("get RayCluster") <= 2
+
+
+@in_jumping_loop
+async def test_a_cluster_that_does_not_keep_its_label_is_told_of_and_gets_it_at_a_pace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody takes it away, again and again, so the job seems to have none, and cannot get another."""
+    """Somebody takes it away, again and again."""
     world = World()
     world.user.create()
     await world.start()
@@ -161,7 +205,7 @@ async def test_a_cluster_that_does_not_keep_its_label_is_told_of_and_asked_for_a
         world.process.queue.add(KEY)
         await world.settle()
         await world.deliver()
-    assert 0 < [call.words for call in world.calls[asked:]].count("post RayCluster") <= 20
+    assert 0 < [call.words for call in world.calls[asked:]].count("patch RayCluster") <= 20
     assert "RayCluster job exists, and no list shows it" in stories.ready(world)
 
     monkeypatch.undo()

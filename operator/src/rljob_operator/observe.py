@@ -1,6 +1,6 @@
 """From what the watches have told, and what the head says, to a snapshot."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from rljob_operator import names
@@ -32,29 +32,34 @@ def utc_now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-async def observe(store: Store, heads: Heads, key: Key, clock: Callable[[], datetime] = utc_now) -> Snapshot | None:
-    """None where there is no such job."""
+async def observe(
+    store: Store, heads: Heads, key: Key, clock: Callable[[], datetime] = utc_now, strays: Sequence[Manifest] = ()
+) -> Snapshot | None:  # fmt: skip
+    """None where there is no such job. strays: what no watch tells of, and was found otherwise."""
     manifest = store.get(RLJOB, key)
     if manifest is None:
         return None
     job = read_job(manifest)
-    children = {
-        kind: {child["metadata"]["name"]: child for child in store.children(kind, key) if is_ours(kind, child, key)}
-        for kind in CHILD_KINDS
-    }
-    pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
+
+    def known(kind: Kind) -> Iterator[tuple[str, Manifest]]:
+        of_kind = [each for each in strays if each["kind"] == kind.name]
+        return ((each["metadata"]["name"], each) for each in (*of_kind, *store.children(kind, key)))
+
+    children = {kind: {name: each for name, each in known(kind) if is_ours(kind, each, key)} for kind in CHILD_KINDS}
+    pods = [pod for pod in dict(known(POD)).values() if role_of(pod) in names.ROLES]
     snapshot = Snapshot(job, clock(), children, pods)
     heard = await heads.report(job) if _has_driver(job) and _head_runs(snapshot) else Heard()
     return Snapshot(
-        job, clock(), children, pods, heard.head, silent=heard.silent, unauthorized=heard.unauthorized
+        job, clock(), children, pods, heard.head, silent=heard.silent, unauthorized=heard.unauthorized, strays=strays
     )  # fmt: skip
 
 
 def unseen(snapshot: Snapshot) -> Iterator[Ref]:
     """What nobody tells of, though its pods or the status do: it is gone, or has lost the label that we watch for."""
     job, claim = snapshot.job, names.claim(snapshot.job.name)
-    if snapshot.cluster is None and snapshot.ray_pods:
-        yield Ref(RAY_CLUSTER, job.namespace, names.ray_cluster(job.name))
+    believed = job.status.cluster.uid if job.status.cluster is not None else ""
+    if snapshot.cluster is None and (believed or snapshot.ray_pods):
+        yield Ref(RAY_CLUSTER, job.namespace, names.ray_cluster(job.name), believed)
     if (
         job.status.checkpoint is None
         or job.problem is not None

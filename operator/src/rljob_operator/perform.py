@@ -31,7 +31,6 @@ from rljob_operator.kube.kinds import (
     SERVICE,
     VOLUME_CLAIM,
     Key,
-    Kind,
     Manifest,
     Ref,
 )
@@ -85,15 +84,10 @@ class Performer:
         self._making = asyncio.Semaphore(MAKING)
         self._secrets: dict[Key, float] = {}  # those that were there a moment ago, and when
 
-    async def found(self, job: Job, unseen: Iterable[Ref]) -> bool:
-        """Whether any of these is there all the same: it has lost our label, and has it again."""
-        known = [
-            await self._labelled(job, ref.kind, each)
-            for ref in unseen
-            for each in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
-            if is_ours(ref.kind, each, Key(job.namespace, job.name))
-        ]
-        return bool(known)
+    async def find(self, job: Job, ref: Ref) -> list[Manifest]:
+        """What has the name and is the job's, whether a watch tells of it or not."""
+        found = (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
+        return [each for each in found if is_ours(ref.kind, each, job.ref.key)]
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
         """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again. Where it returns,
@@ -161,6 +155,8 @@ class Performer:
                 *(self._apply(snapshot, each) for each in drifted if _has_pods(each) == has_pods),
                 *(self._create(snapshot, each) for each in create if _has_pods(each) == has_pods),
             ])  # fmt: skip
+        for each in plan.label:
+            await self._label(snapshot.job, each)
 
     def _missing(self, secret: Manifest | None) -> Iterable[Manifest]:
         """The Secret, if it may be gone."""
@@ -189,8 +185,7 @@ class Performer:
                 made = await self._kube.create(manifest, unknown.append)
         except AlreadyExists:
             if ref.kind != SECRET:
-                await self._labelled(snapshot.job, ref.kind, await self._known_late(snapshot.job, ref))
-                self._check_held(snapshot.job, ref)
+                await self._label(snapshot.job, await self._known_late(snapshot.job, ref))
         else:
             if ref.kind != SECRET:
                 self._told(ref.kind, made)
@@ -200,14 +195,15 @@ class Performer:
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
-    async def _labelled(self, job: Job, kind: Kind, found: Manifest) -> Manifest:
+    async def _label(self, job: Job, found: Manifest) -> None:
         """Without our label no watch tells of it."""
-        if names.JOB_LABEL not in found["metadata"].get("labels", {}):
-            log.warning("label_put_back", job=f"{job.namespace}/{job.name}", object=str(Ref.of(found)))
-            labels, version = dict(names.labels(job.name)), found["metadata"]["resourceVersion"]
-            found = await self._kube.patch_metadata(Ref.of(found), version, {"labels": labels})
-        self._told(kind, found)
-        return found
+        ref, metadata = Ref.of(found), found["metadata"]
+        if metadata.get("labels", {}).get(names.JOB_LABEL) != job.name:
+            labels = {"labels": dict(names.labels(job.name))}
+            found = await self._kube.patch_metadata(ref, metadata["resourceVersion"], labels)
+            log.warning("label_put_back", job=f"{job.namespace}/{job.name}", object=str(ref))
+        self._told(ref.kind, found)
+        self._check_held(job, ref)
 
     def _check_held(self, job: Job, ref: Ref) -> None:
         """The next look, which is at once, would ask for what the store does not hold again, and without end."""
@@ -224,9 +220,8 @@ class Performer:
 
         Raises AlreadyExists where it is somebody else's.
         """
-        for found in (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items:
-            if is_ours(ref.kind, found, Key(job.namespace, job.name)):
-                return found
+        for found in await self.find(job, ref):
+            return found
         raise AlreadyExists(
             f"{ref.kind.name} {ref.name} exists and is not this job's: choose another name for the job"
             f"{_OTHER_WAYS.get(ref.kind, '')}, or remove it",

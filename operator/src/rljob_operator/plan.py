@@ -33,6 +33,7 @@ class Plan:
 
     force: pods to delete without waiting for their nodes' word.
     create: objects that are made once and then left alone. apply: objects whose fields we own.
+    label: those that need our label back.
     secret: what pods seem to wait for, made if it is gone: nobody may look.
     stop: ask the driver for a checkpoint and to stop, unless it has heard so.
     end: a submission whose driver does not listen.
@@ -46,6 +47,7 @@ class Plan:
     force: tuple[Ref, ...] = ()
     apply: tuple[Manifest, ...] = ()
     create: tuple[Manifest, ...] = ()
+    label: tuple[Manifest, ...] = ()
     secret: Manifest | None = None
     submit: Submission | None = None
     stop: bool = False

@@ -10,7 +10,7 @@ from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, KubeError
-from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Manifest, Ref
 from rljob_operator.logging import severity
 from rljob_operator.observe import observe, unseen, utc_now
 from rljob_operator.perform import NotSubmitted, Performer, Refused
@@ -29,7 +29,7 @@ NAME_SECONDS = 30.0
 class Reconciler:
     """again: told to look at a job again after so many seconds, whatever happens. restarted: told why, each time that
     another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
-    operator looks after, which we have said.
+    operator looks after, which we have said. gone: a job's RayCluster of which there is none by its name.
     """
 
     store: Store
@@ -41,6 +41,7 @@ class Reconciler:
     clock: Callable[[], datetime] = utc_now
     told: dict[Key, datetime] = field(default_factory=dict)
     left: set[Key] = field(default_factory=set)
+    gone: dict[Key, Ref] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> None:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
@@ -51,6 +52,7 @@ class Reconciler:
         snapshot = await self._observe(key)
         if snapshot is None:
             self.told.pop(key, None)
+            self.gone.pop(key, None)
             self.left.discard(key)
             self.heads.drop(key)
             return
@@ -71,10 +73,17 @@ class Reconciler:
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None or not is_looked_after(snapshot.job, self.settings):
             return snapshot
-        missing = [*unseen(snapshot)]
-        if not missing or not await self.performer.found(snapshot.job, missing):
-            return snapshot
-        return await observe(self.store, self.heads, key, self.clock)
+        strays = [each for ref in unseen(snapshot) for each in await self._found(key, snapshot, ref)]
+        return await observe(self.store, self.heads, key, self.clock, strays) if strays else snapshot
+
+    async def _found(self, key: Key, snapshot: Snapshot, ref: Ref) -> list[Manifest]:
+        """A RayCluster that is gone is asked for once, however long its pods take to end."""
+        if self.gone.get(key) == ref:
+            return []
+        found = await self.performer.find(snapshot.job, ref)
+        if not found and ref.kind == RAY_CLUSTER:
+            self.gone[key] = ref
+        return found
 
     async def _look(self, key: Key, snapshot: Snapshot) -> None:
         plan = decide(snapshot, self.settings)

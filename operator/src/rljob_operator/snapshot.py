@@ -47,6 +47,7 @@ class Snapshot:
     """One job at `now`.
 
     children: by kind and name. pods: of head, workers and reward models.
+    strays: those of both that have lost our label, so that no watch tells of them.
     head: None where there is no head pod that answers. told: when the status was written last; None where that was
     another process, or nobody. silent, unauthorized: as Heard has them.
     """
@@ -59,6 +60,7 @@ class Snapshot:
     told: datetime | None = None
     silent: float = 0.0
     unauthorized: bool = False
+    strays: Sequence[Manifest] = ()
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)

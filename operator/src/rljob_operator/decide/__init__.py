@@ -4,7 +4,7 @@ The gates are asked in order, and the first that answers decides: what it does n
 gates behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,11 +32,11 @@ from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
-from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.kube.kinds import POD, Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, lost_pods
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
 
 __all__ = ["broken", "decide", "foreign", "is_looked_after", "not_submitted", "refused"]
 
@@ -77,12 +77,14 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     changed = status != job.status
     later = kept_back(snapshot, status, settings) if changed else 0.0
     told = changed and not later
+    applied = _applied(job, settings, step, trains=status.phase == "Running")
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
         force=_forced(snapshot),
-        apply=_applied(job, settings, step, trains=status.phase == "Running"),
+        apply=applied,
         create=step.create,
+        label=_unlabelled(snapshot, step, applied),
         secret=step.secret,
         submit=step.submit,
         stop=step.stop,
@@ -98,6 +100,13 @@ def _applied(job: Job, settings: Settings, step: Step, *, trains: bool) -> tuple
     if not step.deployed or job.unread is not None:
         return ()
     return (*lasting_children(job, settings, trains=trains), *step.apply)
+
+
+def _unlabelled(snapshot: Snapshot, step: Step, applied: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """Without our label no watch tells of them. What is applied gets it thereby; a pod we may not change."""
+    elsewhere = {(ref.kind, ref.key) for ref in (*map(Ref.of, applied), *step.delete)}
+    strays = [(Ref.of(each), each) for each in snapshot.strays if not is_deleting(each)]
+    return tuple(each for ref, each in strays if ref.kind != POD and (ref.kind, ref.key) not in elsewhere)
 
 
 def is_looked_after(job: Job, settings: Settings) -> bool:
