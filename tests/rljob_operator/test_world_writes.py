@@ -164,6 +164,39 @@ async def test_a_job_is_not_said_to_be_suspended_while_there_is_a_cluster_that_n
 
 
 @in_jumping_loop
+async def test_nor_is_a_job_gone_before_a_cluster_and_pods_that_no_watch_tells_of() -> None:
+    """Which the world checks."""
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    lose_labels(world, RAY_CLUSTER, POD)
+    world.user.delete()
+    assert await world.until(lambda: world.user.job is None)
+
+
+@in_jumping_loop
+async def test_pods_that_lose_their_label_are_named_and_their_driver_trains_on() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    lose_labels(world, POD)
+    pod = world.server.all(POD)[0]["metadata"]["name"]
+
+    def said() -> str:
+        conditions = (world.user.job or {})["status"]["conditions"]
+        return str(next(each["message"] for each in conditions if each["type"] == "ClusterReady"))
+
+    assert await world.until(lambda: f"somebody took the label rljob.dev/job off {pod}" in said(), drivers=False)
+    assert stories.phase(world) == "Running"
+    await stories.finishes(world)
+    assert world.user.job is not None
+    status = world.user.job["status"]
+    assert (status["phase"], status["attempt"], status.get("restarts", 0)) == ("Succeeded", 1, 0)
+
+
+@in_jumping_loop
 async def test_a_cluster_that_is_gone_is_not_looked_for_again_however_long_its_pods_take_to_end() -> None:
     world = World()
     world.user.create()

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
-from rljob_operator.kube.kinds import Manifest
+from rljob_operator.kube.kinds import POD, Manifest
 from rljob_operator.pod_state import containers, how_it_ended, troubles
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
 
@@ -48,6 +48,15 @@ def is_ready(snapshot: Snapshot) -> bool:
 def head_is_ready(snapshot: Snapshot) -> bool:
     """Whether its node finds it in order, which asks Ray and the agent from beside them."""
     return snapshot.cluster is not None and _holds(snapshot.cluster.get("status", {}), "HeadPodReady")
+
+
+def counts_more(snapshot: Snapshot) -> bool:
+    """Whether KubeRay has ready pods that we do not see."""
+    cluster = snapshot.cluster
+    if cluster is None or is_deleting(cluster):
+        return False
+    workers, heads = (len(snapshot.pods_of(role)) for role in (names.WORKER, names.HEAD))
+    return cluster.get("status", {}).get("readyWorkerReplicas", 0) > workers or (not heads and head_is_ready(snapshot))
 
 
 def was_provisioned(cluster: Manifest) -> bool:
@@ -114,9 +123,19 @@ def pods_left(snapshot: Snapshot) -> str:
     return f"{count} pod{'s' if count > 1 else ''}" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
 
 
+def lost_labels(snapshot: Snapshot) -> Iterator[str]:
+    """Of pods, which we may not put back."""
+    pods = [each["metadata"]["name"] for each in snapshot.strays if each["kind"] == POD.name]
+    if pods:
+        named = f"{', '.join(pods[:3])}{' and others' if len(pods) > 3 else ''}"
+        lost = f"somebody took the label {names.JOB_LABEL} off {named}"
+        yield f"{lost}, which no NetworkPolicy guards any more: delete them, and they are replaced"
+
+
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.cluster is not None and not snapshot.cluster.get("status"):
         yield "KubeRay has not seen the RayCluster yet"
+    yield from lost_labels(snapshot)
     yield from troubles(snapshot.ray_pods)
     yield from (f"KubeRay: {words}" for words in _replica_failures(snapshot.cluster or {}))
 

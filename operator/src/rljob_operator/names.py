@@ -36,6 +36,9 @@ GENERATION_ANNOTATION = f"{GROUP}/generation"
 MAKER_ANNOTATION = f"{GROUP}/made-for"
 """On a volume claim: the uid of the job that it was made for. Another job of the name may use it, and never owns it."""
 
+RAY_CLUSTER_LABEL = "ray.io/cluster"
+"""KubeRay's, on a RayCluster's pods: its name."""
+
 KEY_ANNOTATION = f"{GROUP}/key"
 """On a RayCluster: the fingerprint of the operator's key, from which its tokens are derived."""
 

@@ -25,6 +25,7 @@ from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
 from rljob_operator.kube.kinds import (
     DEPLOYMENT,
+    POD,
     RAY_CLUSTER,
     RLJOB,
     SECRET,
@@ -37,7 +38,7 @@ from rljob_operator.kube.kinds import (
 from rljob_operator.logging import severity
 from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.snapshot import Snapshot, role_of
 from rljob_operator.store import Store
 
 log = structlog.get_logger()
@@ -88,6 +89,12 @@ class Performer:
         """What has the name and is the job's, whether a watch tells of it or not."""
         found = (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
         return [each for each in found if is_ours(ref.kind, each, job.ref.key)]
+
+    async def find_pods(self, job: Job) -> list[Manifest]:
+        """Those of the RayCluster that have lost our label: KubeRay's own tells whose they are."""
+        cluster = f"{names.RAY_CLUSTER_LABEL}={names.ray_cluster(job.name)}"
+        pods = [pod for pod in (await self._kube.list(POD, job.namespace, cluster)).items if role_of(pod) is not None]
+        return [pod for pod in pods if pod["metadata"]["labels"].get(names.JOB_LABEL) != job.name]
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
         """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again. Where it returns,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import structlog
 
+from rljob_operator.cluster_state import counts_more
 from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_submitted, refused
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
@@ -30,6 +31,7 @@ class Reconciler:
     """again: told to look at a job again after so many seconds, whatever happens. restarted: told why, each time that
     another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
     operator looks after, which we have said. gone: a job's RayCluster of which there is none by its name.
+    astray: jobs of which pods have lost our label.
     """
 
     store: Store
@@ -42,6 +44,7 @@ class Reconciler:
     told: dict[Key, datetime] = field(default_factory=dict)
     left: set[Key] = field(default_factory=set)
     gone: dict[Key, Ref] = field(default_factory=dict)
+    astray: set[Key] = field(default_factory=set)
 
     async def reconcile(self, key: Key) -> None:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
@@ -53,6 +56,7 @@ class Reconciler:
         if snapshot is None:
             self.told.pop(key, None)
             self.gone.pop(key, None)
+            self.astray.discard(key)
             self.left.discard(key)
             self.heads.drop(key)
             return
@@ -73,8 +77,20 @@ class Reconciler:
         snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None or not is_looked_after(snapshot.job, self.settings):
             return snapshot
-        strays = [each for ref in unseen(snapshot) for each in await self._found(key, snapshot, ref)]
+        strays = await self._strays(key, snapshot)
         return await observe(self.store, self.heads, key, self.clock, strays) if strays else snapshot
+
+    async def _strays(self, key: Key, snapshot: Snapshot) -> list[Manifest]:
+        """Pods as well, where KubeRay counts some that we do not see, until all are gone or have the label again."""
+        found = [each for ref in unseen(snapshot) for each in await self._found(key, snapshot, ref)]
+        if not (found or counts_more(snapshot) or key in self.astray):
+            return []
+        pods = await self.performer.find_pods(snapshot.job)
+        self.astray.discard(key)
+        if pods:
+            self.astray.add(key)
+            self.again(key, self.settings.poll_seconds)  # no watch tells of them
+        return [*found, *pods]
 
     async def _found(self, key: Key, snapshot: Snapshot, ref: Ref) -> list[Manifest]:
         """A RayCluster that is gone is asked for once, however long its pods take to end."""

@@ -53,7 +53,7 @@ class Connection:
         if place.namespace in self._server.closed:
             raise Refusal(403, "Forbidden", f'{place.kind.plural} is forbidden in the namespace "{place.namespace}"')
         if verb == "GET" and not place.name:
-            items = [each for each in self._server.all(place.kind) if place.label in (None, *_labels(each))]
+            items = [each for each in self._server.all(place.kind) if _selects(place.label, each)]
             items = [each for each in items if place.namespace in ("", Key.of(each).namespace)]
             items = [each for each in items if place.only in (None, each["metadata"]["name"])]
             return {"metadata": {"resourceVersion": str(self._server.version)}, "items": items}
@@ -130,6 +130,15 @@ class _Response:
 
     async def iter_any(self) -> AsyncIterator[bytes]:
         yield json.dumps(self._content).encode()
+
+
+def _selects(label: str | None, manifest: Manifest) -> bool:
+    """label: a name, or name=value."""
+    if label is None:
+        return True
+    name, _, value = label.partition("=")
+    found = _labels(manifest).get(name)
+    return found is not None and value in ("", found)
 
 
 def _labels(manifest: Manifest) -> Mapping[str, str]:

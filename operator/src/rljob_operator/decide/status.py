@@ -8,7 +8,7 @@ from rljob_api import RLJobSpec
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus
 from rljob_operator import names, reward_models
-from rljob_operator.cluster_state import cluster_status, is_ready, waiting_for
+from rljob_operator.cluster_state import cluster_status, is_ready, lost_labels, waiting_for
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
 from rljob_operator.plan import Event
@@ -130,7 +130,7 @@ def _cluster(snapshot: Snapshot) -> tuple[bool, str, str]:
     if snapshot.job.problem is not None:
         return False, Reason.SPEC_NOT_READABLE, ""
     return (
-        (True, Aspect.ALL_PODS_READY, "head and workers are ready")
+        (True, Aspect.ALL_PODS_READY, "; ".join(("head and workers are ready", *lost_labels(snapshot))))
         if is_ready(snapshot)
         else (False, Aspect.PODS_NOT_READY, waiting_for(snapshot))
     )
