@@ -6,6 +6,7 @@ from datetime import datetime
 
 import structlog
 
+from rljob_api.conditions import Reason
 from rljob_operator.cluster_state import counts_more
 from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_submitted, refused
 from rljob_operator.head import HeadError
@@ -106,7 +107,7 @@ class Reconciler:
         try:
             done = await self._carry_out(key, snapshot, plan)
         except (KubeError, HeadError) as error:
-            if isinstance(error, AlreadyExists):
+            if isinstance(error, AlreadyExists) or _lacks_a_name(snapshot):
                 self.again(key, NAME_SECONDS)
             if plan.again_in is not None:  # no error puts off a poll or a deadline; what was to follow at once may wait
                 self.again(key, max(plan.again_in, self.settings.poll_seconds))
@@ -136,6 +137,12 @@ class Reconciler:
             await self.performer.perform(_at(snapshot, refusal.version), said)
             raise refusal.error from None
         return plan
+
+
+def _lacks_a_name(snapshot: Snapshot) -> bool:
+    """It did when we looked last: what else fails now, as the connection, must not have the name wait for it."""
+    ready = snapshot.job.condition("Ready")
+    return ready is not None and ready.reason == Reason.NAME_TAKEN
 
 
 def _at(snapshot: Snapshot, version: str) -> Snapshot:
