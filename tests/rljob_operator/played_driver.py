@@ -69,8 +69,12 @@ class Driver:
         return self.state in ("PENDING", "RUNNING")
 
     @property
+    def variables(self) -> Json:
+        return (self.runtime_env or {}).get("env_vars") or {}
+
+    @property
     def stop_wait(self) -> float:
-        return float(((self.runtime_env or {}).get("env_vars") or {}).get(STOP_WAIT, 3))
+        return float(self.variables.get(STOP_WAIT, 3))
 
     def start(self) -> None:
         """It claims its attempt; where that or a later one is taken, it ends with code 77."""
@@ -78,7 +82,8 @@ class Driver:
             self.state = "RUNNING"
             volume = self.head.volume
             newest = max(volume.claims, default=0)
-            volume.claims.setdefault(self.attempt, {"attempt": self.attempt, "startTime": _now()})
+            owner = self.variables.get("RLJOB_UID")
+            volume.claims.setdefault(self.attempt, {"attempt": self.attempt, "startTime": _now(), "owner": owner})
             if self.attempt <= newest:
                 self._ended(77)
             else:

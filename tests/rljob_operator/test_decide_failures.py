@@ -81,6 +81,20 @@ def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log():
     assert ready.message.endswith("left no record: no space left for the checkpoint of step 4: free space")
 
 
+TAKEN = """Job entrypoint command failed with exit code 77, last available logs (truncated to 20,000 chars):
+error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it. A new job needs a volume
+"""
+
+
+def test_a_driver_that_met_another_run_is_shown_with_its_own_words():
+    plan = plan_for(**living(head=HeadReport(RayJob(RayJobState.FAILED, TAKEN, driver_exit_code=77))))
+    assert plan.status is not None
+    (ready,) = [each for each in plan.status.conditions if each.type == "Ready"]
+    assert (phase(plan), ready.reason) == ("Failed", "Fenced")
+    assert "record: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it" in ready.message
+    assert "delete the claim first" in ready.message
+
+
 @pytest.mark.parametrize(
     ("volume", "expected"),
     [

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 import uvicorn
 
+from rljob_api.contract import OWNER_VARIABLE
 from rljob_operator.head import HeadAddress, HeadRefused
 from rljob_trainer.agent.app import create_app
 from rljob_trainer.checkpoint.manifest import commit
@@ -30,7 +31,7 @@ class Run(Protocol):
 
     url: str
 
-    def start(self, attempt: int) -> None: ...
+    def start(self, attempt: int, owner: str | None = None) -> None: ...
     def report(self, step: int, total_steps: int) -> None: ...
     def checkpoint(self, step: int) -> None: ...
     def end(self, error: RLJobError) -> None: ...
@@ -43,8 +44,9 @@ class PlayedRun:
     url: str
     head: Head
 
-    def start(self, attempt: int) -> None:
-        self.driver = Driver(self.head, f"uid-a{attempt}", "rljob driver")
+    def start(self, attempt: int, owner: str | None = None) -> None:
+        variables = {"env_vars": {OWNER_VARIABLE: owner}}
+        self.driver = Driver(self.head, f"uid-a{attempt}", "rljob driver", variables)
         self.driver.start()
 
     def report(self, step: int, total_steps: int) -> None:
@@ -66,9 +68,9 @@ class RealRun:
     url: str
     volume: Volume
 
-    def start(self, attempt: int) -> None:
+    def start(self, attempt: int, owner: str | None = None) -> None:
         self.attempt = attempt
-        record_resume(self.volume, attempt, claim(self.volume, attempt), None)
+        record_resume(self.volume, attempt, claim(self.volume, attempt, owner), None)
 
     def report(self, step: int, total_steps: int) -> None:
         with ProgressReporter(self.volume) as progress:
@@ -124,7 +126,7 @@ async def test_before_the_first_attempt_there_is_nothing(run: Run) -> None:
     async with agent(run.url) as client:
         assert await client.progress() is None
         assert await client.newest_checkpoint() is None
-        assert await client.last_exit() == (0, None, None)
+        assert await client.last_exit() == (0, None, None, None)
 
 
 @asynchronous
@@ -157,7 +159,7 @@ async def test_an_exit_is_that_of_the_last_attempt(run: Run) -> None:
         run.start(9)
         assert (await client.last_exit())[:2] == (9, None)
         run.end(DataError("no such file", field="data.train[0]"))
-        attempt, record, _ = await client.last_exit()
+        attempt, record, *_ = await client.last_exit()
         assert attempt == 9
         assert record is not None
         assert (record.code, record.reason, record.message) == (65, "Data", "no such file")
@@ -165,9 +167,17 @@ async def test_an_exit_is_that_of_the_last_attempt(run: Run) -> None:
         run.start(10)
         assert (await client.last_exit())[:2] == (10, None)
         run.end(StoppedOnRequest("stopped after step 3"))
-        attempt, record, _ = await client.last_exit()
+        attempt, record, *_ = await client.last_exit()
         assert record is not None
         assert (attempt, record.code, record.reason, record.field) == (10, 76, "StoppedOnRequest", None)
+
+
+@asynchronous
+async def test_an_attempt_says_whose_it_is_where_that_is_known(run: Run) -> None:
+    async with agent(run.url) as client:
+        for attempt, owner in ((1, "uid"), (2, None)):
+            run.start(attempt, owner)
+            assert (await client.last_exit()).owner == owner
 
 
 @pytest.mark.parametrize("stop", [True, False])

@@ -241,7 +241,7 @@ async def test_an_agent_of_an_empty_volume_has_nothing_to_say(head: Head, agent_
     async with agent(agent_url) as client:
         assert await client.progress() is None
         assert await client.newest_checkpoint() is None
-        assert await client.last_exit() == (0, None, None)
+        assert await client.last_exit() == (0, None, None, None)
 
 
 @asynchronous
@@ -258,7 +258,7 @@ async def test_the_agent_tells_how_the_run_goes(head: Head, agent_url: str, ray_
         progress, newest = await client.progress(), await client.newest_checkpoint()
         assert (await client.last_exit())[:2] == (1, None)
         driver.end(66, "Reward", "compute_score raised", "rewards.functions[0]")
-        attempt, record, _ = await client.last_exit()
+        attempt, record, *_ = await client.last_exit()
 
     assert progress is not None
     assert (progress.step, progress.total_steps, progress.percent, progress.reward) == (2, 50, 4.0, 0.5)
@@ -404,7 +404,7 @@ async def test_fields_of_a_newer_version_are_ignored(
     async with ray_jobs(ray_url) as jobs, agent(agent_url) as client:
         job, progress, newest = await jobs.status(ID), await client.progress(), await client.newest_checkpoint()
         assert await jobs.stop(ID) is True
-        _, record, _ = await client.last_exit()
+        _, record, *_ = await client.last_exit()
     assert job is not None
     assert job.state is RayJobState.RUNNING
     assert progress is not None

@@ -21,7 +21,7 @@ from tests.rljob_operator.head_support import asynchronous
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads, unreachable
-from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, job
+from tests.rljob_operator.snapshots import NOW, SETTINGS, UID, attempted, job, stamp
 
 POLL_SECONDS = 0.05
 
@@ -49,10 +49,31 @@ async def look(heads: Heads, of: Job) -> Heard:
 
 
 @asynchronous
-async def test_a_driver_is_told_which_generation_of_the_spec_it_is_for() -> None:
+async def test_a_driver_is_told_which_generation_of_the_spec_it_is_for_and_whose_it_is() -> None:
     async with submitted_to() as (_, driver, _, _):
         assert driver.runtime_env is not None
         assert driver.runtime_env["env_vars"]["RLJOB_GENERATION"] == "4"
+        assert driver.runtime_env["env_vars"]["RLJOB_UID"] == UID
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@asynchronous
+async def test_nothing_that_an_earlier_job_left_on_the_volume_is_told_of_this_one(attempts: int) -> None:
+    async with submitted_to() as (heads, driver, of, _):
+        volume = driver.head.volume
+        volume.claims |= {number: {"attempt": number, "owner": "of another"} for number in range(1, attempts + 1)}
+        volume.exits[attempts] = {"code": 0, "reason": "Done", "message": "trained to the last step"}
+        volume.checkpoints.append({"step": 16, "path": "/checkpoints/step-16-a1", "time": stamp(NOW)})
+        volume.progress = {"step": 16, "totalSteps": 16, "percent": 100.0}
+        before = (await look(heads, of)).head
+        driver.start()
+        after = (await look(heads, of)).head
+        assert driver.exit_code == 77
+        for seen, state in ((before, "PENDING"), (after, "FAILED")):
+            assert seen is not None
+            assert seen == HeadReport(seen.driver)
+            assert seen.driver is not None
+            assert seen.driver.state == state
 
 
 @asynchronous

@@ -60,9 +60,11 @@ class Attempt:
         return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
 
 
-def begin_attempt(volume: Volume, number: int, start_id: str = "", **checkpoint: Any) -> Attempt:
+def begin_attempt(
+    volume: Volume, number: int, start_id: str = "", owner: str | None = None, **checkpoint: Any
+) -> Attempt:  # fmt: skip
     """What a driver does before its first step."""
-    nonce = claim(volume, number)
+    nonce = claim(volume, number, owner)
     resumption = resumption_of(volume, start_id, checkpoint.get("resume", "auto"))
     checkpoints = checkpoints_of(volume, number, resumption.spared, **checkpoint)
     found = resumption.find()

@@ -41,7 +41,7 @@ def standings(volume):
 
 def test_a_claim_says_what_the_attempt_continues(volume):
     begin_attempt(volume, 1).save(4)
-    begin_attempt(volume, 2)
+    begin_attempt(volume, 2, owner="uid")
     nonces = set()
     for attempt, parent, source, step in [(1, None, None, 0), (2, 1, "step-4-a1", 4)]:
         written = read_claimed(volume, attempt)
@@ -50,6 +50,7 @@ def test_a_claim_says_what_the_attempt_continues(volume):
         expected = {
             "attempt": attempt,
             "layoutVersion": 1,
+            "owner": "uid" if parent else None,
             "parent": parent,
             "resumedFrom": source,
             "resumedStep": step,

@@ -15,7 +15,8 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "CheckpointAvailable": "There is a durable checkpoint that an attempt can continue from.",
     "Suspended": "`spec.suspend` is true, and nothing of the job runs.",
     "Succeeded": "The driver has done all its steps. This is final.",
-    "Failed": "The job has ended otherwise. This is final: delete it and create it anew to run it again.",
+    "Failed": "The job has ended otherwise. This is final: to run it again, delete it, and the claim that it leaves"
+    " with its files, and create it anew; or create it under another name, or with another claim or sub-path.",
     "Reconciling": "The operator is on the way to what the spec asks for.",
     "Stalled": "It gets no further without a person; so does a failed job.",
 }

@@ -27,6 +27,9 @@ GENERATION_VARIABLE = "RLJOB_GENERATION"
 """Of a driver's environment: the least DriverJob.generation that it may begin with. A kubelet brings a changed file to
 a pod that lives only about a minute later."""
 
+OWNER_VARIABLE = "RLJOB_UID"
+"""Of a driver's environment: uid of its RLJob, for its claim. So the operator knows what an earlier job left."""
+
 
 class DriverJob(ApiModel):
     """One resolved RLJob: what a driver gets."""
@@ -77,7 +80,7 @@ def last_words(line: str) -> str:
     """Of such a driver: what the last line of its log says."""
     with suppress(ValueError, TypeError, KeyError):
         return str(json.loads(line)["message"])
-    return line
+    return line.removeprefix("error: ")
 
 
 class ExitRecord(ApiModel):

@@ -14,7 +14,7 @@ import aiohttp
 import structlog
 
 from rljob_api import parse_duration
-from rljob_api.contract import GENERATION_VARIABLE
+from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE
 from rljob_operator import names, tokens
 from rljob_operator.head import Agent, HeadAddress, HeadError, RayJobs
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
@@ -102,7 +102,9 @@ class Heads:
             f" --attempt {submission.attempt}"
         )
         grace = parse_duration(job.spec.recovery.eviction_grace_period)
-        variables = {} if submission.generation is None else {GENERATION_VARIABLE: f"{submission.generation}"}
+        variables = {OWNER_VARIABLE: job.uid}
+        if submission.generation is not None:
+            variables[GENERATION_VARIABLE] = f"{submission.generation}"
         await self._ray(job).submit(
             submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
         )
@@ -172,8 +174,10 @@ class Heads:
             self._quietly(job, _told(agent.newest_checkpoint()), known),
             self._quietly(job, agent.last_exit(), known),
         )
-        report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,), agent=ended is not None)
-        if ended is None or ended.attempt != job.status.attempt:  # it has not begun yet
+        if ended is None or ended.owner not in (None, job.uid):  # all of it may be of an earlier job of the name
+            return HeadReport(driver, agent=ended is not None)
+        report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,))
+        if ended.attempt != job.status.attempt:  # it has not begun yet
             return report
         return replace(report, exit=ended.record, heartbeat=ended.heartbeat)
 

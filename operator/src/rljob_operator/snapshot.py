@@ -19,7 +19,7 @@ class HeadReport:
 
     driver: Ray's word on its submission; None where Ray does not know it.
     exit: its exit record; None where it left none. heartbeat: another number every few seconds while it lives.
-    All but Ray's word is None where the agent does not know, or knows an earlier attempt only.
+    All but Ray's word is None where the agent does not know, or knows only an earlier attempt, or an earlier job.
     empty: the agent knows that there is no checkpoint. agent: whether it answered at all.
     """
 

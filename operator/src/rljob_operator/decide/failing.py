@@ -200,7 +200,7 @@ def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, re
     if decision.action not in _ACTIONS:
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"
         if decision.action is Action.ACCEPT:  # of what comes here, a driver that was fenced
-            message += f" {_used_volume(snapshot.job)}"
+            message += f" {_used_volume(snapshot.job)} ({failure.message})"
         return failed(snapshot, decision.reason, message, over)
     where = snapshot.cluster_uid if driver is None else driver.cluster_uid
     recovery = _remembered(history.after(failure, decision), failure, decision, snapshot, where)

@@ -16,19 +16,26 @@ class LastExit(NamedTuple):
 
     record: how it ended; None where it has not, or ended without a word.
     heartbeat: another number every few seconds while its driver lives; None before its first sign of life.
+    owner: uid of the RLJob whose attempt it is; None where its claim does not say, as those of older images.
     """
 
     attempt: int
     record: ExitRecord | None
     heartbeat: int | None = None
+    owner: str | None = None
 
 
 class _Checkpoints(BaseModel):
     checkpoints: list[CheckpointStatus]
 
 
+class _Claim(BaseModel):
+    owner: str | None = None
+
+
 class _Exit(BaseModel):
     attempt: Annotated[int, Field(ge=0)]
+    claim: _Claim | None = None
     exit: ExitRecord | None
     heartbeat: int | None = None
 
@@ -61,7 +68,7 @@ class Agent:
 
     async def last_exit(self) -> LastExit:
         ended = self._agent.parse(_EXIT, await self._agent.call("GET", "/v1/exit"))
-        return LastExit(ended.attempt, ended.exit, ended.heartbeat)
+        return LastExit(ended.attempt, ended.exit, ended.heartbeat, ended.claim.owner if ended.claim else None)
 
     async def request_checkpoint(self, *, stop: bool) -> None:
         """Ask the driver for a checkpoint after its step, and to end after it with code 76 where `stop`.

@@ -24,8 +24,8 @@ _WAY = (
 )
 
 
-def claim(volume: Volume, attempt: int) -> str:
-    """Take the attempt's number. Returns its nonce.
+def claim(volume: Volume, attempt: int, owner: str | None = None) -> str:
+    """Take the attempt's number. Returns its nonce. owner: uid of the RLJob that the attempt is of.
 
     Raises FencedError where somebody has it, or a later one; StorageFullError or InfrastructureError where the volume
     cannot be written.
@@ -36,7 +36,7 @@ def claim(volume: Volume, attempt: int) -> str:
         if volume.claim_copy(attempt).exists():
             raise FileExistsError
         volume.claim(attempt).touch(exist_ok=False)
-        _write_claim(volume, attempt, nonce)
+        _write_claim(volume, attempt, nonce, owner)
         sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again
     except FileExistsError:
         raise FencedError(
@@ -77,7 +77,8 @@ def record_resume(
     Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
     """
     check_not_superseded(volume, attempt)
-    if (read_json(volume.claim(attempt)) or {}).get("nonce") != nonce:
+    claimed = read_json(volume.claim(attempt)) or {}
+    if claimed.get("nonce") != nonce:
         raise FencedError(f"attempt {attempt} is not ours any more: {_holder(volume, attempt)} has it")
     source, begun = None, 0
     if ref is not None:
@@ -89,7 +90,10 @@ def record_resume(
             if parent is not None:
                 log.warning("earlier_attempts_unknown", lost=str(volume.claim(root_of(volume, parent))))
     begun = begun if step is None else step
-    _write_claim(volume, attempt, nonce, parent=parent, resumedFrom=lost or source, resumedStep=begun, anewFor=anew_for)
+    _write_claim(
+        volume, attempt, nonce, claimed.get("owner"), parent=parent, resumedFrom=lost or source, resumedStep=begun,
+        anewFor=anew_for,
+    )  # fmt: skip
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
@@ -102,12 +106,15 @@ def root_nonce(volume: Volume, attempt: int) -> str:
     return claimed.nonce if claimed is not None else ""
 
 
-def _write_claim(volume: Volume, attempt: int, nonce: str, **decision: int | str | None) -> None:
+def _write_claim(
+    volume: Volume, attempt: int, nonce: str, owner: str | None, **decision: int | str | None
+) -> None:  # fmt: skip
     claimed = {
         "attempt": attempt,
         "nonce": nonce,
         "layoutVersion": LAYOUT_VERSION,
         "startTime": datetime.now(UTC).isoformat(timespec="seconds"),
+        "owner": owner,
         "parent": None,
         "resumedFrom": None,
         "resumedStep": None,

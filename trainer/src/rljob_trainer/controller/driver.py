@@ -10,7 +10,7 @@ from pathlib import Path
 import ray
 import structlog
 
-from rljob_api.contract import GENERATION_VARIABLE, ExitCode, ExitRecord
+from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.controller.assembly import Assembly
 from rljob_trainer.controller.attempt import claim, exit_record, record_exit
 from rljob_trainer.controller.connecting import bounded
@@ -36,7 +36,7 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
     Whatever happens, the exit record says it. Raises FencedError where the attempt's number is taken.
     """
     volume = Volume(root)
-    nonce = claim(volume, attempt)
+    nonce = claim(volume, attempt, os.environ.get(OWNER_VARIABLE))
     with present(volume, attempt):
         return _drive(job_file, volume, attempt, nonce, ray_address)
 

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rljob_api.conditions import Reason
-from rljob_api.contract import GENERATION_VARIABLE, REASONS, DriverJob, ExitCode, ExitRecord, last_words
+from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, REASONS, DriverJob, ExitCode, ExitRecord, last_words
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
 from rljob_trainer.checkpoint.lineage import read_claim
@@ -81,6 +81,7 @@ class Supervisor:
         self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
         self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment(), **trace_folder()}
         self._environment.pop(GENERATION_VARIABLE, None)  # of a cluster's driver, should this run in one
+        self._environment[OWNER_VARIABLE] = uid
         self._servers = RewardServers(
             run.servers, run.running, self._volume.logs, {**PATIENT_THREADS, **os.environ, **run.environment}
         )
