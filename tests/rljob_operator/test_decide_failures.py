@@ -146,6 +146,79 @@ def test_a_head_that_restarted_before_its_cluster_was_up_is_no_lost_one_when_a_w
         assert conditions(plan.status)["Ready"] == ("False", reason)
 
 
+def leaving_head(phase_: str = "Running", by: str = "EvictionByEvictionAPI", **status: Any) -> Manifest:
+    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": by}]
+    head = pod("head", names.HEAD, phase_, conditions=disrupted, **status)
+    head["metadata"]["deletionTimestamp"] = stamp(NOW + timedelta(seconds=150))
+    return head
+
+
+STOPPED = ended(76, "StoppedOnRequest")["head"]
+LEAVING_CLUSTER: dict[str, Any] = {"cluster": ray_cluster(), "pods": [leaving_head(), *PODS[1:]]}
+HEADLESS: dict[str, Any] = {"cluster": ray_cluster(-1), "pods": PODS[1:]}
+
+
+@pytest.mark.parametrize("then", [
+    LEAVING_CLUSTER | {"head": STOPPED}, HEADLESS | {"head": STOPPED}, HEADLESS | {"head": None},
+])  # fmt: skip
+def test_a_head_pod_that_is_asked_to_end_costs_another_cluster_and_no_restart(then):
+    asked = plan_for(**living(**LEAVING_CLUSTER))
+    assert (phase(asked), asked.restart) == ("Recovering", None)
+    assert [each.reason for each in asked.events].count("StoppedOnRequest") == 1
+    assert asked.status is not None
+    assert asked.status.driver is not None
+    assert (asked.status.driver.state, asked.status.driver.stop_requested) == ("Submitted", NOW)
+
+    over = decide(snapshot(replace(job(), status=asked.status), **then), SETTINGS)
+    assert over.status is not None
+    assert over.status.driver is not None
+    assert (over.status.driver.state, over.restart) == ("Ended", None)
+    assert conditions(over.status)["Ready"] == ("False", "StoppedOnRequest")
+    gone = decide(snapshot(replace(job(), status=over.status), **HEADLESS), SETTINGS)
+    assert (gone.delete, gone.restart) == ((CLUSTER,), None)
+
+
+def test_a_driver_whose_head_leaves_has_its_time_however_often_one_looks():
+    status, again = None, living(**LEAVING_CLUSTER)
+    for seconds in (0, 1, 100):
+        seen = snapshot(seconds=seconds, **again)
+        plan = decide(seen, SETTINGS)
+        status = plan.status or status
+        assert status is not None
+        assert status.driver is not None
+        assert (status.phase, status.driver.stop_requested, plan.delete) == ("Recovering", NOW, ())
+        again = LEAVING_CLUSTER | {"head": reports(), "base": replace(job(), status=status)}
+
+
+@pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
+def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
+    waits = recovering("restart_driver", wait=4.0)
+    plan = plan_for(**LEAVING_CLUSTER, **waits)
+    assert plan.status is not None
+    assert (plan.status.recovery.action, plan.status.recovery.not_before) == (
+        "rebuild_cluster", waits["recovery"].not_before,
+    )  # fmt: skip
+    after = decide(snapshot(replace(job(), status=plan.status), **then), SETTINGS)
+    assert (plan.restart, after.restart, after.delete) == (None, None, (CLUSTER,))
+
+
+@pytest.mark.parametrize("head", [
+    leaving_head("Failed"), leaving_head(by="DeletionByTaintManager"), restarted(200.0)[0] | {"metadata": {
+        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}},
+], ids=["failed", "its node is lost", "its container ended"])  # fmt: skip
+def test_a_head_pod_that_is_cleared_away_is_a_lost_one(head):
+    seen = plan_for(**living(pods=[head, *PODS[1:]], head=None)).status
+    assert seen is not None
+    assert decide(snapshot(replace(job(), status=seen), **HEADLESS), SETTINGS).restart == "RayLost"
+
+
+@pytest.mark.parametrize("head", [STOPPED, HeadReport(None, exit=STOPPED.exit)])
+def test_a_driver_that_says_that_it_stopped_is_believed_though_its_cluster_is_lost(head):
+    plan = plan_for(**living(**HEADLESS, head=head))
+    assert plan.restart is None
+    assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
+
+
 NOT_THERE = [{"name": "ray-worker", "image": "i:2", "state": {"waiting": {
     "reason": "ImagePullBackOff", "message": "i:2: not found"}}}]  # fmt: skip
 UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)

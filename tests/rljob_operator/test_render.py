@@ -156,9 +156,10 @@ def test_pods_are_restricted_and_carry_no_kubernetes_token(template):
 def test_a_pod_has_time_to_save_a_checkpoint_before_it_ends(template):
     spec = template(recovery={"evictionGracePeriod": "90s"})
     assert spec["terminationGracePeriodSeconds"] == 90 + 30
-    hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    assert hook[:2] == ["rljob", "stop"]
-    assert parse_duration(hook[-1]) == 90
+    for each in spec["containers"]:  # the agent too: it tells how the driver has ended
+        hook = each["lifecycle"]["preStop"]["exec"]["command"]
+        assert hook[:2] == ["rljob", "stop"]
+        assert parse_duration(hook[-1]) == 90
 
 
 def test_variables_volumes_and_pull_secrets_reach_head_and_workers():

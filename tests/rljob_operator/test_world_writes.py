@@ -113,6 +113,23 @@ async def test_a_cluster_that_loses_its_label_gets_it_back_and_its_driver_trains
 
 
 @in_jumping_loop
+async def test_a_head_pod_that_is_drained_costs_another_cluster_and_no_restart() -> None:
+    world = World()
+    world.user.create()
+    await world.start()
+    await stories.attempt(world, 1)
+    before = world.server.get(RAY_CLUSTER, KEY)["metadata"]["uid"]
+    world.trouble.pod_is_lost("head", "evicted")
+    await world.deliver()  # it takes longer to end than the watch to tell
+    await stories.attempt(world, 2)
+    assert world.server.get(RAY_CLUSTER, KEY)["metadata"]["uid"] != before
+    await stories.finishes(world)
+    assert world.user.job is not None
+    status = world.user.job["status"]
+    assert (status["phase"], status["attempt"], status.get("restarts", 0)) == ("Succeeded", 2, 0)
+
+
+@in_jumping_loop
 async def test_so_does_one_that_loses_it_before_a_driver_has_begun() -> None:
     world = World()
     world.user.create()

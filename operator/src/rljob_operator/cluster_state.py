@@ -8,7 +8,7 @@ from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, Manifest
 from rljob_operator.pod_state import containers, how_it_ended, troubles
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, was_asked_to_end
 
 _PROVISIONED = "RayClusterProvisioned"
 _INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod\s+(Pod "[^"]*" is invalid: .*)', re.DOTALL)
@@ -74,10 +74,24 @@ def lost_head(snapshot: Snapshot) -> str | None:
     heads = [pod for pod in snapshot.pods_of(names.HEAD) if not is_deleting(pod)]
     if not heads:
         return None if _holds(cluster["status"], "HeadPodReady") else "its pod is gone"
-    phase = heads[0].get("status", {}).get("phase")
+    return _how_lost(cluster, heads[0])
+
+
+def head_leaves(snapshot: Snapshot) -> bool:
+    """Whether somebody asked the head pod of a cluster that was up to end, and it still does. Not where it failed and
+    is cleared away, nor where its node is lost.
+    """
+    cluster, heads = snapshot.cluster, snapshot.pods_of(names.HEAD)
+    if cluster is None or is_deleting(cluster) or not was_provisioned(cluster):
+        return False
+    return bool(heads) and all(was_asked_to_end(pod) and _how_lost(cluster, pod) is None for pod in heads)
+
+
+def _how_lost(cluster: Manifest, head: Manifest) -> str | None:
+    phase = head.get("status", {}).get("phase")
     if phase in ("Failed", "Succeeded"):
-        return how_it_ended(heads[0]) or f"its pod has {str(phase).lower()}"
-    rays = [each for each in containers(heads[0]) if each["name"] == names.HEAD_CONTAINER]
+        return how_it_ended(head) or f"its pod has {str(phase).lower()}"
+    rays = [each for each in containers(head) if each["name"] == names.HEAD_CONTAINER]
     return "its container was restarted" if any(_restarted_since(_up_since(cluster), each) for each in rays) else None
 
 

@@ -101,6 +101,11 @@ def lost_pods(snapshot: Snapshot) -> list[Manifest]:
     return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _is_overdue(pod, snapshot.now)]
 
 
+def was_asked_to_end(pod: Manifest) -> bool:
+    """By somebody who means it, as a drain: Kubernetes deletes pods of a lost node too, where nobody hears of it."""
+    return is_deleting(pod) and not _was_evicted(pod)
+
+
 def _was_evicted(pod: Manifest) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(each["type"] == "DisruptionTarget" and each.get("reason") == _BY_TAINT for each in conditions)

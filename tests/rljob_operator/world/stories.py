@@ -55,7 +55,7 @@ async def waits_long_for_other_pods(world: World) -> None:
 
 async def gets_another_cluster(world: World) -> None:
     await attempt(world, 1)
-    world.trouble.pod_is_lost("head", "evicted")
+    world.trouble.pod_is_lost("head", "gone")
     await finishes(world)
 
 
@@ -73,7 +73,7 @@ async def loses_its_reward_models(world: World) -> None:
     world.trouble.server_is_lost("evicted")
     world.trouble.driver_ends(75)
     await attempt(world, 2)
-    world.trouble.pod_is_lost("head", "evicted")
+    world.trouble.pod_is_lost("head", "gone")
     await finishes(world)
 
 

@@ -15,6 +15,7 @@ from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
 from rljob_operator.decide.fields import by_fields
+from rljob_operator.decide.leaving import leaving
 from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import (
     attempt,
@@ -52,6 +53,7 @@ GATES: Final[tuple[Gate, ...]] = (
     unusable,
     ended,
     hung,
+    leaving,
     never_up,
     replacement,
     backoff,

@@ -18,8 +18,9 @@ from rljob_api.recovery import Action, Component, Decision, Failure, History, Le
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_operator import names
-from rljob_operator.cluster_state import head_is_ready, invalid_pod, lost_head, was_provisioned
+from rljob_operator.cluster_state import head_is_ready, head_leaves, invalid_pod, lost_head, was_provisioned
 from rljob_operator.decide.fields import by_fields_of_pod
+from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.head import RayJobState
 from rljob_operator.job import Job
@@ -87,15 +88,15 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if driver is None or driver.state == "Ended":
         return None
     if (why := _lost_cluster(snapshot, driver)) is not None:
-        if driver.stop_requested is not None:
-            return _stopped(driver, "the driver had been asked to stop when its cluster went")
+        if driver.stop_requested is not None or _says_it_stopped(snapshot.head):
+            return _stopped(snapshot, driver, "the driver had been asked to stop when its cluster went")
         return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
     head = snapshot.head
     if head is None or head.driver is None or not head.driver.state.is_final:
         return None
     record = head.exit or _record_without(head)
     if record.code == ExitCode.STOPPED:
-        return _stopped(driver, "the driver saved a checkpoint and stopped because it was asked to")
+        return _stopped(snapshot, driver, "the driver saved a checkpoint and stopped because it was asked to")
     reason = record.reason if re.fullmatch(REASON_PATTERN, record.reason) else Reason.DRIVER_LOST  # no word of ours
     failure = Failure(Component.DRIVER, reason, record.message, record.code, durable_step=_durable(snapshot))
     return _judge(snapshot, driver, failure, record)
@@ -186,9 +187,16 @@ def _succeeded(snapshot: Snapshot, driver: DriverStatus, record: ExitRecord) -> 
     return Step("Succeeded", Reason.COMPLETED, record.message or "the run is finished", changes)
 
 
-def _stopped(driver: DriverStatus, message: str) -> Step:
+def _says_it_stopped(head: HeadReport | None) -> bool:
+    """The volume has its record, also where the Ray that ran it is gone."""
+    return head is not None and head.exit is not None and head.exit.code == ExitCode.STOPPED
+
+
+def _stopped(snapshot: Snapshot, driver: DriverStatus, message: str) -> Step:
     """An eviction asked it, or spec.suspend, which is false again: the next attempt is free of charge."""
-    changes = {"driver": driver.model_copy(update={"state": "Ended"})}
+    changes: dict[str, Any] = {"driver": driver.model_copy(update={"state": "Ended"})}
+    if head_leaves(snapshot) or lost_head(snapshot) is not None:
+        changes |= another_cluster(snapshot)
     return Step("Recovering", Reason.STOPPED_ON_REQUEST, message, changes, again_in=0.0)
 
 

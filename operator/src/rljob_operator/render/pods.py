@@ -152,6 +152,7 @@ def _agent(spec: RLJobSpec, image: str, *, open_metrics: bool) -> dict[str, Any]
         "securityContext": RESTRICTED,
         "startupProbe": probe | {"periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": probe | {"periodSeconds": 20, "failureThreshold": 3},
+        "lifecycle": _stop_before_end(spec),  # as the driver beside it: it answers until that has stopped
         "volumeMounts": [_volume_mount(spec), {"name": "auth", "mountPath": names.TOKEN_FOLDER, "readOnly": True}],
     }
 

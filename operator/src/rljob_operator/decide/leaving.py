@@ -1,0 +1,37 @@
+"""The gate of jobs whose head pod was asked to end, as by a drain. No RayCluster survives its head, so another follows.
+
+asked ──> the driver saves a checkpoint and stops, or goes with its pod ──> another RayCluster, free of charge
+"""
+
+from typing import Any
+
+from rljob_api.conditions import Reason
+from rljob_operator.cluster_state import head_leaves
+from rljob_operator.decide.step import Step
+from rljob_operator.decide.stopping import STOP_POLL_SECONDS
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot
+
+_WHY = "the head pod was asked to end"
+
+
+def leaving(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """That the driver was asked to stop, by the pod's preStop hook, is said while it does: afterwards there may be
+    nobody to tell how it ended.
+    """
+    driver, recovery = snapshot.job.status.driver, snapshot.job.status.recovery
+    if not head_leaves(snapshot):
+        return None
+    if driver is not None and driver.state != "Ended":
+        asked = driver.model_copy(update={"stop_requested": driver.stop_requested or snapshot.now})
+        message = f"{_WHY}: the driver saves a checkpoint first"
+        return Step("Recovering", Reason.STOPPED_ON_REQUEST, message, {"driver": asked}, again_in=STOP_POLL_SECONDS)
+    if recovery.action == "rebuild_cluster" and recovery.cluster_uid == snapshot.cluster_uid:
+        return None
+    return Step("Recovering", Reason.STOPPED_ON_REQUEST, _WHY, another_cluster(snapshot), again_in=0.0)
+
+
+def another_cluster(snapshot: Snapshot) -> dict[str, Any]:
+    """Changes of the status: the RayCluster is replaced, and nothing is charged. A wait that is under way goes on."""
+    change = {"action": "rebuild_cluster", "cluster_uid": snapshot.cluster_uid}
+    return {"recovery": snapshot.job.status.recovery.model_copy(update=change)}
