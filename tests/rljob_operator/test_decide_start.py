@@ -64,12 +64,25 @@ def without_head(cluster):
     return {**cluster, "status": {**status, "conditions": conditions}}
 
 
+CRASHED = {
+    "name": "ray-head", "ready": False, "restartCount": 2, "state": {"running": {}},
+    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, "message": "Traceback\nno port\n"}},
+}  # fmt: skip
+"""A container that runs again."""
+
+
 @pytest.mark.parametrize(
     ("cluster", "pods", "words"),
     [
         (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
         (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
         (without_head(ray_cluster(2, provisioned=False)), PODS, "2 of 2 workers ready, but not the head"),
+        (without_head(ray_cluster(0, provisioned=False)), PODS, "0 of 2 workers ready, and the head is not"),
+        (
+            without_head(ray_cluster(0, provisioned=False)),
+            [pod("h", names.HEAD, containerStatuses=[CRASHED, CRASHED | {"name": "agent", "ready": True}])],
+            "and the head is not; h: ray-head is not ready, after 2 restarts: Error with code 1: no port",
+        ),
         (
             {**ray_cluster(0, provisioned=False), "status": {}}, [],
             "0 of 2 workers ready; KubeRay has not seen the RayCluster yet",

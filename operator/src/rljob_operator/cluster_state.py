@@ -123,6 +123,8 @@ def waiting_for(snapshot: Snapshot) -> str:
     ready = f"{there} of {wanted} workers ready"
     if there == wanted and not head_is_ready(snapshot):
         ready += ", but not the head"
+    elif _holds((snapshot.cluster or {}).get("status", {}), "HeadPodReady", "False"):  # at first KubeRay says nothing
+        ready += ", and the head is not"
     reasons = list(dict.fromkeys(_reasons(snapshot)))
     return f"{ready}; {'; '.join(reasons[:3])}" if reasons else ready
 
@@ -160,5 +162,5 @@ def _replica_failures(cluster: Manifest) -> Iterator[str]:
             yield condition.get("message", condition["reason"])
 
 
-def _holds(status: Manifest, kind: str) -> bool:
-    return any(each["type"] == kind and each["status"] == "True" for each in status.get("conditions", ()))
+def _holds(status: Manifest, kind: str, says: str = "True") -> bool:
+    return any(each["type"] == kind and each["status"] == says for each in status.get("conditions", ()))

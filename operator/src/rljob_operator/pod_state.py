@@ -28,6 +28,13 @@ def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
             if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
                 said = [waiting.get("message", ""), *last_words(container)]
                 yield ": ".join(word for word in (name, waiting["reason"], *said) if word)
+            elif not container.get("ready", True) and (said := [*last_words(container)]):
+                yield ": ".join([name, f"{container['name']} is not ready, {_restarts(container)}", *said])
+
+
+def _restarts(container: Manifest) -> str:
+    count = container.get("restartCount", 0)
+    return f"after {count} restart{'' if count == 1 else 's'}"
 
 
 def last_words(container: Manifest) -> Iterator[str]:
