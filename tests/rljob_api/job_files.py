@@ -76,6 +76,7 @@ def file(name: str, text: str, *expected: str) -> Row:
 
 
 _BUILTIN = "      builtin: gsm8k\n"
+_SIZED = " must be a size above 0 with a unit of bytes, such as 512Mi or 64Gi: correct it"
 _RM = "{name: rm, path: org/rm, kind: classifier"
 
 
@@ -109,7 +110,7 @@ GOOD = (
         "no CPU asked for, and little of everything else",
         (
             "  training:",
-            "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {cpu: 0m, memory: 0.01Gi}}\n  training:",
+            "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {memory: 0.01Gi, sharedMemory: '9000000'}}\n  training:",
         ),
     ),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
@@ -711,29 +712,30 @@ BROKEN = (
         "  cluster: {head: {cpu: 2, memory: 8GB}}\n  training:",
         "20:25: spec.cluster.head.cpu: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got 2. Put it in"
         " quotes",
-        "20:36: spec.cluster.head.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
-        " '8GB'",
+        "20:36: spec.cluster.head.memory: must be a Kubernetes quantity such as 500m, 8 or 64Gi, as text; got '8GB'",
     ),
     broken(
         "  training:",
         "  cluster: {head: {memory: '0'}, worker: {memory: 0Gi, sharedMemory: '0.0'}}\n  training:",
-        "20:28: spec.cluster.head.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
-        " '0'",
-        "20:51: spec.cluster.worker.memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
-        " '0Gi'",
-        "20:70: spec.cluster.worker.sharedMemory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text;"
-        " got '0.0'",
+        f"20:28: spec.cluster.head.memory: memory{_SIZED}",
+        f"20:51: spec.cluster.worker.memory: memory{_SIZED}",
+        f"20:70: spec.cluster.worker.sharedMemory: sharedMemory{_SIZED}",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {memory: 64m}, worker: {memory: '16', sharedMemory: '0.0001'}}\n  training:",
+        f"20:28: spec.cluster.head.memory: memory{_SIZED}",
+        f"20:51: spec.cluster.worker.memory: memory{_SIZED}",
+        f"20:71: spec.cluster.worker.sharedMemory: sharedMemory{_SIZED}",
     ),
     broken(
         "  training:",
         "  checkpoint: {volume: {size: 0Ti}}\n  training:",
-        "20:31: spec.checkpoint.volume.size: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text; got"
-        " '0Ti'",
+        f"20:31: spec.checkpoint.volume.size: size{_SIZED}",
     ),
     broken_model(
-        f"{_RM}, memory: 0}}",
-        "20:65: spec.rewards.models[0].memory: must be a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text;"
-        " got 0",
+        f"{_RM}, memory: 0Gi}}",
+        f"20:65: spec.rewards.models[0].memory: memory{_SIZED}",
     ),
     broken(
         "  training:",

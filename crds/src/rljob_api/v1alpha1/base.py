@@ -29,6 +29,16 @@ class Rule:
     field: str = ""
 
 
+def sized(field: str) -> Rule:
+    """A quantity of bytes that a pod or a volume can live on. A rule, for what is stored stays readable."""
+    size = "^([1-9][0-9]*([.][0-9]+)?|0+[.][0-9]*[1-9][0-9]*)(Mi?|Gi?|Ti?|Pi?)$|^[1-9][0-9]{6,}$"
+    return Rule(
+        f"!has(self.{field}) || self.{field}.matches('{size}')",
+        f"{field} must be a size above 0 with a unit of bytes, such as 512Mi or 64Gi: correct it",
+        field,
+    )
+
+
 class ApiModel(BaseModel):
     """An object of the API: camelCase outside, snake_case in Python, unknown fields refused."""
 
@@ -58,9 +68,7 @@ MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-._A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
 
-_UNIT = "(m|k|Ki|M|Mi|G|Gi|T|Ti)?"
-QUANTITY_PATTERN = rf"^[0-9]+(\.[0-9]+)?{_UNIT}$"
-SIZE_PATTERN = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_UNIT}$"
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
@@ -70,7 +78,6 @@ PATTERN_MEANINGS = {
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
-    SIZE_PATTERN: "a Kubernetes quantity above 0 such as 512Mi or 64Gi, as text",
     RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",
     MODULE_PATTERN: "a Python module such as package.module",
 }
@@ -86,9 +93,6 @@ ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, min_le
 """Name of an extended resource, as device plugins have them."""
 
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
-
-Size = Annotated[str, StringConstraints(pattern=SIZE_PATTERN, min_length=1, max_length=32)]
-"""Of memory or a volume: a quantity without which a pod does nothing."""
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]

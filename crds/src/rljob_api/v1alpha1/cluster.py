@@ -12,8 +12,8 @@ from rljob_api.v1alpha1.base import (
     Quantity,
     ResourceName,
     Rule,
-    Size,
     Text,
+    sized,
 )
 from rljob_api.v1alpha1.pods import PodTemplate
 
@@ -22,7 +22,7 @@ class HeadPod(ApiModel):
     """The head pod."""
 
     cpu: Quantity = Field("4", description="CPUs of the driver's container, as request.")
-    memory: Size = Field("16Gi", description="Memory of the driver's container, as request and limit.")
+    memory: Quantity = Field("16Gi", description="Memory of the driver's container, as request and limit.")
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description=(
@@ -31,19 +31,23 @@ class HeadPod(ApiModel):
         ),
     )
 
+    rules = (sized("memory"),)
+
 
 class WorkerPod(ApiModel):
     """A worker pod."""
 
     cpu: Quantity = Field("8", description="CPUs, as request.")
-    memory: Size = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
-    shared_memory: Size = Field(
+    memory: Quantity = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
+    shared_memory: Quantity = Field(
         "16Gi", description="Size of /dev/shm, for Ray's object store and the exchange between processes."
     )
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into the pod's; its container is ray-worker.",
     )
+
+    rules = (sized("memory"), sized("sharedMemory"))
 
 
 class Cluster(ApiModel):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import NAME_PATTERN, ApiModel, Count, Duration, Path, Quantity, Rule, Size, Text
+from rljob_api.v1alpha1.base import NAME_PATTERN, ApiModel, Count, Duration, Path, Quantity, Rule, Text, sized
 from rljob_api.v1alpha1.pods import PodTemplate
 
 LONGEST_NAME = 19
@@ -73,12 +73,13 @@ class RewardModel(ApiModel):
         None, description="Image with vLLM in which the server runs; the default is that of the job's other pods."
     )
     cpu: Quantity = Field("4", description="CPUs of a server, as request.")
-    memory: Size = Field("32Gi", description="Memory of a server, as request and limit.")
+    memory: Quantity = Field("32Gi", description="Memory of a server, as request and limit.")
     template: PodTemplate = Field(
         default_factory=PodTemplate, description="A pod template that is merged into the pod's; its container is vllm."
     )
 
     rules = (
+        sized("memory"),
         Rule(
             "!(self.name in ['mean', 'std', 'min', 'max'])",
             "reward/mean, std, min and max are metrics of the sum: choose another name for the reward model",

@@ -10,10 +10,11 @@ from rljob_api.v1alpha1.base import (
     CountOrZero,
     ObjectName,
     Path,
+    Quantity,
     Rule,
     Seed,
-    Size,
     Text,
+    sized,
 )
 
 Logger = Literal["console", "tensorboard", "wandb", "mlflow", "trackio"]
@@ -49,7 +50,7 @@ class Training(ApiModel):
 class CheckpointVolume(ApiModel):
     """The run's volume: checkpoints, journal, metrics, logs. A claim `NAME-checkpoints` of its own, or another."""
 
-    size: Size | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
+    size: Quantity | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
     storage_class_name: ObjectName | None = Field(
         None, description="Its storage class; the default is the cluster's default class."
     )
@@ -63,6 +64,7 @@ class CheckpointVolume(ApiModel):
     )
 
     rules = (
+        sized("size"),
         Rule(
             "!has(self.existingClaim) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode))",
             "a claim that exists has its size, class and mode already: remove size, storageClassName and accessMode, or"
