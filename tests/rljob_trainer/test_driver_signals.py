@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import ray
+from ray.exceptions import RaySystemError
 
 from rljob_api import resolve
 from rljob_api.contract import DriverJob
 from rljob_api.validation import load_rljob
+from rljob_trainer.controller import driver
 from rljob_trainer.controller.attempt import read_exit
 from rljob_trainer.controller.job import write_job as write_driver_job
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.local.machine import RLJOB
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume
@@ -40,11 +43,11 @@ def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
         for attempt, delay in enumerate(DELAYS, start=1):
             volume.progress.unlink(missing_ok=True)
             options = ["--job", job, "--dir", volume.root, "--attempt", str(attempt), "--ray-address", address]
-            driver = place.start([*RLJOB, "driver", *options])
+            started = place.start([*RLJOB, "driver", *options])
             wait_until(waits_for_ray)
             time.sleep(delay)
-            driver.send_signal(signal.SIGTERM)
-            ended = finish(driver)
+            started.send_signal(signal.SIGTERM)
+            ended = finish(started)
             record = read_exit(volume, attempt)
             assert record is not None, ended.out
             assert (record.code, record.reason, ended.code) == (76, "StoppedOnRequest", 76)
@@ -95,3 +98,12 @@ print("connected")
 def test_a_connection_has_a_deadline_and_hears_who_asks_to_stop(how: str, code: int, said: str):
     ended = subprocess.run([sys.executable, "-c", CONNECTING, how], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (code, said)
+
+
+def test_ray_that_does_not_let_a_driver_in_is_no_bug(monkeypatch: pytest.MonkeyPatch):
+    def init(**_: object) -> None:
+        raise RaySystemError("Failed to connect to GCS")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(InfrastructureError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: .*connect to GCS"):
+        driver._connect("10.0.0.1:6379", "a-job")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ray
 import structlog
+from ray.exceptions import RayError
 
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.controller.assembly import Assembly
@@ -100,7 +101,7 @@ def ending_well(assembly: Assembly) -> Iterator[Assembly]:
 def _connect(address: str, namespace: str) -> None:
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+    except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise InfrastructureError(f"no Ray cluster answers at {address}: {error}") from error
 
 
