@@ -35,6 +35,9 @@ LABELS = {"rljob.dev/demo": "true", **release.RESTRICTED}
 
 WITHIN = f"--namespace={NAMESPACE}"
 
+INTERRUPTED = 130
+"""The exit code of what ends by Ctrl-C, as shells have it."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m e2e.nodes.demo", description=__doc__.partition("\n")[0])
@@ -42,12 +45,16 @@ def main() -> None:
     modes = ("ReadWriteMany", "ReadWriteOnce")
     parser.add_argument("--access-mode", choices=modes, help="of the job's volume; kind has ReadWriteOnce only")
     options = parser.parse_args()
+    access: Access | None = None
     try:
         access = Access(context=options.context) if options.context else local()
         renew_namespace(access)
         phase = train(access, options.access_mode)
     except ClusterError as error:
         sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        _say("\n".join(["\nstopped looking; what was begun in the cluster goes on", *stopped(access)]))
+        sys.exit(INTERRUPTED)
     _say("\n".join(ways_on(access)))
     sys.exit(0 if phase == "Succeeded" else 1)
 
@@ -82,6 +89,7 @@ def train(access: Access, access_mode: str | None = None) -> str:
     access.kubectl("apply", WITHIN, "--filename=-", objects=manifest(access_mode))
     with _columns(access):
         access.kubectl("wait", "rljob", JOB, WITHIN, "--for=jsonpath={.status.completionTime}", "--timeout=60m")
+    _say(access.kubectl("get", "rljob", JOB, WITHIN, "--no-headers").rstrip())  # the watch may not have had the last
     status = json.loads(access.kubectl("get", "rljob", JOB, WITHIN, "--output=json"))["status"]
     _say(f"{JOB}: {status['phase']}, reward {status.get('progress', {}).get('reward')}")
     return str(status["phase"])
@@ -95,6 +103,11 @@ def manifest(access_mode: str | None) -> str:
     document = yaml.safe_load(text)
     document["spec"]["checkpoint"]["volume"]["accessMode"] = access_mode
     return yaml.safe_dump(document)
+
+
+def stopped(access: Access | None) -> list[str]:
+    """As ways_on, also where there is no cluster yet."""
+    return ["take it away:\n  make cluster-down"] if access is None else ways_on(access)
 
 
 def ways_on(access: Access) -> list[str]:

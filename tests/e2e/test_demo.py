@@ -54,6 +54,23 @@ def test_a_namespace_of_somebody_elses_is_left_alone():
     assert cluster.asked == ["get namespace rljob-demo"]
 
 
+@pytest.mark.parametrize("interrupted", ["local", "train"])
+def test_ctrl_c_says_what_goes_on_and_how_to_take_it_away(interrupted, monkeypatch, capsys):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["demo"])
+    monkeypatch.setattr(demo, "local", Cluster)
+    monkeypatch.setattr(demo, interrupted, interrupt)
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    assert ended.value.code == 130
+    said = capsys.readouterr().out
+    assert "stopped looking; what was begun in the cluster goes on" in said
+    assert "make cluster-down" in said
+    assert ("kubectl rljob describe" in said) == (interrupted == "train")
+
+
 @pytest.mark.parametrize("mode", [None, "ReadWriteOnce"])
 def test_the_volume_has_the_access_mode_that_is_asked_for(mode):
     (job,) = validate(demo.manifest(mode), "demo.yaml").jobs
