@@ -110,7 +110,7 @@ GOOD = (
         "no CPU asked for, and little of everything else",
         (
             "  training:",
-            "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {memory: 0.01Gi, sharedMemory: '9000000'}}\n  training:",
+            "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {memory: 0.01Gi, sharedMemory: 9M}}\n  training:",
         ),
     ),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
