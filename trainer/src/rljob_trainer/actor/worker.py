@@ -31,7 +31,7 @@ from rljob_trainer.actor.policy import Policy, check_packing, score_only
 from rljob_trainer.actor.results import Prepared, Sent, StepSums, Updated
 from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.actor.settings import RankSettings
-from rljob_trainer.actor.shard import column, response_lengths, shard_of_groups, shard_of_sequences
+from rljob_trainer.actor.shard import Shard, column, response_lengths, shard_of_groups, shard_of_sequences
 from rljob_trainer.actor.sharding import COMPUTE_DTYPES, copy_weights, load_initial_weights, sharded_policy
 from rljob_trainer.actor.step import Trainee, policy_step, score_samples, supervised_step
 from rljob_trainer.checkpoint.files import FileEntry
@@ -63,6 +63,7 @@ class ActorWorker:
         self.device = torch.device(settings.device_type)
         self.reference: Policy | None = None
         self._held: Held | None = None
+        self._shard: Shard | None = None
         if settings.device_type == "cpu":
             keep_freed_memory()
             torch.set_num_threads(settings.threads)
@@ -172,33 +173,41 @@ class ActorWorker:
         places: (bundle, index in it) of each group of the whole step, in their order.
         bundles: one argument each, so that Ray hands over groups where the caller has references.
         """
-        self.shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
+        self._shard = None
+        shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         temperature = self.spec.rollout.temperature
         if len(totals) * self.spec.actor.epochs > 1 or self.spec.kl_in_reward:
-            score_samples(self.policy, self.shard, temperature, "old_log_probs", self.device)
+            score_samples(self.policy, shard, temperature, "old_log_probs", self.device)
         if self.reference is not None:
-            score_samples(self.reference, self.shard, temperature, "reference_log_probs", self.device)
-        return Prepared(self._token_kl() if self.spec.kl_in_reward else None)
+            score_samples(self.reference, shard, temperature, "reference_log_probs", self.device)
+        self._shard = shard
+        return Prepared(self._token_kl(shard) if self.spec.kl_in_reward else None)
 
-    def _token_kl(self) -> list[Floats]:
-        samples, estimator = self.shard.ordered, self.spec.algorithm.kl.estimator
+    def _token_kl(self, shard: Shard) -> list[Floats]:
+        samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
         flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
         return np.split(flat.numpy(), np.cumsum(response_lengths(samples))[:-1]) if samples else []
 
     @explained(STEPPING)
     def update(self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, mark: Mark) -> Updated:
-        """Train on the prepared shard. advantages: [R] for each sample in the order of the rank's plan."""
+        """Train on the prepared shard, once. advantages: [R] for each sample in the order of the rank's plan.
+
+        Raises InfrastructureError where nothing is prepared: Ray leaves out a `prepare` whose groups are lost, and
+        calls this all the same.
+        """
         self.saver.wait_staged()
-        self._held = None
-        for sample, advantage in zip(self.shard.ordered, advantages, strict=True):
+        shard, self._shard, self._held = self._shard, None, None
+        if shard is None:
+            raise InfrastructureError("no groups are prepared for this update")
+        for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        sums = policy_step(self.trainee, self.shard, self.spec, learning_rate, kl_coefficient)
-        updated = Updated(sums, self._importance())
+        sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient)
+        updated = Updated(sums, self._importance(shard))
         self._held = Held(mark, updated)
         return updated
 
-    def _importance(self) -> ImportanceSums:
-        samples = self.shard.ordered
+    def _importance(self, shard: Shard) -> ImportanceSums:
+        samples = shard.ordered
         ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
         return importance_sums(ours.numpy(), engine.numpy())
 
@@ -213,16 +222,16 @@ class ActorWorker:
 
     @explained(SENDING)
     def send_weights(
-        self, engines: Sequence["Worker"], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float
-    ) -> Sent:
+        self, engines: Sequence["Worker"], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float,
+        *_updated: Updated,
+    ) -> Sent:  # fmt: skip
         """Send the policy to the engines that this rank's sync group feeds, and have them answer the probe with it.
 
         Collective over all ranks. prompts, max_tokens: of the probe (RolloutWorker.complete_update).
-        Raises EngineLost for an engine that fails, and InfrastructureError after an update that failed: then there are
-        no weights of that version.
+        deadline: seconds for each answer of an engine. updated: what all ranks said of the update that makes the
+        version; where one of them failed, Ray calls this on none.
+        Raises EngineLost for an engine that fails.
         """
-        if self._held is None:
-            raise InfrastructureError(f"there are no weights of version {version}: the update failed")
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
 
@@ -234,7 +243,8 @@ class ActorWorker:
             return lambda: wait_for_engines(asked, deadline, f"copy weight bucket {bucket.index}")
 
         nbytes = sender.send(self._full_tensors(COMPUTE_DTYPES[dtype]), version, deliver)
-        # Only now: an engine takes the memory of its KV cache, which may be what the buckets had.
+        # Only now: an engine takes the memory of its KV cache, which may be what the buckets of all its ranks had.
+        dist.barrier(self.sync_group)
         completing = [(engine, engine.call("complete_update", version, prompts, max_tokens)) for engine in engines]
         return Sent(nbytes, wait_for_engines(completing, deadline, "complete its update"))
 

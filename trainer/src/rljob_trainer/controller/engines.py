@@ -9,7 +9,7 @@ from rljob_trainer.controller.mender import Mender
 from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.controller.state import LoopState
 from rljob_trainer.controller.sync import Synced, WeightSync
-from rljob_trainer.controller.workers import SYNC_SECONDS
+from rljob_trainer.controller.workers import SYNC_SECONDS, Asked
 
 log = structlog.get_logger()
 
@@ -28,10 +28,10 @@ class SyncedEngines:
         if not shares_memory:
             engines.start()  # while ranks replay updates, say
 
-    def begin_sync(self) -> None:
+    def begin_sync(self, update: Asked) -> None:
         """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
         if self._engines.running:
-            self._begun = self._wanted(), self._sync.begin(self._state.step)
+            self._begun = self._wanted(), self._sync.begin(self._state.step, update)
 
     def _wanted(self) -> tuple[str, int]:
         """What engines that are ready hold: the policy, in as many replacements."""

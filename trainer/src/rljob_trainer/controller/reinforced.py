@@ -159,7 +159,7 @@ class ReinforcedSteps:
             arguments = (rate, self.state.kl.coefficient, mark)
             updated = self.actors.begin("update", UPDATE_SECONDS, *arguments, each=each)
             if not self._next_is_journaled():
-                self.engines.begin_sync()  # ranks need not wait for us between the two
+                self.engines.begin_sync(updated)  # ranks need not wait for us between the two
             prepared.result()  # first, for what went wrong there is behind what the update then says
             return Held(mark, updated.result())
 

@@ -11,6 +11,7 @@ from rljob_trainer.controller.workers import (
     START_SECONDS,
     SYNC_SECONDS,
     ActorGroup,
+    Asked,
     sync_groups,
 )
 from rljob_trainer.errors import EngineLost
@@ -47,15 +48,15 @@ class WeightSync:
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
         self._groups = sync_groups(spec, device_type)
 
-    def begin(self, version: int) -> Callable[[], Synced]:
-        """Ask the ranks to send what they hold after all that they were asked before. What it returns waits for that.
+    def begin(self, version: int, update: Asked | None = None) -> Callable[[], Synced]:
+        """Ask the ranks to send what they hold, after `update` if it is under way. What it returns waits for that.
 
         That raises EngineLost for an engine that does not compute what the trainer computes: it cannot be mended.
         """
         engines = list(self._engines.workers)
         feeds = {group: engines_of(group, self._spec, engines) for group in self._groups}
         each = [(feeds[group] if rank == group[0] else [],) for group in self._groups for rank in group]
-        arguments = (version, self._prompts, self._size.tokens, START_SECONDS)
+        arguments = (version, self._prompts, self._size.tokens, SYNC_SECONDS, *(update.answers if update else ()))
         sending = self._actors.begin("send_weights", START_SECONDS + SYNC_SECONDS, *arguments, each=each)
         scoring = self._actors.begin("score_probes", SYNC_SECONDS, self._prompts, *sending.answers)
 

@@ -15,6 +15,5 @@ def keep_freed_memory() -> None:
     since. For processes that compute on a CPU; they stay as large as they once were.
     """
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+    if hasattr(library, "mallopt") and library.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT):
         library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)

@@ -190,7 +190,6 @@ class RewardProcess:
             try:
                 if not self._inbox and self._readable.poll(look * 1000):  # Connection.poll makes a selector each time
                     self._inbox.receive()
-                    continue
                 if self._inbox:
                     return self._inbox.next()
             except (EOFError, OSError) as error:
