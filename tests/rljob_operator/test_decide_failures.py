@@ -153,6 +153,12 @@ def leaving_head(phase_: str = "Running", by: str = "EvictionByEvictionAPI", **s
     return head
 
 
+def forced_head() -> Manifest:
+    head = leaving_head()
+    head["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": 0}
+    return head
+
+
 STOPPED = ended(76, "StoppedOnRequest")["head"]
 LEAVING_CLUSTER: dict[str, Any] = {"cluster": ray_cluster(), "pods": [leaving_head(), *PODS[1:]]}
 HEADLESS: dict[str, Any] = {"cluster": ray_cluster(-1), "pods": PODS[1:]}
@@ -204,8 +210,8 @@ def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(t
 
 @pytest.mark.parametrize("head", [
     leaving_head("Failed"), leaving_head(by="DeletionByTaintManager"), restarted(200.0)[0] | {"metadata": {
-        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}},
-], ids=["failed", "its node is lost", "its container ended"])  # fmt: skip
+        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}}, forced_head(),
+], ids=["failed", "its node is lost", "its container ended", "by force"])  # fmt: skip
 def test_a_head_pod_that_is_cleared_away_is_a_lost_one(head):
     seen = plan_for(**living(pods=[head, *PODS[1:]], head=None)).status
     assert seen is not None

@@ -102,8 +102,11 @@ def lost_pods(snapshot: Snapshot) -> list[Manifest]:
 
 
 def was_asked_to_end(pod: Manifest) -> bool:
-    """By somebody who means it, as a drain: Kubernetes deletes pods of a lost node too, where nobody hears of it."""
-    return is_deleting(pod) and not _was_evicted(pod)
+    """By somebody who means it, as a drain: Kubernetes deletes pods of a lost node too, where nobody hears of it, as
+    nobody does where it is deleted by force, without time to end in.
+    """
+    in_no_time = pod["metadata"].get("deletionGracePeriodSeconds") == 0
+    return is_deleting(pod) and not in_no_time and not _was_evicted(pod)
 
 
 def _was_evicted(pod: Manifest) -> bool:
