@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api.conditions import Reason
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.job import Job, read_job
@@ -247,6 +248,11 @@ def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
     assert (plan.delete, plan.apply, plan.create) == ((), (), ())
     assert phase(plan) == "Running"
     assert conditions(plan.status)["Stalled"] == ("True", "SpecNotReadable")
+    assert plan.status is not None
+    said = next(each.message for each in plan.status.conditions if each.type == "Ready")
+    assert said.startswith("spec.suspend: "), "the field to correct"
+    assert said.endswith("(it is of another version of the API than this operator, or older than its rules)")
+    assert "correct the field that the message names" in Reason.SPEC_NOT_READABLE.remedy
 
     written["spec"]["managedBy"] = "example.com/other"
     assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()

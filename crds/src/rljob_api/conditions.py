@@ -211,7 +211,10 @@ class Reason(Word):
     SPEC_NOT_READABLE = (
         "SpecNotReadable", _ANY,
         "The operator's version cannot read the spec, or a part that a new RayCluster needs; what runs goes on.",
-        "Install operator and CRD of one version.",
+        (
+            "Install operator and CRD of one version; where the spec is older than the CRD, correct the field that the"
+            " message names, with `spec.suspend` true where the job has pods."
+        ),
     )
 
     OPERATOR_ERROR = (

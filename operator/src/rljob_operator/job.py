@@ -119,7 +119,7 @@ def _status(written: Mapping[str, Any]) -> tuple[RLJobStatus, str | None]:
 def _words(part: str, error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(map(str, (part, *first["loc"])))
-    return f"{where}: {first['msg']} (this operator's version reads another API than the installed CRD)"
+    return f"{where}: {first['msg']} (it is of another version of the API than this operator, or older than its rules)"
 
 
 def _time(text: str | None) -> datetime | None:
