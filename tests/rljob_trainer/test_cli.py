@@ -82,6 +82,50 @@ def test_validate_prints_every_error_and_ends_with_the_codes_of_a_wrong_job(tmp_
     assert done.stderr == "2 errors\n"
 
 
+WRONG_CODE = """
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {name: first}
+spec:
+  model: {path: some/model}
+  data: {train: [train.parquet]}
+  rewards:
+    functions:
+    - name: inline
+      source: |
+        def compute_score(*row, **more):
+            return 1 +
+    - name: other
+      source: "def score(*row, **more): return 1"
+    - name: file
+      path: here.py
+    - {name: away, path: /only/in/the/cluster.py}
+  training: {steps: 10}
+"""
+
+
+def test_validate_judges_reward_code_that_is_there_and_runs_none(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(WRONG_CODE)
+    (tmp_path / "here.py").write_text("open('ran', 'w')\ndef compute_score(:\n")
+
+    done = rljob("validate", "job.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (64, "3 errors\n")
+    source, function, path = done.stdout.splitlines()
+    assert source == (
+        "job.yaml:11:15: spec.rewards.functions[0].source: the code: line 2: invalid syntax: 'return 1 +'; correct it"
+    )
+    assert function == (
+        "job.yaml:14:7: spec.rewards.functions[1].function: no function 'compute_score'; it defines score: define it,"
+        " or set function to another"
+    )
+    assert path.startswith("job.yaml:17:13: spec.rewards.functions[2].path: here.py: line 2: invalid syntax")
+
+    (tmp_path / "job.yaml").write_text(WRONG_CODE.replace("1 +", "1").replace("def score", "def compute_score"))
+    (tmp_path / "here.py").write_text("open('ran', 'w')\nfrom elsewhere import compute_score\n")
+    assert rljob("validate", "job.yaml", cwd=tmp_path).stdout == "job.yaml: valid: first\n"
+    assert not (tmp_path / "ran").exists()
+
+
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = rljob("show", "job.yaml", "--set", "algorithm.preset=dapo", "--set", "training.steps=7", cwd=tmp_path)

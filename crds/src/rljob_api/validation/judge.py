@@ -26,11 +26,13 @@ class Validated:
     """What a file holds.
 
     jobs: its valid RLJobs. problems: every error, in the order of the file. notes: what was left unjudged.
+    documents: one for each of jobs, which tells where its fields stand.
     """
 
     jobs: tuple[RLJob, ...]
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
+    documents: tuple[Document, ...] = ()
 
 
 def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated:
@@ -40,7 +42,7 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
     overrides: "PATH=VALUE" each, written into every RLJob before it is judged.
     """
     documents, problems = read_documents(text, source)
-    jobs: list[RLJob] = []
+    jobs: list[tuple[RLJob, Document]] = []
     notes: list[Problem] = []
     named: dict[tuple[str, str], Document] = {}
     for document in documents:
@@ -53,10 +55,12 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
         if found := [*apply_overrides(document, overrides), *judge(document)]:
             problems += found
         else:
-            jobs.append(_parsed(document.value))
+            jobs.append((_parsed(document.value), document))
     if not jobs and not problems:
         problems.append(_nothing_in(source, notes))
-    return Validated(tuple(jobs), tuple(_in_order(problems)), tuple(notes))
+    return Validated(
+        tuple(job for job, _ in jobs), tuple(_in_order(problems)), tuple(notes), tuple(read for _, read in jobs)
+    )
 
 
 def validate_file(path: Path | str, overrides: Sequence[str] = ()) -> Validated:

@@ -3,20 +3,18 @@ code as text. Nothing of the user's runs here.
 """
 
 import tempfile
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import ResolvedSpec
-from rljob_api.v1alpha1.rewards import RewardFunction
 from rljob_trainer.actor.folder import local_model
 from rljob_trainer.controller.stages import supervised_steps
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
-from rljob_trainer.errors import JobError, RewardError
+from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
-from rljob_trainer.rewards.code import CodeError, find_code
+from rljob_trainer.rewards.check import check_code
 from rljob_trainer.rollout.engine import vllm_missing
 
 
@@ -30,8 +28,7 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
         local_model(spec.model, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
-        if function.path is not None or function.source is not None:  # a module is for a reward process to find
-            _check_reward(function, base_dir, f"spec.rewards.functions[{index}]")
+        check_code(function, base_dir, f"spec.rewards.functions[{index}]")
 
 
 def _check_temporary_folder() -> None:
@@ -49,15 +46,3 @@ def _check_data(spec: ResolvedSpec, base_dir: Path) -> None:
         prompt_rows(spec.data, "validation", base_dir, peek)
     if supervised_steps(spec):
         supervised_rows(spec, base_dir, peek)
-
-
-def _check_reward(function: RewardFunction, base_dir: Path, field: str) -> None:
-    part = "source" if function.path is None else "path"
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of the user's code, which is none of ours to print
-            code = find_code(function.path, function.source, base_dir, field)
-            code.compile()
-            part = "function"
-            code.check_defines(function.function)
-    except CodeError as error:
-        raise RewardError(str(error), field=f"{field}.{part}") from error
