@@ -22,6 +22,7 @@ from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
+from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot
 from tests.rljob_operator.snapshots import SETTINGS, SPEC, snapshot
 
@@ -127,9 +128,9 @@ class Jobs:
     def delete(self, name: str = "job") -> None:
         self._api.delete_namespaced_custom_object(**RLJOBS, namespace=self.namespace, name=name)
 
-    def decide(self, name: str = "job", **given: Any) -> RLJobStatus:
+    def decide(self, name: str = "job", settings: Settings = SETTINGS, **given: Any) -> RLJobStatus:
         """Write the status that the operator would, with such a snapshot."""
-        status = decide(_at_present(snapshot(read_job(self.get(name)), **given)), SETTINGS).status
+        status = decide(_at_present(snapshot(read_job(self.get(name)), **given)), settings).status
         assert status is not None
         body = {"status": status.model_dump(mode="json", by_alias=True, exclude_none=True)}
         self._api.patch_namespaced_custom_object_status(**RLJOBS, namespace=self.namespace, name=name, body=body)

@@ -144,6 +144,9 @@ def test_a_job_that_no_operator_has_seen_says_so(shell, jobs):
     told = facts(shell.output("describe", "job"))
     assert told["Phase"] == "none: no operator has seen it; does rljob-operator run, and watch this namespace?"
     assert (told["Progress"], told["Checkpoint"]) == ("none yet", "none yet")
+    assert "Volume" not in told, "nobody has made one"
+    jobs.create("mine", checkpoint={"volume": {"existingClaim": "data"}})
+    assert facts(shell.output("describe", "mine"))["Volume"] == "PersistentVolumeClaim data"
 
 
 def test_a_job_of_another_manager_says_so_and_nobody_waits_for_it_here(shell, jobs):

@@ -10,7 +10,7 @@ from rljob_api.v1alpha1 import CheckpointStatus
 from rljob_operator.head import RayJobState
 from rljob_operator.kubectl.calls import Kubectl
 from tests.e2e.waiting import eventually
-from tests.rljob_operator.snapshots import PODS, attempted, ray_cluster, reports
+from tests.rljob_operator.snapshots import PODS, SETTINGS, attempted, ray_cluster, reports
 
 LIVING = {"cluster": ray_cluster(), "pods": PODS}
 """A snapshot's cluster."""
@@ -42,6 +42,18 @@ def test_the_change_is_the_users(shell, running):
     managers = {entry["manager"]: entry["fieldsV1"] for entry in running.get()["metadata"]["managedFields"]}
     assert managers["kubectl-rljob"] == {"f:spec": {"f:suspend": {}}}
     assert shell.output("suspend", "job") == said, "twice is as once"
+
+
+def test_no_checkpoint_is_promised_without_a_driver_and_no_pods_where_there_are_none(shell, jobs):
+    without = "has no pods, and gets none until it is resumed; --wait waits until the operator has seen it\n"
+    jobs.create()
+    assert shell.output("suspend", "job") == f"job {without}", "no operator has seen it"
+    jobs.create("imageless")
+    assert jobs.decide("imageless", SETTINGS.model_copy(update={"trainer_image": None})).phase == "Pending"
+    assert shell.output("suspend", "imageless") == f"imageless {without}"
+    jobs.create("early")
+    assert jobs.decide("early", cluster=ray_cluster(ready=0), pods=PODS).phase == "Starting"
+    assert shell.output("suspend", "early") == "early will give back its pods; --wait waits for that\n"
 
 
 def test_who_waits_hears_what_happens_and_where_it_goes_on(shell, running):

@@ -139,7 +139,9 @@ def _cluster(job: Job) -> Facts:
         gpus = f", {shape['gpusPerNode']} × {shape.get('gpuResource', 'GPU')} each" if shape.get("gpusPerNode") else ""
         yield "Cluster", f"{cluster.get('readyWorkers', 0)} of {cluster.get('desiredWorkers', 0)} workers ready{gpus}"
     volume = job.spec.get("checkpoint", {}).get("volume") or {}
-    yield "Volume", f"PersistentVolumeClaim {volume.get('existingClaim') or names.claim(job.name)}"
+    made = names.claim(job.name) if cluster or job.status.get("attempt") else None  # it is there before a RayCluster
+    if claim := volume.get("existingClaim") or made:
+        yield "Volume", f"PersistentVolumeClaim {claim}"
 
 
 def _times(job: Job) -> Facts:

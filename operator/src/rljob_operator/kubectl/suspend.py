@@ -8,6 +8,8 @@ import typer
 from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, NotFound, Problem
 from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
 
+_WITHOUT_PODS = ("", "Pending", "Queued", "Suspended")
+
 Wait = Annotated[bool, typer.Option("--wait", help="Until it is so.")]
 
 
@@ -22,7 +24,7 @@ def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context:
     elif job.is_seen and job.phase == "Suspended":
         typer.echo(f"{name} is suspended; {_goes_on(job)}")
     else:
-        typer.echo(f"{name} will save a checkpoint and give back its pods; --wait waits for that")
+        typer.echo(f"{name} {_promise(job)}")
 
 
 def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
@@ -42,6 +44,14 @@ def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: 
 def _left_to_another(job: Job) -> str:
     word = "true" if job.spec.get("suspend") else "false"
     return f"spec.suspend of {job.name} is {word}; what follows is up to {job.other_manager}, by spec.managedBy"
+
+
+def _promise(job: Job) -> str:
+    """What comes of a suspension that the operator has not done yet."""
+    if job.phase in _WITHOUT_PODS:
+        return "has no pods, and gets none until it is resumed; --wait waits until the operator has seen it"
+    saves = "save a checkpoint and " if job.part("driver").get("state") == "Submitted" else ""
+    return f"will {saves}give back its pods; --wait waits for that"
 
 
 def _goes_on(job: Job) -> str:
