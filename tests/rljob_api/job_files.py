@@ -113,6 +113,7 @@ GOOD = (
             "  cluster: {head: {cpu: '0', memory: 0.5Gi}, worker: {memory: 0.01Gi, sharedMemory: 9M}}\n  training:",
         ),
     ),
+    good("a volume of a pebibyte", ("  training:", "  checkpoint: {volume: {size: 1Pi}}\n  training:")),
     good("a preset by name", ("  rollout:", "  algorithm: {preset: dapo}\n  rollout:")),
     good(
         "overrides of a preset",
