@@ -114,7 +114,7 @@ def loss_of(pulse: Pulse) -> WorkerLost:
         except WorkerLost as found:
             return found
         time.sleep(0.05)
-    raise TimeoutError("nobody is lost")
+    raise TimeoutError(f"nobody is lost: {pulse._patients}")  # noqa: SLF001
 
 
 def until(condition: Callable[[], bool]) -> None:
