@@ -114,7 +114,7 @@ def loss_of(pulse: Pulse) -> WorkerLost:
         except WorkerLost as found:
             return found
         time.sleep(0.05)
-    raise TimeoutError(f"nobody is lost: {pulse._patients}")  # noqa: SLF001
+    raise TimeoutError(f"nobody is lost: {pulse._patients}")
 
 
 def until(condition: Callable[[], bool]) -> None:

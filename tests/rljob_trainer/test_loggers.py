@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rljob_trainer.errors import JobError
@@ -52,6 +53,25 @@ def attempt(name: str, run: RunInfo, rewards: Mapping[int, float], status: Statu
     for step, reward in rewards.items():
         loggers.log(step, {"reward/mean": reward, "actor/kl": 0.5})
     loggers.finish(status)
+
+
+def test_the_console_is_a_line_a_step_in_the_drivers_log(run: RunInfo) -> None:
+    with capture_logs() as lines:
+        loggers = LoggerSet(["console"], run)
+        for step in (1, 2):  # supervised ones that pass by quickly
+            loggers.log(step, {"actor/loss": 2.71828, "time/step": 0.5})
+        loggers.log(2, {"validation/reward": 0.125})
+        for step in (3, 4):
+            loggers.log(step, {"reward/mean": 0.51234, "reward/max": 1.0, "time/step": 0.5})
+        loggers.finish("done")
+        LoggerSet([], run).log(5, {"reward/mean": 0.5, "time/step": 0.5})
+    told = [{key: value for key, value in line.items() if key != "log_level"} for line in lines]
+    assert told == [
+        {"event": "step_finished", "step": 1, "actor/loss": 2.72, "time/step": 0.5},
+        {"event": "validated", "step": 2, "validation/reward": 0.125},
+        {"event": "step_finished", "step": 3, "reward/mean": 0.512, "time/step": 0.5},
+        {"event": "step_finished", "step": 4, "reward/mean": 0.512, "time/step": 0.5},
+    ]
 
 
 def test_tensorboard_holds_the_metrics_and_drops_the_steps_that_a_resumed_attempt_runs_again(run: RunInfo) -> None:

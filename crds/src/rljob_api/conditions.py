@@ -133,7 +133,10 @@ class Reason(Word):
     DATA = "Data", _ENDS_IT, "The data or the model is wrong.", "Change the field, or the file, that the message names."
     REWARD = (
         "Reward", _ENDS_IT, "The reward code is wrong.",
-        "Mend the function that the message names, or set `rewards.onError: drop_group`.",
+        (
+            "Mend the function that the message names. Where it fails at some responses alone,"
+            " `rewards.onError: drop_group` leaves their groups out."
+        ),
     )
     NO_USABLE_CHECKPOINT = (
         "NoUsableCheckpoint", _ENDS_IT,

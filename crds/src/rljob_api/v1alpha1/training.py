@@ -39,8 +39,9 @@ class Training(ApiModel):
     loggers: Annotated[list[Logger], Field(max_length=8)] = Field(
         default_factory=_console,
         description=(
-            "Where metrics go, besides the run's own metrics file. tensorboard writes into the run's directory, and so"
-            " does mlflow without MLFLOW_TRACKING_URI; wandb and trackio follow their own variables too."
+            "Where metrics go, besides the run's own metrics file. console is the driver's log. tensorboard writes into"
+            " the run's directory, and so does mlflow without MLFLOW_TRACKING_URI; wandb and trackio follow their own"
+            " variables too."
         ),
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )

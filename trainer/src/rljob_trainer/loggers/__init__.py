@@ -14,6 +14,7 @@ from typing import Final
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.loggers.background import BackgroundLogger
+from rljob_trainer.loggers.console_logger import ConsoleLogger
 from rljob_trainer.loggers.protocol import Logger, Status
 from rljob_trainer.progress.run_info import RunInfo
 
@@ -30,7 +31,7 @@ class _Row:
 
 
 LOGGERS: Final[dict[str, _Row | None]] = {
-    "console": None,  # `rljob run` shows the run's files; there is nothing to send
+    "console": None,  # the driver's own log, which no process beside it has to write
     "tensorboard": _Row("tensorboard", "rljob_trainer.loggers.tensorboard_logger:TensorBoardLogger"),
     "wandb": _Row("wandb", "rljob_trainer.loggers.wandb_logger:WandbLogger"),
     "mlflow": _Row(
@@ -51,11 +52,14 @@ class LoggerSet:
 
     def __init__(self, names: Sequence[str], run: RunInfo) -> None:
         require_packages(names)
+        self._console = ConsoleLogger() if "console" in names else None
         rows = [(name, row) for name in names if (row := LOGGERS[name])]
         self._loggers = [BackgroundLogger(name, row.target, run, row.environment) for name, row in rows]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Hand over one step's metrics; never waits."""
+        if self._console is not None:
+            self._console.log(step, metrics)
         for logger in self._loggers:
             logger.log(step, metrics)
 
