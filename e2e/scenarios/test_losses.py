@@ -33,7 +33,22 @@ def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
 def test_a_node_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, report: Report) -> None:
     job.apply(**LONG)
     job.trains()
-    node, step = job.nodes()["worker"], job.step
+    loses_its_node(cluster, job, "worker", report)
+
+
+@own_cluster_only("drains a node")
+def test_the_node_of_the_head_is_emptied_and_the_job_loses_no_step(cluster: Access, job: Job, report: Report) -> None:
+    job.apply(**LONG)
+    job.trains()
+    loses_its_node(cluster, job, "head", report)
+
+
+def loses_its_node(cluster: Access, job: Job, role: str, report: Report) -> None:
+    """The job, which trains, goes on elsewhere and to its end, without a step that is done again and free of charge.
+
+    role: of the pod whose node is drained.
+    """
+    node, step = job.nodes()[role], job.step
     begin = time.time()
     try:
         cluster.kubectl(
