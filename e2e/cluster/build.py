@@ -80,7 +80,7 @@ def _build_one(go: str, binary: Binary, title: str) -> None:
         _copy(Path(module["Dir"]) / data, result / data)
     result.rename(binary.folder)
     shutil.rmtree(work)
-    progress.done()
+    progress.end()
 
 
 def _download(go: str, binary: Binary, work: Path) -> dict[str, str]:

@@ -9,31 +9,49 @@ from threading import Event, Thread
 
 LOOK_SECONDS = 0.2
 
+FIRST_SECONDS = 3.0
+"""What takes less is not shown before its end: on a terminal."""
+
+INTERVAL_SECONDS = 30.0
+"""Elsewhere, and from line to line there."""
+
 
 @dataclass
 class Progress:
-    """Seconds of a build: one line that changes on a terminal, else a line now and then."""
+    """Seconds of a build: one line that changes on a terminal, else a line now and then; of what is brief only its end.
+
+    unchanged: all was there already, which is worth a word only where it took long enough to be shown.
+    shown: seconds after its start when it was last; None: not yet.
+    """
 
     title: str
+    unchanged: bool = False
     started: float = field(default_factory=time.monotonic)
-    shown: float = -1.0
+    shown: float | None = None
 
     def show(self) -> None:
         seconds = time.monotonic() - self.started
-        if self.shown < 0 or seconds >= self.shown + (1 if sys.stderr.isatty() else 30):
+        if seconds >= self._next():
             self.shown = seconds
             self._write(f"{self.title}: {seconds:.0f} s", end="" if sys.stderr.isatty() else "\n")
 
-    def done(self) -> None:
-        self._write(f"{self.title}: done after {time.monotonic() - self.started:.0f} s", end="\n")
+    def end(self, how: str = "done") -> None:
+        if self.shown is not None or not self.unchanged:
+            self._write(f"{self.title}: {how} after {time.monotonic() - self.started:.0f} s", end="\n")
+
+    def _next(self) -> float:
+        """When it is to be shown, in seconds after its start."""
+        if self.shown is None:
+            return FIRST_SECONDS if sys.stderr.isatty() else INTERVAL_SECONDS
+        return self.shown + (1 if sys.stderr.isatty() else INTERVAL_SECONDS)
 
     def _write(self, text: str, end: str) -> None:
         print(f"\r{text}" if sys.stderr.isatty() else text, end=end, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def shown(title: str) -> Iterator[None]:
-    """While the block runs, which need not know of it."""
+def shown(title: str) -> Iterator[Progress]:
+    """While the block runs, which need not know of it; it may say that all was there."""
     progress, over = Progress(title), Event()
 
     def show() -> None:
@@ -43,9 +61,11 @@ def shown(title: str) -> Iterator[None]:
 
     thread = Thread(target=show)
     thread.start()
+    how = "failed"
     try:
-        yield
+        yield progress
+        how = "unchanged" if progress.unchanged else "done"
     finally:
         over.set()
         thread.join()
-    progress.done()
+        progress.end(how)

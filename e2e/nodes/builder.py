@@ -11,7 +11,6 @@ from pathlib import Path
 
 from e2e.cluster.binaries import cache
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.progress import shown
 
 APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private")
 """What a command that mounts is run by."""
@@ -40,12 +39,11 @@ def build(image: Image) -> str:
     if ignored.exists():
         flags.append(f"--ignorefile={ignored}")
     flags += [f"--volume={source}:{target}:{how}" for source, target, how in _volumes()]
-    with shown(f"building {image.name}"):
-        _buildah(
-            "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
-            f"--signature-policy={_policy()}", *flags,
-            f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
-        )  # fmt: skip
+    _buildah(
+        "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
+        f"--signature-policy={_policy()}", *flags,
+        f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
+    )  # fmt: skip
     return number(image.name)
 
 

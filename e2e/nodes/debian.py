@@ -3,12 +3,12 @@
 import hashlib
 import shutil
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 from e2e.cluster.binaries import cache
 from e2e.cluster.errors import ClusterError, NotHere
+from e2e.cluster.progress import shown
 from e2e.nodes.builder import APART
 from e2e.nodes.machine import output
 from e2e.nodes.packages import KEYRING
@@ -50,7 +50,6 @@ def rootfs() -> Path:
 
 
 def _make(folder: Path) -> None:
-    print(f"making a Debian {SUITE} with debootstrap (two minutes)", file=sys.stderr, flush=True)
     new = folder.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)
     options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
@@ -59,9 +58,10 @@ def _make(folder: Path) -> None:
         mirror = _public_mirror()
         options.append(f"--keyring={KEYRING}")  # else debootstrap does without where it finds none
     command = [*APART, "debootstrap", *options, SUITE, str(new), mirror]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise ClusterError("\n".join(["debootstrap failed:", *run.stdout.splitlines()[-10:]]))
+    with shown(f"making a Debian {SUITE} with debootstrap"):
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise ClusterError("\n".join(["debootstrap failed:", *run.stdout.splitlines()[-10:]]))
     for pattern in REMOVED:
         for path in new.glob(pattern):
             if path.is_dir() and not path.is_symlink():

@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e.cluster.binaries import BINARIES, cache
 from e2e.cluster.build import find_go
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import shown
 from e2e.nodes import builder, debian, store
 from e2e.nodes.builder import Image
 from e2e.nodes.configuration import PAUSE
@@ -91,9 +92,14 @@ ALL = tuple(_IMAGES)
 
 
 def ensure(names: Iterable[str]) -> None:
-    """Build those that have changed, and bring them to where nodes take them from."""
-    wanted = set(names)
-    store.bring({name: builder.build(make()) for name, make in _IMAGES.items() if name in wanted})
+    """Build those that have changed, and bring them to where nodes take them from. What has not changed goes unsaid."""
+    wanted, known, built = set(names), store.stored(), {}
+    for name in (name for name in _IMAGES if name in wanted):
+        image = _IMAGES[name]()
+        with shown(f"building {name}") as progress:
+            built[name] = builder.build(image)
+            progress.unchanged = known.get(name) == built[name]
+    store.bring(built)
 
 
 def _compiled(source: Path, name: str) -> Path:

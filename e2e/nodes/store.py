@@ -50,10 +50,10 @@ def bring(images: dict[str, str]) -> None:
         new = {name: number for name, number in images.items() if known.get(name) != number}
         if not new:
             return
-        with _containerd() as socket:
+        with shown(f"unpacking images for the nodes ({len(new)} new)"), _containerd() as socket:
             _collect(socket)  # lest a layer that an import which was cut off has left goes while it is looked at
             for name, number in new.items():
-                with shown(f"unpacking {name} for the nodes"), _kept(socket, name):
+                with _kept(socket, name):
                     _import(socket, name)
                 known[name] = number
                 _records().write_text(json.dumps(known))

@@ -22,6 +22,15 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs/benchmarks"
 RESULTS = PAGES / "scenarios.jsonl"
 
+WITHOUT_SECONDS = (
+    "Scenarios without seconds to the next optimizer step (-) lose nothing that trains: their jobs only train,"
+    " are stopped, changed or deleted on purpose, wait for a person, or end by a mistake of their own. Those that"
+    " kill the operator or roll it to another version have none because training goes on without it, so there is"
+    " no gap: where the job trains then, they check that it takes further steps in the same pods. (The head pod"
+    " that one of them takes away, too, is timed in *a lost head pod costs a new cluster*.) How soon an update"
+    " follows the operator's death is in the [campaign of faults](recovery_cluster.md)."
+)
+
 
 def write_page(results: Iterable[Result]) -> None:
     """The last result of each scenario."""
@@ -30,7 +39,7 @@ def write_page(results: Iterable[Result]) -> None:
             name.partition("::")[2].removeprefix("test_").replace("_", " "),
             "passed" if each.passed else "FAILED",
             f"{each.seconds:.0f}",
-            "" if each.recovery is None else f"{each.recovery:.1f}",
+            "-" if each.recovery is None else f"{each.recovery:.1f}",
             each.commit,
             each.date,
         ]
@@ -40,6 +49,7 @@ def write_page(results: Iterable[Result]) -> None:
     about = (
         "The last result of each, by `make e2e`, on one machine whose two kubelets share its CPUs."
         " [e2e/scenarios](../../e2e/scenarios) has their stories."
+        f"\n\n{WITHOUT_SECONDS}"
     )
     write_part(
         PAGES, "recovery_scenarios.md", f"# Scenarios on a cluster with real nodes\n\n{about}\n\n{table(heading, rows)}"

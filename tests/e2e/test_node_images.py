@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,10 @@ from e2e.cluster import locks
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
-from e2e.nodes import agents, machine, network, store, up
+from e2e.nodes import agents, builder, machine, network, store, up
+from e2e.nodes.builder import Image
+from e2e.nodes.configuration import PAUSE
+from e2e.nodes.images import COREDNS, PROVISIONER, ensure
 from e2e.nodes.machine import Machine
 
 
@@ -62,6 +67,22 @@ def test_a_node_whose_images_were_cut_off_is_refused(started):
 
     with pytest.raises(ClusterError, match=r"node-1 .* operator, trainer"):
         up.refuse_other_images(started)
+
+
+def test_each_image_that_has_changed_has_one_line(images, monkeypatch, capsys):
+    images(**{PAUSE: "1", COREDNS: "1"})
+    made = {PAUSE: "1", COREDNS: "2", PROVISIONER: "1"}
+    monkeypatch.setattr(builder, "build", lambda image: made[image.name])
+    recipes = {name: partial(Image, name, Path(), Path()) for name in made}
+    monkeypatch.setattr("e2e.nodes.images._IMAGES", recipes)
+    brought = []
+    monkeypatch.setattr(store, "bring", brought.append)
+
+    ensure(made)
+    assert brought == [made]
+    assert capsys.readouterr().err.splitlines() == [
+        f"building {COREDNS}: done after 0 s", f"building {PROVISIONER}: done after 0 s"
+    ]  # fmt: skip
 
 
 def test_a_new_node_is_refused_nothing(started, images):
