@@ -8,6 +8,8 @@
 
     python -m tests.rljob_operator.played_head --port 7000 --steps 100 --seconds 0.5     heads for whoever asks
 
+Those heads know no job's file: each of their drivers takes --steps steps, whatever the job's training.steps says.
+
 test_head_against_ray and test_head_against_agent compare their answers with those of the real servers.
 """
 
@@ -154,7 +156,7 @@ def _hang_up(request: web.Request) -> web.Response:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="of every driver, whatever its job's training.steps says")
     parser.add_argument("--seconds", type=float, default=0.5, help="of one step")
     arguments = parser.parse_args()
     script = train(arguments.steps, seconds=arguments.seconds)

@@ -76,6 +76,40 @@ async def test_of_a_namespace_that_may_not_be_read_kopf_does_not_say_so_at_every
     assert ["/there/" in each.getMessage() for each in caplog.records] == [True, False]
 
 
+@in_jumping_loop
+async def test_kopf_says_that_there_are_too_many_requests_only_where_that_lasts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At an update of a CRD it is so for a moment. Another error is said at once."""
+    settings, store, asked = kopf.OperatorSettings(), Store(), 0
+    register(kopf.OperatorRegistry(), settings, store, lambda _: None)
+    monkeypatch.setattr(watching.logger, "filters", [])
+    monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
+    quieten(store)
+
+    async def answer(kind: type[errors.APIError], status: int) -> list[str]:
+        """Five times; what was said."""
+        nonlocal asked
+        asked = 0
+        caplog.clear()
+
+        async def refuse(*_: Any, **__: Any) -> None:
+            nonlocal asked
+            asked += 1
+            if asked <= 5:
+                payload = {"kind": "Status", "message": "storage is (re)initializing", "code": status}
+                raise kind(cast(Any, payload), status=status, headers={"Retry-After": "1"})
+
+        context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse))
+        path = "/apis/rljob.dev/v1alpha1/rljobs"
+        await api.request("get", path, settings=settings, logger=watching.logger, context=cast(Any, context))
+        said = [re.search(r"#\d+", each.getMessage()) for each in caplog.records if each.levelno > logging.DEBUG]
+        return [found[0] for found in said if found]
+
+    assert await answer(errors.APITooManyRequestsError, 429) == ["#4", "#5"]
+    assert await answer(errors.APIServerError, 503) == ["#1", "#2", "#3", "#4", "#5"]
+
+
 @in_loop
 async def test_kopf_begins_when_it_may() -> None:
     """It looks once which kinds there are, and takes its time for each object that is there."""

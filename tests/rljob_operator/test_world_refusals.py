@@ -1,8 +1,15 @@
 """Jobs one of whose objects the API server does not take, or does not let go, for as long as it likes."""
 
-import pytest
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
+from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, Key
+from rljob_operator.logging import severity
 from rljob_operator.queue import Backoff
 from rljob_operator.reconcile import NAME_SECONDS
 from tests.rljob_operator.loops import in_jumping_loop
@@ -70,11 +77,41 @@ async def test_so_is_one_whose_cluster_has_lost_its_label_although_that_may_not_
     await is_looked_at_and_suspended(world, "ObjectForbidden")
 
 
+def said_aloud(lines: Sequence[Mapping[str, Any]], failures: Sequence[BaseException]) -> list[str]:
+    """What of the log a level of info shows, as `main` writes it."""
+    aloud = [str(line["event"]) for line in lines if line["log_level"] != "debug"]
+    return aloud + [f"{error}" for error in failures if severity(error) > logging.DEBUG]
+
+
+@pytest.mark.parametrize("fate", [Fate.FORBIDDEN, Fate.INVALID], ids=lambda fate: fate.name)
+@in_jumping_loop
+async def test_a_refusal_is_one_line_however_often_it_is_tried_and_another_one_when_it_comes_again(fate: Fate) -> None:
+    world, failures = World(), list[BaseException]()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.process.queue._failed = lambda _key, error, _seconds: failures.append(error)
+    for _ in range(2):
+        world.next_turn, failures[:] = (lambda call: answered("apply ConfigMap", fate, call)), []
+        world.server.delete(world.server.get(CONFIG_MAP, Key(KEY.namespace, "job-job")))
+        with capture_logs() as lines:
+            await passes(world, 300.0)
+        assert len(lines) > 3
+        assert any(isinstance(error, KubeError) for error in failures)
+        assert said_aloud(lines, failures) == ["object_refused"]
+        world.next_turn = undisturbed
+        await passes(world, 300.0)
+        assert world.server.find(CONFIG_MAP, Key(KEY.namespace, "job-job")) is not None
+
+
+async def passes(world: World, length: float) -> None:
+    begun = seconds()
+    while seconds() - begun < length:
+        await world.live(drivers=False)
+
+
 async def is_looked_at_and_suspended(world: World, reason: str) -> None:
     """After a long time in which an object is refused."""
-    begun = seconds()
-    while seconds() - begun < 1200.0:
-        await world.live(drivers=False)
+    await passes(world, 1200.0)
     assert world.user.job is not None
     said = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Ready")
     assert (said["status"], said["reason"]) == ("True", reason)

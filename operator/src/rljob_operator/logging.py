@@ -7,7 +7,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-from rljob_operator.kube.errors import Conflict, Terminating
+from rljob_operator.kube.errors import Conflict, KubeError, Terminating
 
 QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
 """They say of each event that it was handled."""
@@ -45,6 +45,8 @@ def configure(level: str = "info", *, json: bool | None = None, stream: TextIO =
 
 def severity(error: BaseException) -> int:
     """How loudly to tell of what will be tried again."""
+    if isinstance(error, KubeError) and error.told:
+        return logging.DEBUG
     quiet: dict[type[BaseException], int] = {Terminating: logging.DEBUG, Conflict: logging.INFO}
     return quiet.get(type(error), logging.WARNING)
 

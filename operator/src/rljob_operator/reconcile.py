@@ -1,5 +1,6 @@
 """One look at one job: observe, decide, perform."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,7 +33,8 @@ class Reconciler:
     """again: told to look at a job again after so many seconds, whatever happens. restarted: told why, each time that
     another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
     operator looks after, which we have said. gone: a job's RayCluster of which there is none by its name.
-    astray: jobs of which pods have lost our label.
+    astray: jobs of which pods have lost our label. refusals: why an object of a job was refused last,
+    which we have said.
     """
 
     store: Store
@@ -46,6 +48,7 @@ class Reconciler:
     left: set[Key] = field(default_factory=set)
     gone: dict[Key, Ref] = field(default_factory=dict)
     astray: set[Key] = field(default_factory=set)
+    refusals: dict[Key, str] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> None:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
@@ -59,6 +62,7 @@ class Reconciler:
             self.gone.pop(key, None)
             self.astray.discard(key)
             self.left.discard(key)
+            self.refusals.pop(key, None)
             self.heads.drop(key)
             return
         if foreign(snapshot.job, self.settings) and key not in self.left:
@@ -127,16 +131,24 @@ class Reconciler:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
             error, rest = refusal.error, refused(snapshot, plan, refusal.error)
+            self._tell_refusal(key, error)
             await self.performer.perform(_at(snapshot, refusal.version), rest)
             if rest.again_in is None:
                 raise error from None
-            log.log(severity(error), "object_refused", job=str(key), reason=error.reason, message=error.message)
             return rest
         except NotSubmitted as refusal:
             said = not_submitted(snapshot, f"{refusal}")
             await self.performer.perform(_at(snapshot, refusal.version), said)
             raise refusal.error from None
+        self.refusals.pop(key, None)
         return plan
+
+    def _tell_refusal(self, key: Key, error: KubeError) -> None:
+        """Once while it lasts, however often it is tried; who hears of the error then need not tell of it again."""
+        level = logging.DEBUG if self.refusals.get(key) == error.message else severity(error)
+        log.log(level, "object_refused", job=str(key), reason=error.reason, message=error.message)
+        self.refusals[key] = error.message
+        error.told = True
 
 
 def _lacks_a_name(snapshot: Snapshot) -> bool:

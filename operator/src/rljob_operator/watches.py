@@ -7,6 +7,7 @@ decision needs all kinds: the first lists come before the first decision.
 import asyncio
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -31,6 +32,9 @@ AT_ONCE = 2
 
 _KOPFS_WATCHES = "kopf._cogs.clients.watching"
 
+_OF_A_MOMENT = re.compile(r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError", re.DOTALL)
+"""kopf's words. What is so at the fourth try has lasted for 8 seconds, and is worth a line."""
+
 Changed = Callable[[set[Key]], None]
 
 
@@ -46,13 +50,14 @@ def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, s
 
 
 def quieten(store: Store) -> None:
-    """kopf tries what it may not watch for ever, and says so of each kind and try. Of a namespace that may not be read
-    the lists have said it, and will say when it may be read again.
+    """kopf tries what it may not watch for ever, and says so of each kind and try, as an error. Of a namespace that may
+    not be read the lists have said it, and will say when it may be read again. And while a CRD is updated, the API
+    server answers for a moment that there are too many requests.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
         said = record.getMessage()
-        return not any(f"/namespaces/{namespace}/" in said for namespace in store.unreadable)
+        return not (_OF_A_MOMENT.search(said) or any(f"/namespaces/{each}/" in said for each in store.unreadable))
 
     logging.getLogger(_KOPFS_WATCHES).addFilter(is_news)
 

@@ -32,7 +32,9 @@ class Cause(NamedTuple):
 
 
 class KubeError(Exception):
-    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid."""
+    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid. told: whether a
+    line of the log says it already.
+    """
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class KubeError(Exception):
         self.reason = reason
         self.causes = causes
         self.retry_after = retry_after
+        self.told = False
 
 
 class Fenced(KubeError):
