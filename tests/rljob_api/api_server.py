@@ -4,7 +4,6 @@ It shares no code with rljob_api but the reading of YAML: jsonschema judges the 
 """
 
 import copy
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,10 @@ import celpy
 import jsonschema
 import yaml
 from celpy.adapter import json_to_cel
-from celpy.celtypes import BoolType, DoubleType, StringType
 
 CRD = Path(__file__).parents[2] / "crds/rljobs.rljob.dev.yaml"
 
 RULES = "x-kubernetes-validations"
-
-UNITS = {
-    "": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
-}  # fmt: skip
 
 OBJECT_META = {
     "type": "object",
@@ -90,17 +83,7 @@ def refused_changes(schema: dict[str, Any], old: Any, new: Any) -> list[str]:
 @cache
 def _program(rule: str) -> celpy.Runner:
     environment = celpy.Environment()
-    return environment.program(environment.compile(rule), functions={"quantity": quantity, "isGreaterThan": is_greater})
-
-
-def quantity(text: StringType) -> DoubleType:
-    """Kubernetes' function, of what the test files write."""
-    number, unit = re.findall(r"^([0-9.]+)(.*)$", str(text))[0]
-    return DoubleType(float(number) * UNITS[unit])
-
-
-def is_greater(left: DoubleType, right: DoubleType) -> BoolType:
-    return BoolType(left > right)
+    return environment.program(environment.compile(rule))
 
 
 def _unknown(schema: dict[str, Any], value: Any, path: str) -> list[str]:

@@ -1,9 +1,8 @@
 """What every part of the API shares: camelCase names, closed objects, and rules that hold across fields.
 
 A rule is written once, in CEL. The API server evaluates it from the CRD; `rljob validate` evaluates the same text
-on the same object, so a file is judged alike on a laptop and in a cluster. Rules keep to CEL's standard subset,
-to `has()` and to those of Kubernetes' functions that `validation/cel.py` has, and every list, map and string they touch
-is bounded, because Kubernetes prices rules by those bounds.
+on the same object, so a file is judged alike on a laptop and in a cluster. Rules keep to CEL's standard subset and
+to `has()`, and every list, map and string they touch is bounded, because Kubernetes prices rules by those bounds.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
 from rljob_api.durations import DURATION_PATTERN
-from rljob_api.quantities import QUANTITY_PATTERN
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-._A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
+
+QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",

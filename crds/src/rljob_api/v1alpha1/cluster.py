@@ -34,33 +34,20 @@ class HeadPod(ApiModel):
     rules = (sized("memory"),)
 
 
-_SHARED_MEMORY = "16Gi"
-
-
 class WorkerPod(ApiModel):
     """A worker pod."""
 
     cpu: Quantity = Field("8", description="CPUs, as request.")
     memory: Quantity = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
     shared_memory: Quantity = Field(
-        _SHARED_MEMORY,
-        description="Size of /dev/shm, for Ray's object store and the exchange between processes; at most memory.",
+        "16Gi", description="Size of /dev/shm, for Ray's object store and the exchange between processes."
     )
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description="A pod template that is merged into the pod's; its container is ray-worker.",
     )
 
-    rules = (
-        sized("memory"),
-        sized("sharedMemory"),
-        Rule(
-            "!quantity(self.sharedMemory).isGreaterThan(quantity(self.memory))",
-            "what is in /dev/shm counts as memory: raise memory, or lower sharedMemory, which is"
-            f" {_SHARED_MEMORY} where it is not given",
-            "sharedMemory",
-        ),
-    )
+    rules = (sized("memory"), sized("sharedMemory"))
 
 
 class Cluster(ApiModel):

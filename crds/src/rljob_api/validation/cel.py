@@ -4,33 +4,22 @@ Its package imports a command line and a REPL with it, which takes 0.8 s; every 
 """
 
 import sys
-from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from threading import Lock
 from types import ModuleType
-from typing import Any, Final, Protocol, cast
-
-from rljob_api.quantities import parse_quantity
+from typing import Any, Protocol, cast
 
 _NAME = "cel.cel"
 _IMPORT = Lock()
-
-FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "quantity": str,
-    "isGreaterThan": lambda left, right: parse_quantity(left) > parse_quantity(right),
-}
-"""Those of Kubernetes' own that rules call. A quantity stays text until it is compared: CEL's numbers are not exact.
-https://kubernetes.io/docs/reference/using-api/cel/#kubernetes-quantity-library
-"""
 
 
 class Program(Protocol):
     """A compiled expression."""
 
     def execute(self, context: dict[str, Any]) -> Any:
-        """Its value, with the variables and functions of `context`."""
+        """Its value, with the variables of `context`."""
 
 
 @cache

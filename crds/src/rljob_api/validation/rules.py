@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from rljob_api.schema import RULES, Schema, judges_updates
-from rljob_api.validation.cel import FUNCTIONS, compiled
+from rljob_api.validation.cel import compiled
 from rljob_api.validation.source import FieldPath
 from rljob_api.validation.structure import Finding
 
@@ -43,7 +43,7 @@ def _findings(schema: Schema, value: Any, path: FieldPath, unsound: _Unsound) ->
         for rule in schema.get(RULES, ()):
             if judges_updates(rule) or any(unsound.reaches((*path, *read)) for read in _reads(rule["rule"])):
                 continue
-            if not compiled(rule["rule"]).execute({"self": value, **FUNCTIONS}):
+            if not compiled(rule["rule"]).execute({"self": value}):
                 yield Finding((*path, *_parts(rule.get("fieldPath", ""))), rule["message"])
         for name, field in schema.get("properties", {}).items():
             yield from _findings(field, value.get(name), (*path, name), unsound)
