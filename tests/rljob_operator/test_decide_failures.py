@@ -322,6 +322,33 @@ def test_pods_lost_with_their_node_are_named_and_deleted_where_the_user_allows_i
     assert ("worker-0 on node n1: lost with its node" in ready.message) == named
 
 
+def ending(name: str, role: str, seconds: int = 150, **status: Any) -> Manifest:
+    found = pod(name, role, **status)
+    found["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": seconds}
+    return found
+
+
+WORKERS = [ending("worker-0", names.WORKER), ending("worker-1", names.WORKER)]
+OF_LOST_NODE = ending(
+    "worker-1", names.WORKER,
+    conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("action", "pods", "hurried"), [
+    ("rebuild_cluster", WORKERS, WORKERS),
+    ("rebuild_cluster", [WORKERS[0], ending("worker-1", names.WORKER, seconds=1)], WORKERS[:1]),
+    ("rebuild_cluster", [WORKERS[0], pod("worker-1", names.WORKER)], WORKERS[:1]),
+    ("rebuild_cluster", [WORKERS[0], OF_LOST_NODE], WORKERS[:1]),
+    ("rebuild_cluster", [*WORKERS, ending("head", names.HEAD)], []),
+    ("restart_driver", WORKERS, []),
+], ids=["both", "one is hurried", "one lives", "a node is lost", "the head is there", "another way"])  # fmt: skip
+def test_workers_that_lost_their_head_need_not_wait_for_its_driver(action, pods, hurried):
+    plan = plan_for(pods=pods, **recovering(action))
+    assert plan.hurry == tuple(map(Ref.of, hurried))
+    assert plan.force == ()
+
+
 def test_a_terminal_failure_names_the_field_in_the_driver_s_own_words():
     plan = plan_for(**ended(66, "RewardError", "compute_score raised KeyError", "spec.rewards.functions[0].source"))
 

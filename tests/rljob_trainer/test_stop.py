@@ -1,6 +1,7 @@
 """`rljob stop` before a volume on which a driver runs, or none does. What drivers do about it: test_run_resume.py."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from rljob_trainer.cli.stop import stop
 from rljob_trainer.controller.attempt import claim, record_exit
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.local.lock import only_run_in
+from rljob_trainer.progress.state import SILENT_AFTER
 from rljob_trainer.volume import Volume, write_json
 
 
@@ -111,6 +113,24 @@ def test_a_lock_that_cannot_be_read_does_not_say_that_the_run_has_ended(tmp_path
     monkeypatch.setattr("rljob_trainer.progress.state.supervised", lambda _: next(answers, None))
     with pytest.raises(InfrastructureError, match="the run did not stop within 1s"):
         stop(tmp_path, "1s")
+
+
+def test_it_waits_no_longer_for_a_driver_that_was_killed_with_its_host(tmp_path):
+    """As that of a head pod which was lost, for the pods of workers."""
+    volume = Volume(tmp_path)
+    running(volume)
+
+    def host() -> None:
+        while not volume.request.exists():
+            time.sleep(0.02)
+        last = time.time() - SILENT_AFTER
+        os.utime(volume.progress, (last, last))
+
+    thread = threading.Thread(target=host)
+    thread.start()
+    done = rljob_stop(volume, "--wait", "100s")
+    thread.join()
+    assert (done.returncode, done.stdout) == (0, "attempt 1 has stopped, without a record of how\n")
 
 
 def test_it_does_not_wait_unless_it_is_told_to(tmp_path):

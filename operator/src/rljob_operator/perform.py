@@ -38,7 +38,7 @@ from rljob_operator.kube.kinds import (
 from rljob_operator.logging import severity
 from rljob_operator.observe import is_ours
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
-from rljob_operator.snapshot import Snapshot, role_of
+from rljob_operator.snapshot import SOON_SECONDS, Snapshot, role_of
 from rljob_operator.store import Store
 
 log = structlog.get_logger()
@@ -103,8 +103,9 @@ class Performer:
         job = snapshot.job
         version = await self._finalize(job, present=plan.finalizer)
         try:
-            for ref, grace_period in (*((each, None) for each in plan.delete), *((each, 0) for each in plan.force)):
-                await self._kube.delete(ref, grace_period)
+            for refs, grace_period in ((plan.delete, None), (plan.hurry, SOON_SECONDS), (plan.force, 0)):
+                for ref in refs:
+                    await self._kube.delete(ref, grace_period)
         except Forbidden as error:
             raise Refused(error, version) from error
         try:

@@ -12,6 +12,9 @@ from rljob_operator.head import RayJob
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import RAY_CLUSTER, Kind, Manifest
 
+SOON_SECONDS = 1
+"""For a pod that has nothing to save. With 0 nobody would wait until its node says that it has ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
@@ -99,6 +102,18 @@ def _label(manifest: Manifest, label: str) -> str | None:
 def lost_pods(snapshot: Snapshot) -> list[Manifest]:
     """Those that Kubernetes has given up with their nodes: evicted, and their time to end has passed unheard."""
     return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _is_overdue(pod, snapshot.now)]
+
+
+def headless_pods(snapshot: Snapshot) -> list[Manifest]:
+    """Worker pods that end and wait for nobody any more: their head was lost, and a driver cannot outlive its pod."""
+    heads = [pod for pod in (*snapshot.pods, *snapshot.strays) if role_of(pod) == names.HEAD]
+    if heads or snapshot.job.status.recovery.action != "rebuild_cluster":
+        return []
+    return [pod for pod in snapshot.pods_of(names.WORKER) if _takes_its_time(pod) and not _was_evicted(pod)]
+
+
+def _takes_its_time(pod: Manifest) -> bool:
+    return is_deleting(pod) and (pod["metadata"].get("deletionGracePeriodSeconds") or 0) > SOON_SECONDS
 
 
 def was_asked_to_end(pod: Manifest) -> bool:

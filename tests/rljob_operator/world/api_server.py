@@ -17,6 +17,9 @@ FOREGROUND = "foregroundDeletion"
 _WITH_STATUS = (RLJOB, RAY_CLUSTER, DEPLOYMENT)
 """Kinds whose status has a path of its own here; writes to the object leave it alone."""
 
+_POD_SECONDS = 30
+"""What a pod has to end in, where nobody says."""
+
 Watcher = Callable[[Kind, str, Manifest], None]
 
 
@@ -113,7 +116,10 @@ class ApiServer:
             self._remove(kind, held)
         elif "deletionTimestamp" not in metadata:
             begun = {"deletionTimestamp": stamp(now()), "generation": metadata["generation"] + 1}
-            self._update(kind, held, merged(held, {"metadata": begun | {"finalizers": finalizers}}))
+            seconds = {"deletionGracePeriodSeconds": _POD_SECONDS if grace is None else grace} if graceful else {}
+            self._update(kind, held, merged(held, {"metadata": begun | seconds | {"finalizers": finalizers}}))
+        elif graceful and grace is not None and grace < metadata["deletionGracePeriodSeconds"]:
+            self._update(kind, held, merged(held, {"metadata": {"deletionGracePeriodSeconds": grace}}))
 
     def _update(self, kind: Kind, held: Manifest, after: Manifest) -> Manifest:
         """What changes nothing has no version of its own; what takes the last finalizer away ends a deletion."""

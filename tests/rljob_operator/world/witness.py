@@ -30,7 +30,7 @@ class Witness(Performer):
         if plan.status is not None:
             check_claims(snapshot, plan.status)
         check_reason(snapshot, plan.status or snapshot.job.status)
-        self.doomed |= {ref.uid for ref in plan.delete}
+        self.doomed |= {ref.uid for ref in (*plan.delete, *plan.hurry)}
         await super().perform(snapshot, plan)
 
 

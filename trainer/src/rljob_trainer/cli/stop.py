@@ -38,15 +38,19 @@ def stop(
     attempt, seconds = last_attempt(volume), parse_duration(wait)
     if not attempt and not volume.job.exists():
         raise DataError(f"{directory} holds no run; give a run's folder, such as runs/NAME")
-    held, quiet = supervised(volume), silence(volume)
+    held = supervised(volume)
 
     def has_ended() -> bool:
         # None does not say that whoever had the run is gone: the volume may not answer.
         if held:
             return supervised(volume) is False
-        return volume.exit_record(attempt).exists() or has_died(volume, attempt)
+        return volume.exit_record(attempt).exists() or has_died(volume, attempt) or is_silent()
 
-    lives = held if held is not None else quiet is not None and quiet < SILENT_AFTER and not has_ended()
+    def is_silent() -> bool:  # as one that was killed with its host
+        quiet = silence(volume)
+        return quiet is not None and quiet >= SILENT_AFTER
+
+    lives = held if held is not None else silence(volume) is not None and not has_ended()
     if not lives:
         typer.echo(f"no driver runs in {directory}")
         return
