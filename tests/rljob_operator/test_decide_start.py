@@ -64,6 +64,7 @@ def without_head(cluster):
     return {**cluster, "status": {**status, "conditions": conditions}}
 
 
+UNREADY = {"type": "Ready", "status": "False"}
 CRASHED = {
     "name": "ray-head", "ready": False, "restartCount": 2, "state": {"running": {}},
     "lastState": {"terminated": {"reason": "Error", "exitCode": 1, "message": "Traceback\nno port\n"}},
@@ -77,6 +78,9 @@ CRASHED = {
         (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
         (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
         (without_head(ray_cluster(2, provisioned=False)), PODS, "2 of 2 workers ready, but not the head"),
+        # KubeRay's count is late, and that of the pods which these replace
+        (ray_cluster(2), [*PODS[:2], pod("worker-1", names.WORKER, "Pending")], "1 of 2 workers ready"),
+        (ray_cluster(2), [*PODS[:2], pod("worker-1", names.WORKER, conditions=[UNREADY])], "1 of 2 workers ready"),
         (without_head(ray_cluster(0, provisioned=False)), PODS, "0 of 2 workers ready, and the head is not"),
         (
             without_head(ray_cluster(0, provisioned=False)),

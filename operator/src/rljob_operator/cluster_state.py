@@ -7,7 +7,7 @@ from datetime import datetime
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, Manifest
-from rljob_operator.pod_state import containers, how_it_ended, troubles
+from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, was_asked_to_end
 
 _PROVISIONED = "RayClusterProvisioned"
@@ -29,7 +29,9 @@ def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
 
 
 def is_ready(snapshot: Snapshot) -> bool:
-    """RayClusterProvisioned alone would lie: it stays true after a pod is lost. KubeRay counts a little late."""
+    """RayClusterProvisioned alone would lie: it stays true after a pod is lost. So would KubeRay's count, which is that
+    of the old pods for a moment while new ones start.
+    """
     cluster = snapshot.cluster
     if cluster is None:
         return False
@@ -42,6 +44,7 @@ def is_ready(snapshot: Snapshot) -> bool:
         and _holds(status, "HeadPodReady")
         and len(there) == desired == snapshot.job.spec.cluster.nodes
         and status.get("readyWorkerReplicas", 0) == desired
+        and all(map(is_up, there))
     )
 
 
@@ -119,7 +122,8 @@ def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
 def waiting_for(snapshot: Snapshot) -> str:
     """What a cluster that is not ready waits for, for people."""
     cluster, wanted = cluster_status(snapshot), snapshot.job.spec.cluster.nodes
-    there = cluster.ready_workers if cluster else 0
+    up = [pod for pod in snapshot.pods_of(names.WORKER) if is_up(pod) and not is_deleting(pod)]
+    there = min(cluster.ready_workers, len(up)) if cluster else 0
     ready = f"{there} of {wanted} workers ready"
     if there == wanted and not head_is_ready(snapshot):
         ready += ", but not the head"

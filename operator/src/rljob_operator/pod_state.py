@@ -61,6 +61,13 @@ def waits_for_its_node(pod: Manifest) -> bool:
     return placed and not is_deleting(pod)
 
 
+def is_up(pod: Manifest) -> bool:
+    """Whether it runs, and nobody finds it unready."""
+    status = pod.get("status", {})
+    unready = any(each["type"] == "Ready" and each["status"] != "True" for each in status.get("conditions", ()))
+    return status.get("phase") == "Running" and not unready
+
+
 def how_it_ended(pod: Manifest) -> str:
     status = pod.get("status", {})
     ended = [each.get("state", {}).get("terminated") for each in containers(pod)]

@@ -14,6 +14,7 @@ from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
 from rljob_operator.perform import Performer
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import Snapshot, is_deleting
+from tests.rljob_operator.world.controllers import is_ready
 
 TERMINAL = ("Succeeded", "Failed")
 
@@ -133,7 +134,7 @@ def _servers_are_up(snapshot: Snapshot) -> bool:
 
 
 def _cluster_is_up(snapshot: Snapshot) -> bool:
-    """KubeRay says so of this generation, and there are as many workers as there should be."""
+    """KubeRay says so of this generation, and there are as many workers as there should be, all of which are ready."""
     cluster = snapshot.cluster
     if cluster is None or is_deleting(cluster):
         return False
@@ -143,6 +144,7 @@ def _cluster_is_up(snapshot: Snapshot) -> bool:
         status.get("observedGeneration") == cluster["metadata"]["generation"]
         and _says(status, "HeadPodReady")
         and status.get("readyWorkerReplicas") == nodes == len(workers)
+        and all(map(is_ready, workers))
     )
 
 
