@@ -10,10 +10,10 @@ from threading import Event, Thread
 LOOK_SECONDS = 0.2
 
 FIRST_SECONDS = 3.0
-"""What takes less is not shown before its end: on a terminal."""
+"""What takes less is not shown before its end."""
 
 INTERVAL_SECONDS = 30.0
-"""Elsewhere, and from line to line there."""
+"""From line to line, where there is no terminal."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Progress:
     def _next(self) -> float:
         """When it is to be shown, in seconds after its start."""
         if self.shown is None:
-            return FIRST_SECONDS if sys.stderr.isatty() else INTERVAL_SECONDS
+            return FIRST_SECONDS
         return self.shown + (1 if sys.stderr.isatty() else INTERVAL_SECONDS)
 
     def _write(self, text: str, end: str) -> None:
