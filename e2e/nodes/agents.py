@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import yaml
 
@@ -80,14 +79,15 @@ def _wait(machine: Machine, name: str, works: Callable[[], object]) -> None:
             works()
         except ClusterError:
             if time.monotonic() > deadline:
-                raise ClusterError(report(machine, name)) from None
+                silent = f"{name} of {machine.name} is not ready after {START_SECONDS:.0f} s"
+                raise ClusterError(f"{silent}\n{end_of_log(machine, name)}") from None
             time.sleep(0.1)
         else:
             return
 
 
-def report(machine: Machine, name: str) -> str:
-    """For a person: the end of a program's log."""
+def end_of_log(machine: Machine, name: str) -> str:
+    """Of a program, for a person."""
     log = machine.cluster / "logs" / f"{machine.name}-{name}.log"
-    last = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if Path(log).exists() else []
-    return "\n".join([f"{name} of {machine.name} is not ready after {START_SECONDS:.0f} s; the end of {log}:", *last])
+    last = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+    return "\n".join([f"the end of {log}:", *last])

@@ -13,7 +13,8 @@ from e2e.cluster.layout import Layout
 from e2e.nodes import addons, agents, cgroups, images, kuberay, network, packages, store
 from e2e.nodes.machine import Machine, machines, mark
 
-READY_SECONDS = 120
+READY_SECONDS = 300
+"""Far above what a node needs, for the machine may be busy, its disk above all where images were just unpacked."""
 
 GIVEN = "images.json"
 """In a node's folder: numbers of the images that it was given when it was made, by name. It is never given others."""
@@ -71,9 +72,13 @@ def _images(node: Machine) -> Path:
 
 
 def wait_until_ready(access: Access, nodes: Iterable[Machine]) -> None:
-    names = [f"node/{node.name}" for node in nodes]
-    access.kubectl("wait", "--for=create", f"--timeout={READY_SECONDS}s", *names)
-    access.kubectl("wait", "--for=condition=Ready", f"--timeout={READY_SECONDS}s", *names)
+    """Raises ClusterError with the end of the node's log."""
+    for node in nodes:
+        try:
+            for what in ("create", "condition=Ready"):
+                access.kubectl("wait", f"--for={what}", f"--timeout={READY_SECONDS}s", f"node/{node.name}")
+        except ClusterError as error:
+            raise ClusterError(f"{error}\n{agents.end_of_log(node, 'kubelet')}") from None
 
 
 def down(cluster: Path) -> list[Path]:
