@@ -4,14 +4,18 @@
 # Asks for a Debian or Ubuntu on x86-64, Python 3.11 to 3.13, root or sudo, and package registries.
 # Repeating it is safe and, when nothing is missing, takes two seconds. Which mirror, which certificates, which proxy:
 # whatever uv and pip are configured to use, and else the system's certificates.
-# PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
+# PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv. REQUIREMENTS=cuda takes vLLM for NVIDIA's GPUs instead
+# of CPUs, for training alone: without the tests and their tools. The .venv keeps to it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+CHOSEN=.venv/.requirements
 
 main() {
     exec 9<"$0"
     flock 9  # two makes at once: the second waits, and finds the work done
+    REQUIREMENTS=${REQUIREMENTS:-$(cat "$CHOSEN" 2>/dev/null || echo cpu)}
+    [[ $REQUIREMENTS =~ ^(cpu|cuda)$ ]] || fail "REQUIREMENTS is cpu or cuda, not $REQUIREMENTS"
     [[ $(uname -sm) == "Linux x86_64" ]] || fail "the locked packages are for Linux on x86-64, not $(uname -sm)"
     works .venv/bin/python || make_venv
     installed_uv || .venv/bin/python -m pip install --quiet --require-hashes -r requirements/setup.txt
@@ -49,11 +53,16 @@ pip_setting() {  # NAME: from pip's environment, or from its files
 }
 
 install_packages() {
-    say "installing $(grep -c '^[a-z]' requirements/cpu.txt) locked packages (8 GB; minutes the first time, then seconds)"
+    local files=("$REQUIREMENTS.txt")
+    if [[ $REQUIREMENTS == cuda ]]; then files+=(setup.txt build.txt); fi  # of which cpu.txt has all
+    local count
+    count=$(cat "${files[@]/#/requirements/}" | grep -c '^[a-z]')
+    say "installing $count locked packages (8 GB; minutes the first time, then seconds)"
     # From requirements/, so that none of the project's own uv settings apply.
-    .venv/bin/uv --directory requirements pip sync --python ../.venv/bin/python --require-hashes cpu.txt 2> >(without_list)
+    .venv/bin/uv --directory requirements pip sync --python ../.venv/bin/python --require-hashes "${files[@]}" 2> >(without_list)
     .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation -e crds -e operator -e trainer \
         2> >(without_list)
+    echo "$REQUIREMENTS" >"$CHOSEN"
 }
 
 without_list() { grep -v '^ [-+~] ' >&2; }

@@ -16,6 +16,10 @@ Runs = dict[str, list[Result]]
 """Results of a task by arm, one for each seed."""
 
 
+_DASHES = ("-", (0, (4, 2)), (3, (4, 2)), (0, (1, 2)), (1.5, (1, 2)), (0, (6, 4)))
+"""Of a panel's lines, in turns: what lies under another line is seen between its dashes."""
+
+
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     """Above, each task with its controls; below, reverse-text by engine and TRL, by advantage, by loss."""
     drawn = Figure(figsize=(13, 7.5), layout="constrained", facecolor="white")
@@ -42,10 +46,10 @@ def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[R
 
 def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
     axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-    for (name, each), colour in zip(runs.items(), COLOURS[: len(runs)], strict=True):
+    for (name, each), colour, dashes in zip(runs.items(), COLOURS[: len(runs)], _DASHES[: len(runs)], strict=True):
         steps = [step for step, _ in each[0].validation]
         values = np.array([[value for _, value in run.validation] for run in each])
-        axes.plot(steps, values.mean(axis=0), color=colour, linewidth=1.8, label=name)
+        axes.plot(steps, values.mean(axis=0), color=colour, linestyle=dashes, linewidth=1.8, label=name)
         if len(each) > 1:
             axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     if goal is not None and runs:

@@ -30,7 +30,8 @@ ends before its limit, or the benchmark fails. Runs of ours and of TRL's GRPOTra
 first each time; a step is timed from the end of the one before, and the first ones of each run do not count. Ours is
 the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal.
 "vLLM alone" is `LLM.chat` of the same responses in a process of its own. Memory counts pages that processes share in
-each of them. Busy cores are other work's, in the second before a run, at most."""
+each of them. Busy cores are other work's, in the second before a run, at most. Seconds compare within a shape only:
+shapes may have been measured on different days, and a virtual machine's cores are not equally fast on all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,13 @@ def _goal(each: Measured) -> list[str]:
 
 def _title(each: Measured) -> str:
     shape = each.shape
-    repetitions = f"{len(each.runs[TRL])} repetitions, commit {', '.join(each.commits)}"
-    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response ({repetitions})"
+    runs = [run for runs in (*each.runs.values(), each.vllm_alone) for run in runs]
+    steps, seconds = len(each.runs[TRL][0].seconds), sum(sum(run.seconds) for run in runs)
+    said = (
+        f"{len(each.runs[TRL])} repetitions of {steps} steps, which took {seconds / 60:.0f} minutes in all, besides"
+        f" starts and first steps; commit {', '.join(each.commits)}"
+    )
+    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response\n\n{said}."
 
 
 def _steps(each: Measured) -> str:

@@ -54,7 +54,8 @@ def test_overhead_is_all_but_generation_and_update(tmp_path):
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
     assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer (in all repetitions)." in written
     assert "`make bench` of commit c1 on 2 CPU cores (" in written
-    assert "## 10M: 7 parameters, 128 tokens a response (1 repetitions, commit c1)" in written
+    assert "## 10M: 7 parameters, 128 tokens a response\n\n1 repetitions of " in written
+    assert " steps, which took 0 minutes in all, besides starts and first steps; commit c1." in written
     assert "), 2026-11-23; torch 2. Written by" in written
     assert "Goal" not in written, "it is of vLLM"
 
