@@ -335,16 +335,18 @@ OF_LOST_NODE = ending(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("action", "pods", "hurried"), [
-    ("rebuild_cluster", WORKERS, WORKERS),
-    ("rebuild_cluster", [WORKERS[0], ending("worker-1", names.WORKER, seconds=1)], WORKERS[:1]),
-    ("rebuild_cluster", [WORKERS[0], pod("worker-1", names.WORKER)], WORKERS[:1]),
-    ("rebuild_cluster", [WORKERS[0], OF_LOST_NODE], WORKERS[:1]),
-    ("rebuild_cluster", [*WORKERS, ending("head", names.HEAD)], []),
-    ("restart_driver", WORKERS, []),
-], ids=["both", "one is hurried", "one lives", "a node is lost", "the head is there", "another way"])  # fmt: skip
-def test_workers_that_lost_their_head_need_not_wait_for_its_driver(action, pods, hurried):
-    plan = plan_for(pods=pods, **recovering(action))
+@pytest.mark.parametrize(("action", "cluster", "pods", "hurried"), [
+    ("rebuild_cluster", ray_cluster(-1), PODS[1:], PODS[1:]),
+    ("rebuild_cluster", ray_cluster(), [leaving_head(), *PODS[1:]], [leaving_head(), *PODS[1:]]),
+    ("rebuild_cluster", None, WORKERS, WORKERS),
+    ("rebuild_cluster", None, [WORKERS[0], ending("worker-1", names.WORKER, seconds=1)], WORKERS[:1]),
+    ("rebuild_cluster", None, [WORKERS[0], PODS[2]], WORKERS[:1]),
+    ("rebuild_cluster", None, [WORKERS[0], OF_LOST_NODE], WORKERS[:1]),
+    ("restart_driver", ray_cluster(), PODS, []),
+    ("restart_driver", None, WORKERS, []),
+])  # fmt: skip
+def test_pods_of_a_cluster_that_is_replaced_need_not_wait_for_anything(action, cluster, pods, hurried):
+    plan = plan_for(cluster=cluster, pods=pods, **recovering(action))
     assert plan.hurry == tuple(map(Ref.of, hurried))
     assert plan.force == ()
 

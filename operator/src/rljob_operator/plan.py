@@ -31,7 +31,7 @@ class Event:
 class Plan:
     """finalizer: put it there (True), take it away (False), leave it (None).
 
-    force: pods to delete without waiting for their nodes' word. hurry: pods that end and have nothing to wait for.
+    force: pods to delete without waiting for their nodes' word. hurry: pods that have nothing to save.
     create: objects that are made once and then left alone. apply: objects whose fields we own.
     label: those that need our label back.
     secret: what pods seem to wait for, made if it is gone: nobody may look.

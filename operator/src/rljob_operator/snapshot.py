@@ -104,16 +104,23 @@ def lost_pods(snapshot: Snapshot) -> list[Manifest]:
     return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _is_overdue(pod, snapshot.now)]
 
 
-def headless_pods(snapshot: Snapshot) -> list[Manifest]:
-    """Worker pods that end and wait for nobody any more: their head was lost, and a driver cannot outlive its pod."""
-    heads = [pod for pod in (*snapshot.pods, *snapshot.strays) if role_of(pod) == names.HEAD]
-    if heads or snapshot.job.status.recovery.action != "rebuild_cluster":
+def spent_pods(snapshot: Snapshot, *, going: bool) -> list[Manifest]:
+    """Of a RayCluster that another one replaces: its driver has ended, so they have nothing to save, and a worker that
+    has lost its head would take half a minute to end.
+
+    going: the RayCluster is being deleted now.
+    """
+    if snapshot.job.status.recovery.action != "rebuild_cluster":
         return []
-    return [pod for pod in snapshot.pods_of(names.WORKER) if _takes_its_time(pod) and not _was_evicted(pod)]
+    return [
+        pod for pod in snapshot.ray_pods if (going or is_deleting(pod)) and _has_time(pod) and not _was_evicted(pod)
+    ]
 
 
-def _takes_its_time(pod: Manifest) -> bool:
-    return is_deleting(pod) and (pod["metadata"].get("deletionGracePeriodSeconds") or 0) > SOON_SECONDS
+def _has_time(pod: Manifest) -> bool:
+    """More than a spent one needs, as those have that nobody has asked to end yet."""
+    given = pod["metadata"].get("deletionGracePeriodSeconds")
+    return given is None or given > SOON_SECONDS
 
 
 def was_asked_to_end(pod: Manifest) -> bool:

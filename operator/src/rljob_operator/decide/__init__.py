@@ -33,11 +33,11 @@ from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
-from rljob_operator.kube.kinds import POD, Manifest, Ref
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, headless_pods, is_deleting, lost_pods
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods
 
 __all__ = ["broken", "decide", "foreign", "is_looked_after", "not_submitted", "refused"]
 
@@ -84,7 +84,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
         force=_forced(snapshot),
-        hurry=tuple(map(Ref.of, headless_pods(snapshot))),
+        hurry=tuple(map(Ref.of, spent_pods(snapshot, going=any(ref.kind == RAY_CLUSTER for ref in step.delete)))),
         apply=applied,
         create=step.create,
         label=_unlabelled(snapshot, step, applied),
