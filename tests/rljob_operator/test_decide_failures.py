@@ -316,6 +316,8 @@ def test_pods_lost_with_their_node_are_named_and_deleted_where_the_user_allows_i
     )
 
     assert plan.force == ((Ref.of(lost),) if forced else ())
+    waits = seconds == 0 and evicted_by == "DeletionByTaintManager"
+    assert (plan.again_in == 1.0) == waits, "nobody tells that it is lost now"
     assert plan.status is not None
     (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
     named = seconds > 0 and evicted_by == "DeletionByTaintManager"

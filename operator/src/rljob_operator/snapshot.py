@@ -101,7 +101,14 @@ def _label(manifest: Manifest, label: str) -> str | None:
 
 def lost_pods(snapshot: Snapshot) -> list[Manifest]:
     """Those that Kubernetes has given up with their nodes: evicted, and their time to end has passed unheard."""
-    return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _is_overdue(pod, snapshot.now)]
+    return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _end(pod) < snapshot.now]
+
+
+def until_lost(snapshot: Snapshot) -> float | None:
+    """Seconds until the next pod of a lost node counts as lost, of which no watch tells. None: there is no next."""
+    ends = [_end(pod) for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod)]
+    left = [(end - snapshot.now).total_seconds() for end in ends if end >= snapshot.now]
+    return min(left) + 1.0 if left else None
 
 
 def spent_pods(snapshot: Snapshot, *, going: bool) -> list[Manifest]:
@@ -136,8 +143,9 @@ def _was_evicted(pod: Manifest) -> bool:
     return any(each["type"] == "DisruptionTarget" and each.get("reason") == _BY_TAINT for each in conditions)
 
 
-def _is_overdue(pod: Manifest, now: datetime) -> bool:
-    return now > datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])  # by then it should have ended
+def _end(pod: Manifest) -> datetime:
+    """By then it should have ended."""
+    return datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
 
 
 _BY_TAINT = "DeletionByTaintManager"

@@ -37,7 +37,7 @@ from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods, until_lost
 
 __all__ = ["broken", "decide", "foreign", "is_looked_after", "not_submitted", "refused"]
 
@@ -95,7 +95,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         status=status if told else None,
         events=events(job.status, status) if told else (),
         restart=_charged(step, job.status, status),
-        again_in=_earliest(step.again_in, later or None, _until_deadline(snapshot)),
+        again_in=_earliest(step.again_in, later or None, _until_deadline(snapshot), until_lost(snapshot)),
     )
 
 
