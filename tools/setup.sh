@@ -5,7 +5,7 @@
 # Repeating it is safe and, when nothing is missing, takes two seconds. Which mirror, which certificates, which proxy:
 # whatever uv and pip are configured to use, and else the system's certificates.
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv. REQUIREMENTS=cuda takes vLLM for NVIDIA's GPUs instead
-# of CPUs, for training alone: without the tests and their tools. The .venv keeps to it.
+# of CPUs, for training alone: without the tests and their tools, and with copies of the three. The .venv keeps to it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -54,13 +54,17 @@ pip_setting() {  # NAME: from pip's environment, or from its files
 
 install_packages() {
     local files=("$REQUIREMENTS.txt")
-    if [[ $REQUIREMENTS == cuda ]]; then files+=(setup.txt build.txt); fi  # of which cpu.txt has all
+    local members=(-e crds -e operator -e trainer)
+    if [[ $REQUIREMENTS == cuda ]]; then  # which lacks what makes them editable: after a change of the code, repeat this
+        files+=(setup.txt build.txt)
+        members=(./crds ./operator ./trainer)
+    fi
     local count
     count=$(cat "${files[@]/#/requirements/}" | grep -c '^[a-z]')
     say "installing $count locked packages (8 GB; minutes the first time, then seconds)"
     # From requirements/, so that none of the project's own uv settings apply.
     .venv/bin/uv --directory requirements pip sync --python ../.venv/bin/python --require-hashes "${files[@]}" 2> >(without_list)
-    .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation -e crds -e operator -e trainer \
+    .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation "${members[@]}" \
         2> >(without_list)
     echo "$REQUIREMENTS" >"$CHOSEN"
 }

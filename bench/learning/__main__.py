@@ -4,6 +4,8 @@
 
 Each finished run is one line appended to learning.jsonl, so it can be stopped at any moment and called again. A result
 counts for the commit that last changed what decides it (trainer, API, examples, this benchmark).
+
+On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv pip install trl==1.16.0
 """
 
 import argparse
