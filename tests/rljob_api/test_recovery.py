@@ -217,8 +217,9 @@ def test_messages_say_what_is_done_and_why():
     given_up = decide(lost, spent)
     assert given_up.reason == "RestartsExhausted"
     assert given_up.message == (
-        "gave up after 5 restarts since the checkpoint of step 40; remove the cause and start the job again, or raise"
-        " spec.recovery.maxRestarts: driver ended by SIGKILL (DriverLost): it left no record"
+        "gave up after 5 restarts since the checkpoint of step 40; remove the cause, or raise"
+        " spec.recovery.maxRestarts, and start it again (in a cluster as another RLJob on its volume):"
+        " driver ended by SIGKILL (DriverLost): it left no record"
     )
     wrong = decide(driver(64, reason="Job", message="spec.data.train[0]: no such file"))
     assert wrong.reason == "Job"

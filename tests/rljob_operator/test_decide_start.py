@@ -78,6 +78,14 @@ CRASHED = {
         (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
         (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
         (without_head(ray_cluster(2, provisioned=False)), PODS, "2 of 2 workers ready, but not the head"),
+        (
+            ray_cluster(0) | {"spec": {"suspend": True, "workerGroupSpecs": [{"replicas": 2}]}}, [],
+            "0 of 2 workers ready; somebody set spec.suspend of RayCluster job, so KubeRay makes no pods: set it",
+        ),
+        (
+            ray_cluster(2) | {"spec": {"workerGroupSpecs": [{"replicas": 3}]}}, [*PODS, pod("worker-2", names.WORKER)],
+            "2 of 2 workers ready; somebody set the worker replicas of RayCluster job to 3: set them to 2 there",
+        ),
         # KubeRay's count is late, and that of the pods which these replace
         (ray_cluster(2), [*PODS[:2], pod("worker-1", names.WORKER, "Pending")], "1 of 2 workers ready"),
         (ray_cluster(2), [*PODS[:2], pod("worker-1", names.WORKER, conditions=[UNREADY])], "1 of 2 workers ready"),

@@ -130,6 +130,17 @@ def test_who_follows_events_gets_each_once(shell, jobs, client):
         assert follower.stdout.readline().split()[2] == "Second"
 
 
+def test_who_follows_events_hears_of_them_where_a_namespace_has_many(shell, jobs, client):
+    """kubectl asks for 500 at a time, and then tells them as lists."""
+    job = jobs.create()
+    for second in range(501):
+        post(client, job, "Many", "said", second)
+    with shell.running("events", "job", "--follow") as follower:
+        assert [follower.stdout.readline().split()[2] for _ in range(501)] == ["Many"] * 501
+        post(client, job, "Last", "said", 501)
+        assert follower.stdout.readline().split()[2] == "Last"
+
+
 def test_objects_are_the_job_its_pods_and_its_events(shell, recovering, pods):
     found = json.loads(shell.output("describe", "job", "--output=json"))
     kinds = [(item["kind"], item["metadata"]["name"]) for item in found["items"]]

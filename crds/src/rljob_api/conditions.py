@@ -176,7 +176,7 @@ class Reason(Word):
     )
     RESTARTS_EXHAUSTED = (
         "RestartsExhausted", ("Failed",), "Too many restarts without a new durable checkpoint.",
-        "Remove the cause that the message names, or raise `spec.recovery.maxRestarts`.",
+        "Remove the cause that the message names, or raise `spec.recovery.maxRestarts`; in another RLJob.",
     )
     BUG_REPEATED = (
         "BugRepeated", ("Failed",), "A second bug without a new durable checkpoint.",

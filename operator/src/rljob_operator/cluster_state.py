@@ -155,9 +155,23 @@ def lost_labels(snapshot: Snapshot) -> Iterator[str]:
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.cluster is not None and not snapshot.cluster.get("status"):
         yield "KubeRay has not seen the RayCluster yet"
+    yield from _meddled(snapshot)
     yield from lost_labels(snapshot)
     yield from troubles(snapshot.ray_pods)
     yield from (f"KubeRay: {words}" for words in _replica_failures(snapshot.cluster or {}))
+
+
+def _meddled(snapshot: Snapshot) -> Iterator[str]:
+    """What somebody changed of the RayCluster, whose spec is written once: a change could cost pods that train."""
+    if snapshot.cluster is None:
+        return
+    name, spec = snapshot.cluster["metadata"]["name"], snapshot.cluster.get("spec", {})
+    if spec.get("suspend"):
+        yield f"somebody set spec.suspend of RayCluster {name}, so KubeRay makes no pods: set it to false there"
+    groups, wanted = spec.get("workerGroupSpecs", ()), snapshot.job.spec.cluster.nodes
+    asked = sum(each.get("replicas", 0) for each in groups)
+    if groups and asked != wanted:
+        yield f"somebody set the worker replicas of RayCluster {name} to {asked}: set them to {wanted} there"
 
 
 def _replica_failures(cluster: Manifest) -> Iterator[str]:

@@ -85,8 +85,12 @@ class LeaderLease:
 
     async def acquire(self, refused: Callable[[], None] = lambda: None) -> None:
         """Returns as the leader, however long that takes. refused: called each time that it does not become that."""
+        told = ""
         while not await self._try():
             refused()
+            if (holder := self._holder()) and holder != told:
+                log.info("lease_waited_for", lease=str(self._ref.key), holder=holder, identity=self.identity)
+                told = holder
             self._held_until = _NEVER
             await self._pause()
         log.info("lease_acquired", lease=str(self._ref.key), identity=self.identity)
@@ -116,6 +120,10 @@ class LeaderLease:
                 await self._give_up()
         except KubeError as error:
             log.warning("lease_not_released", lease=str(self._ref.key), error=str(error))
+
+    def _holder(self) -> str:
+        """Who has the lease instead of us, as far as we know."""
+        return str(self._seen[0].get("holderIdentity", ""))
 
     def _in_time(self) -> None:
         """Of our own writes: a leader that thaws must not renew what it has lost."""

@@ -157,8 +157,8 @@ def _exhausted(history: History, policy: Recovery) -> str:
     if policy.max_restarts == 0:
         return "spec.recovery.maxRestarts is 0, so nothing is restarted"
     return (
-        f"gave up after {_times(history.charged)}{_since(history)}; remove the cause and start the job again, or raise"
-        " spec.recovery.maxRestarts"
+        f"gave up after {_times(history.charged)}{_since(history)}; remove the cause, or raise"
+        " spec.recovery.maxRestarts, and start it again (in a cluster as another RLJob on its volume)"
     )
 
 

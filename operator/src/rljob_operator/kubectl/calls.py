@@ -73,7 +73,10 @@ class Kubectl:
             try:
                 for line in process.stdout or ():
                     event = json.loads(line)
-                    yield event["type"], event["object"]
+                    found = event["object"]
+                    # More than kubectl asks for at a time come as lists.
+                    for each in found["items"] if found["kind"].endswith("List") else [found]:
+                        yield event["type"], each
                 _, words = process.communicate()
                 if process.returncode:
                     raise problem(words)
