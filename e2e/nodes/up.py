@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from e2e.nodes.machine import Machine, machines, mark
 
 READY_SECONDS = 300
 """Far above what a node needs, for the machine may be busy, its disk above all where images were just unpacked."""
+
+LOOK_SECONDS = 5
+"""How long a node is waited for before its programs are looked at."""
 
 GIVEN = "images.json"
 """In a node's folder: numbers of the images that it was given when it was made, by name. It is never given others."""
@@ -51,7 +55,7 @@ def up(layout: Layout, access: Access, count: int) -> None:
         start(layout, node)
     addons.install(access, layout.folder / "volumes")
     kuberay.install(access)
-    wait_until_ready(access, nodes)
+    wait_until_ready(layout, access, nodes)
     available = ("wait", "deployment", "--for=condition=Available", f"--timeout={READY_SECONDS}s")
     access.kubectl(*available, f"--namespace={addons.SYSTEM_NAMESPACE}", "--all")
     access.kubectl(*available, *kuberay.PODS)
@@ -71,14 +75,26 @@ def _images(node: Machine) -> Path:
     return node.folder / "lib/containerd"
 
 
-def wait_until_ready(access: Access, nodes: Iterable[Machine]) -> None:
-    """Raises ClusterError with the end of the node's log."""
+def wait_until_ready(layout: Layout, access: Access, nodes: Iterable[Machine]) -> None:
+    """Raises ClusterError with the end of the kubelet's log. A program that has ended is started again, as on a machine
+    where systemd does so: the kubelet ends where containerd answers and is not quite ready.
+    """
+    deadline = time.monotonic() + READY_SECONDS
     for node in nodes:
-        try:
-            for what in ("create", "condition=Ready"):
-                access.kubectl("wait", f"--for={what}", f"--timeout={READY_SECONDS}s", f"node/{node.name}")
-        except ClusterError as error:
-            raise ClusterError(f"{error}\n{agents.end_of_log(node, 'kubelet')}") from None
+        for what in ("create", "condition=Ready"):
+            while (error := _missing(access, what, node)) is not None:
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"{error}\n{agents.end_of_log(node, 'kubelet')}")
+                agents.start(layout, node)
+
+
+def _missing(access: Access, what: str, node: Machine) -> ClusterError | None:
+    """Why the node is not so, after a while."""
+    try:
+        access.kubectl("wait", f"--for={what}", f"--timeout={LOOK_SECONDS}s", f"node/{node.name}")
+    except ClusterError as error:
+        return error
+    return None
 
 
 def down(cluster: Path) -> list[Path]:

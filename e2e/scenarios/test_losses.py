@@ -80,5 +80,5 @@ def test_a_node_that_is_lost_without_a_word_is_left_behind(
         job.resumes(attempt=2, after=saved)
     finally:
         up.start(layout, node)
-        up.wait_until_ready(cluster, [node])
+        up.wait_until_ready(layout, cluster, [node])
     assert job.succeeds_after(*LOST_WORKER, "RayLost")["restarts"] == 1

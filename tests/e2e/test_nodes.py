@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import processes
+from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT
+from e2e.cluster.layout import Layout
 from e2e.cluster.progress import Progress, shown
-from e2e.nodes import cgroups, machine, network
+from e2e.nodes import agents, cgroups, machine, network, up
 from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
 from tests.e2e.waiting import eventually
@@ -287,3 +289,30 @@ def test_what_fails_is_not_called_done(capsys):
 def _state(process):
     """T is stopped."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_program_of_a_node_that_has_ended_is_started_again_until_the_node_is_ready(cluster, monkeypatch):
+    """As the kubelet where containerd answers and is not quite ready."""
+    started = []
+    monkeypatch.setattr(agents, "start", lambda _, node: started.append(node.name))
+    answers = iter([ClusterError("no such node"), None, ClusterError("it is not ready"), None])
+
+    def kubectl(*_):
+        if error := next(answers):
+            raise error
+
+    monkeypatch.setattr(Access, "kubectl", kubectl)
+    up.wait_until_ready(Layout(cluster, {}), Access(), [Machine(cluster, 0)])
+    assert started == ["node-0", "node-0"]
+
+
+def test_a_node_that_does_not_get_ready_shows_the_end_of_its_log(cluster, monkeypatch):
+    monkeypatch.setattr(up, "READY_SECONDS", 0)
+    (cluster / "logs/node-0-kubelet.log").write_text("the server is not initialized yet\n")
+
+    def kubectl(*_):
+        raise ClusterError("timed out")
+
+    monkeypatch.setattr(Access, "kubectl", kubectl)
+    with pytest.raises(ClusterError, match=r"(?s)^timed out\nthe end of .*the server is not initialized yet$"):
+        up.wait_until_ready(Layout(cluster, {}), Access(), [Machine(cluster, 0)])

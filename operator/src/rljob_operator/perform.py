@@ -103,7 +103,8 @@ class Performer:
         job = snapshot.job
         version = await self._finalize(job, present=plan.finalizer)
         try:
-            for refs, grace_period in ((plan.delete, None), (plan.hurry, SOON_SECONDS), (plan.force, 0)):
+            # Those in a hurry come first: a node keeps to the time that it hears first, as of their owner's deletion.
+            for refs, grace_period in ((plan.hurry, SOON_SECONDS), (plan.delete, None), (plan.force, 0)):
                 for ref in refs:
                     await self._kube.delete(ref, grace_period)
         except Forbidden as error:
