@@ -15,7 +15,7 @@ from e2e.nodes import addons, agents, cgroups, images, kuberay, network, package
 from e2e.nodes.machine import Machine, machines, mark
 
 READY_SECONDS = 300
-"""Far above what a node needs, for the machine may be busy, its disk above all where images were just unpacked."""
+"""Far above what a node needs, for the machine may be busy."""
 
 LOOK_SECONDS = 5
 """How long a node is waited for before its programs are looked at."""
