@@ -77,7 +77,7 @@ SUSPENDED = job(suspend=True)
 
 CASES = {
     "new": (live(snapshot()), "Progressing", "ClusterNotReady: 0 of 2 workers ready"),
-    "pods on the way": (live(starting(1)), "Progressing", "ClusterNotReady: 1 of 2 workers ready"),
+    "pods on the way": (live(starting(1, pods=PODS)), "Progressing", "ClusterNotReady: 1 of 2 workers ready"),
     "no image is named": (live(snapshot(), NO_IMAGE), "Degraded", "ImageMissing: no image: set spec.cluster.image"),
     "no such image": (live(without_its_image()), "Degraded", "ImageNotUsable: w: ErrImagePull of image trainer:1"),
     "running": (live(running()), "Healthy", "DriverRunning: attempt 1 runs"),
