@@ -1,18 +1,24 @@
 """Give malformed RLJobs to a real API server, to `rljob validate` and to the operator, and count what becomes of them.
 
-Each is refused with the name of a field, or is good for all three. Ends with 1 where one is neither.
+Each is refused with the name of a field; or it is good for all three, and a running operator reconciles it. Ends with 1
+where one is neither.
 """
 
 import argparse
 import json
 import tempfile
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 from e2e.cluster.sharing import shared
 from e2e.fuzz.mutations import mutants
+from e2e.fuzz.reconciling import reconciler
 from e2e.fuzz.seeds import seeds
 from e2e.fuzz.verdicts import judge
+
+AT_ONCE = 250
+"""Between two lines of progress."""
 
 
 def main() -> int:
@@ -22,15 +28,19 @@ def main() -> int:
     options = parser.parse_args()
     counts = Counter[str]()
     folder = Path(tempfile.gettempdir()) / f"rljob-fuzz-{options.seed}"
-    with shared(folder) as plane, plane.access.client() as client:
-        for mutant in mutants(seeds(), options.count, options.seed):
-            verdict = judge(client, mutant.document)
-            counts["admitted" if verdict.admitted else "refused"] += 1
-            if verdict.findings:
+    with shared(folder) as plane, plane.access.client() as client, reconciler(plane.access, client, folder) as operator:
+        drawn = mutants(seeds(), options.count, options.seed)
+        while some := list(islice(drawn, AT_ONCE)):
+            verdicts = [(mutant, judge(client, mutant.document)) for mutant in some]
+            admitted = [mutant for mutant, verdict in verdicts if verdict.admitted]
+            for mutant, finding in [
+                *((mutant, each) for mutant, verdict in verdicts for each in verdict.findings),
+                *operator.findings(admitted),
+            ]:
                 counts["findings"] += 1
-                print("\n  ".join([f"{mutant}: {json.dumps(mutant.document)[:1000]}", *verdict.findings]))
-            if (mutant.number + 1) % 500 == 0:
-                print(f"{mutant.number + 1} of {options.count}: {dict(counts)}", flush=True)
+                print(f"{mutant}: {json.dumps(mutant.document)[:1000]}\n  {finding}")
+            counts.update(refused=len(some) - len(admitted), reconciled=len(admitted))
+            print(f"{some[-1].number + 1} of {options.count}: {dict(counts)}", flush=True)
     return min(counts["findings"], 1)
 
 

@@ -41,7 +41,7 @@ LONGER = {"training": {"steps": 200}}
 LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
 """Where a pod finds the token of its account, if it has one."""
 
-END_CONDITIONS = {
+SUCCESS_CONDITIONS = {
     "Ready": "True",
     "CheckpointAvailable": "True",
     "Succeeded": "True",
@@ -51,6 +51,15 @@ END_CONDITIONS = {
     "Stalled": "False",
 }
 """Of a job that has succeeded."""
+
+FAILURE_CONDITIONS = {
+    "Ready": "False",
+    "Succeeded": "False",
+    "Failed": "True",
+    "Running": "False",
+    "Reconciling": "False",
+    "Stalled": "True",
+}
 
 LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
 """One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
@@ -206,11 +215,26 @@ class Job:
             raise AssertionError(f"steps or the reward are missing: {progress}")
         if (status.get("checkpoint") or {}).get("step") != progress["step"]:
             raise AssertionError(f"the last step's checkpoint is missing: {status.get('checkpoint')}")
-        said = {each["type"]: each["status"] for each in status["conditions"]}
-        if not END_CONDITIONS.items() <= said.items():
-            raise AssertionError(f"conditions of a success are missing: {said}")
-        self.eventually(lambda: Reason.COMPLETED in self.events(), f"event {Reason.COMPLETED}", MINUTES)
+        self._says(SUCCESS_CONDITIONS, Reason.COMPLETED)
         return status
+
+    def fails(self, reason: str) -> dict[str, str]:
+        """The condition Failed, with that reason, and the other conditions and the event that say so.
+
+        Raises AssertionError where something is missing.
+        """
+        self.reaches("Failed")
+        failed = self.conditions["Failed"]
+        if failed["reason"] != reason:
+            raise AssertionError(f"it failed otherwise: {failed}")
+        self._says(FAILURE_CONDITIONS, reason)
+        return failed
+
+    def _says(self, conditions: dict[str, str], event: str) -> None:
+        said = {kind: each["status"] for kind, each in self.conditions.items()}
+        if not conditions.items() <= said.items():
+            raise AssertionError(f"of {conditions} some are missing: {said}")
+        self.eventually(lambda: event in self.events(), f"event {event}", MINUTES)
 
     def succeeds_after(self, *reasons: str) -> dict[str, Any]:
         """As `succeeds`, and an event has told of a loss by one of the reasons."""

@@ -32,9 +32,8 @@ def reward(body: str) -> dict[str, object]:
 )
 def test_a_wrong_reward_function_ends_the_job_at_once(job: Job, body: str, says: str) -> None:
     job.apply(rewards=reward(body))
-    status = job.reaches("Failed")
-    failed = job.conditions["Failed"]
-    assert (failed["reason"], status["attempt"], status["restarts"]) == ("Reward", 1, 0)
+    failed = job.fails("Reward")
+    assert (job.status["attempt"], job.status["restarts"]) == (1, 0)
     assert "own" in failed["message"]
     assert says in failed["message"].lower() or says in failed["message"]
 
@@ -55,8 +54,5 @@ def registry(layout: Layout, tmp_path: Path) -> Iterator[str]:
 def test_an_image_that_does_not_exist_is_named(job: Job, registry: str) -> None:
     image = f"{registry}/no-such-image:1"
     job.apply(cluster={"image": image})
-    job.reaches("Failed")
-    failed = job.conditions["Failed"]
-    assert failed["reason"] == "ImageNotUsable"
-    assert image in failed["message"]
+    assert image in job.fails("ImageNotUsable")["message"]
     assert job.status["attempt"] == 0

@@ -38,9 +38,8 @@ def node(layout: Layout, cluster: Access, job: Job) -> Iterator[Machine]:
 @pytest.mark.usefixtures("node")
 def test_a_full_volume_ends_the_job_and_names_the_way_out(job: Job) -> None:
     job.apply(checkpoint={"volume": _existing()})
-    status = job.reaches("Failed")
-    failed = job.conditions["Failed"]
-    assert (failed["reason"], status["restarts"]) == ("StorageFull", 0)
+    failed, status = job.fails("StorageFull"), job.status
+    assert status["restarts"] == 0
     assert "free space" in failed["message"]
     assert status["checkpoint"]["step"] > 0, "the one that fits is kept"
     assert job.holds("CheckpointAvailable")

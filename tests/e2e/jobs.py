@@ -41,12 +41,11 @@ class Jobs:
         return CoreV1Api(self.client)
 
     def create(self, name: str = "job", **spec: Any) -> None:
-        body = {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {**SPEC, **spec},
-        }
+        self.create_from({"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "spec": {**SPEC, **spec}}, name)
+
+    def create_from(self, document: Any, name: str) -> None:
+        """The document's job, under that name and in this namespace."""
+        body = document | {"metadata": document.get("metadata", {}) | {"name": name, "namespace": self.namespace}}
         self._api.create_namespaced_custom_object(**RLJOB, namespace=self.namespace, body=body)
 
     def get(self, name: str = "job") -> Any:

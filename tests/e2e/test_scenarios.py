@@ -15,7 +15,7 @@ from bench.commits import ROOT, content
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
 from e2e.scenarios.conftest import SECONDS
-from e2e.scenarios.job import END_CONDITIONS, Job
+from e2e.scenarios.job import FAILURE_CONDITIONS, SUCCESS_CONDITIONS, Job
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
 pytest_plugins = ["pytester"]
@@ -196,7 +196,7 @@ def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
         "phase": "Succeeded",
         "progress": {"step": 70, "totalSteps": 70, "reward": 0},
         "checkpoint": {"step": 70},
-        "conditions": [{"type": kind, "status": word} for kind, word in END_CONDITIONS.items()],
+        "conditions": [{"type": kind, "status": word} for kind, word in SUCCESS_CONDITIONS.items()],
     }
     job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
     assert job.succeeds_after("RankLost", "RayLost") == status
@@ -209,6 +209,19 @@ def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
         less = {**status, "progress": {**status["progress"], missing: None}}
         with pytest.raises(AssertionError, match="missing"):
             Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
+
+
+def test_a_job_fails_with_its_conditions_and_an_event():
+    said = [{"type": kind, "status": word} for kind, word in FAILURE_CONDITIONS.items()]
+    conditions = [each | {"reason": "Reward", "message": "no"} for each in said]
+    status: dict[str, Any] = {"phase": "Failed", "conditions": conditions}
+    job = Job(Volume(status=status, events=("Reward",)), "namespace")
+    assert job.fails("Reward")["message"] == "no"
+    with pytest.raises(AssertionError, match="failed otherwise"):
+        job.fails("Data")
+    less = {**status, "conditions": [each for each in conditions if each["type"] != "Stalled"]}
+    with pytest.raises(AssertionError, match="missing"):
+        Job(Volume(status=less, events=("Reward",)), "namespace").fails("Reward")
 
 
 def git(folder: Path, *arguments: str) -> None:

@@ -133,6 +133,20 @@ def test_a_server_that_is_lost_does_not_disturb_a_driver_that_runs():
         assert plan.delete == ()
 
 
+def test_servers_that_are_lost_while_the_job_runs_are_an_event_once():
+    def after(status, models):
+        base = replace(JOB, status=status)
+        return plan_for(base=base, cluster=ray_cluster(), pods=PODS, head=reports(), models=models)
+
+    runs = plan_for(cluster=ray_cluster(), pods=PODS, head=reports(), models=SERVED, **attempted("Submitted"))
+    lost = after(runs.status, SERVED[:1])
+    assert [(event.reason, event.message, event.warning) for event in lost.events] == [
+        ("ServersNotReady", "reward model judge: 0 of 1 servers ready", True)
+    ]
+    assert after(lost.status, SERVED[:1]).events == ()
+    assert [event.reason for event in after(lost.status, SERVED).events] == ["AllServersReady"]
+
+
 def test_the_next_attempt_waits_for_a_lost_server():
     plan = plan_for(cluster=ray_cluster(), pods=PODS, models=SERVED[:1], **attempted("Ended", phase="Recovering"))
 

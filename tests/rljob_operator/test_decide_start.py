@@ -147,6 +147,20 @@ def test_events_come_in_the_order_in_which_it_happens():
         assert [event.reason for event in plan_for(**given).events] == told
 
 
+def test_what_takes_a_job_out_of_running_is_an_event_once():
+    def after(plan, pods):
+        return plan_for(base=replace(job(), status=plan.status), cluster=ray_cluster(), pods=pods, head=reports())
+
+    runs = plan_for(**living())
+    lost = after(runs, PODS[:2])
+    assert phase(lost) == "Recovering"
+    assert [(event.reason, event.message, event.warning) for event in lost.events] == [
+        ("ClusterNotReady", "1 of 2 workers ready", True)
+    ]
+    assert after(lost, PODS[:2]).events == ()
+    assert [event.reason for event in after(lost, PODS).events] == ["AllPodsReady", "DriverRunning"]
+
+
 def test_a_reserved_attempt_is_submitted_where_ray_does_not_know_it():
     plan = plan_for(cluster=ray_cluster(), pods=PODS, head=HeadReport(), **attempted("Reserved"))
 

@@ -9,6 +9,7 @@ from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import CheckpointStatus
 from rljob_operator.head import RayJobState
 from rljob_operator.kubectl.calls import Kubectl
+from rljob_operator.kubectl.suspend import UNSEEN
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.snapshots import PODS, SETTINGS, attempted, ray_cluster, reports
 
@@ -65,6 +66,13 @@ def test_who_waits_hears_what_happens_and_where_it_goes_on(shell, running):
         out, errors = waiting.communicate()
     assert (waiting.returncode, out, errors) == (0, "job is suspended; it goes on from step 40\n", "")
     assert shell.output("suspend", "job") == "job is suspended; it goes on from step 40\n"
+
+
+def test_who_waits_for_an_operator_that_is_not_there_is_told(shell, running):
+    with shell.running("suspend", "job", "--wait") as waiting:
+        told = waiting.stderr.readline()
+        waiting.kill()
+    assert told == f"{UNSEEN}\n"
 
 
 def test_resuming_waits_until_it_runs(shell, suspended):

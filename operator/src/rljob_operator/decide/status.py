@@ -193,6 +193,7 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     """In the order in which it happens: pods are there before an attempt starts, and it saves before it ends."""
     ready = next(each for each in new.conditions if each.type == "Ready")
     yield from _turned(old, new, "ClusterReady", "RewardModelsReady")
+    yield from _lost_servers(old, new)
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
     yield from _turned(old, new, "Running")
@@ -201,13 +202,24 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     if new.checkpoint is None and old.checkpoint is not None:
         (lost,) = (each.message for each in new.conditions if each.type == "CheckpointAvailable")
         yield Event(Note.CHECKPOINT_LOST, lost, warning=True)
-    if new.recovery.action is not None and new.recovery.decided != old.recovery.decided:
+    decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
+    left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in _TOLD_REASONS
+    if decided or left:
         yield Event(ready.reason, ready.message, warning=True)
     before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
     if ready.reason in _TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
         yield Event(ready.reason, ready.message, _TOLD_REASONS[ready.reason])
     yield from _turned(old, new, "Suspended", "Succeeded")
     yield from _turned(old, new, "Failed" if new.phase == "Failed" else "Stalled", warning=True)
+
+
+def _lost_servers(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """A driver waits for them, so nothing else tells of it for long."""
+    if old.phase == new.phase == "Running":
+        before = {each.type for each in old.conditions if each.status == "True"}
+        for each in new.conditions:
+            if each.type in before and each.reason == Aspect.SERVERS_NOT_READY:
+                yield Event(each.reason, each.message, warning=True)
 
 
 def _turned(old: RLJobStatus, new: RLJobStatus, *kinds: str, warning: bool = False) -> Iterator[Event]:

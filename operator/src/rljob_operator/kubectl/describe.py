@@ -53,6 +53,8 @@ def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 def _facts(job: Job) -> Facts:
     yield "Name", f"{job.namespace}/{job.name}"
     yield from _phase(job)
+    if namespace := job.status.get("operator"):
+        yield "Operator", f"in namespace {namespace}"
     yield from _recovery(job)
     yield "Progress", ", ".join(_progress(job)) or "none yet"
     saved = job.part("checkpoint")

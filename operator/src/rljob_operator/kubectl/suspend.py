@@ -1,6 +1,7 @@
 """`kubectl rljob suspend` and `resume`: spec.suspend, written as the user."""
 
 from collections.abc import Iterator
+from threading import Timer
 from typing import Annotated
 
 import typer
@@ -9,6 +10,9 @@ from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, No
 from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
 
 _WITHOUT_PODS = ("", "Pending", "Queued", "Suspended")
+
+UNSEEN_SECONDS = 10.0
+UNSEEN = "no operator has seen the change yet; does rljob-operator run, and watch this namespace?"
 
 Wait = Annotated[bool, typer.Option("--wait", help="Until it is so.")]
 
@@ -68,11 +72,14 @@ def _set(kubectl: Kubectl, job: Job, *, suspended: bool) -> Job:
 
 
 def _wait(kubectl: Kubectl, job: Job, phase: str) -> Job:
-    """What the operator says meanwhile goes to stderr."""
-    said = ""
+    """What the operator says meanwhile goes to stderr, and that it says nothing."""
+    said, unseen = "", Timer(UNSEEN_SECONDS, typer.echo, (UNSEEN,), {"err": True})
+    unseen.daemon = True
+    unseen.start()
     for now in _versions(kubectl, job):
         if not now.is_seen:
             continue
+        unseen.cancel()
         if now.phase == phase:
             return now
         if now.phase in FINISHED:
