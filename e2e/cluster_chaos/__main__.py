@@ -29,7 +29,10 @@ from e2e.cluster_chaos.trial import Trial, patiently, problems, remove, trial
 from e2e.nodes import release
 from e2e.scenarios.job import Job
 
-_CODE = ("trainer/src", "crds/src", "operator/src", "charts", "e2e/cluster_chaos")
+_CODE = (
+    "trainer/src", "crds/src", "operator", "charts", "runtime_image", "requirements", "examples/reverse-text.yaml",
+    "e2e/chaos", "e2e/cluster_chaos", "e2e/nodes", "e2e/scenarios/job.py",
+)  # fmt: skip
 """What decides the results."""
 
 LANES = 2

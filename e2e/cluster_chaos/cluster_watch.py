@@ -1,4 +1,6 @@
-"""What of a job runs, seen while it trains: pods, by the API server; drivers, among this machine's processes."""
+"""What of a job runs, seen while it trains: pods, by the API server; Ray's heads and drivers, among this machine's
+processes.
+"""
 
 import json
 import time
@@ -17,6 +19,9 @@ from e2e.scenarios.job import Job
 from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL
 
 Object = dict[str, Any]
+
+GCS = "gcs_server"
+"""Ray's program of that name."""
 
 LOOK_SECONDS = 5.0
 """Of the API server's answer."""
@@ -38,6 +43,7 @@ class Running:
 
     driven: attempts whose driver was seen. twice: those of which two drivers were seen in one look.
     side_by_side: the longest time in seconds for which more than one driver was awake, from look to look.
+    head_seen: whether a Ray head was. heads_side_by_side: as of drivers, for Ray's heads.
     """
 
     heads: int = 0
@@ -47,6 +53,9 @@ class Running:
     twice: set[int] = field(default_factory=set)
     side_by_side: float = 0.0
     since: float | None = None
+    head_seen: bool = False
+    heads_side_by_side: float = 0.0
+    heads_since: float | None = None
 
     def add_pods(self, pods: Sequence[Object]) -> None:
         running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
@@ -68,6 +77,13 @@ class Running:
         self.since = now if self.since is None else self.since
         self.side_by_side = max(self.side_by_side, now - self.since)
 
+    def add_ray_heads(self, count: int, now: float) -> None:
+        """Also those of pods that were deleted by force, which no list shows. now: as of drivers."""
+        self.head_seen |= count > 0
+        self.heads_since = None if count < 2 else now if self.heads_since is None else self.heads_since
+        if self.heads_since is not None:
+            self.heads_side_by_side = max(self.heads_side_by_side, now - self.heads_since)
+
 
 class ClusterWatch:
     """Looks at a job again and again, also while the API server is away now and then."""
@@ -84,6 +100,7 @@ class ClusterWatch:
             self.running.add_pods(pods)
             self._pods |= {pod["metadata"]["uid"] for pod in pods}  # one deleted by force runs on, and is not listed
         self.running.add_drivers(list(drivers(self._pods)), time.monotonic())
+        self.running.add_ray_heads(ray_heads(self._pods), time.monotonic())
 
     def _list(self) -> list[Object]:
         selector = f"{JOB_LABEL}={self._job.name}"
@@ -113,6 +130,12 @@ def drivers(pods: Collection[str]) -> Iterator[Driver]:
         forked = process.info["ppid"] in found  # a child that is about to be another program
         if not forked and is_in(pods, _cgroups(process.pid)):
             yield Driver(attempt, awake=process.info["status"] not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE))
+
+
+def ray_heads(pods: Collection[str]) -> int:
+    """How many run in these pods, by uid: each has one GCS."""
+    servers = (each for each in psutil.process_iter(["name"]) if each.info["name"] == GCS)
+    return sum(is_in(pods, _cgroups(each.pid)) for each in servers)
 
 
 def attempt_of(words: Sequence[str]) -> int | None:

@@ -11,7 +11,9 @@ from rljob_trainer.journal.record import Match
 from rljob_trainer.progress.history import Line
 
 SIDE_BY_SIDE_SECONDS = 30.0
-"""A driver that is replaced while it works is fenced from all that counts, and ends a little later by itself."""
+"""A driver that is replaced while it works is fenced from all that counts, and ends a little later by itself; so does a
+head whose pod is deleted by force, for which no operator can wait.
+"""
 
 
 def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str]:
@@ -99,6 +101,10 @@ def doubles(running: Running) -> list[str]:
         wrong.append(f"pods of {running.clusters} RayClusters ran at once")
     if running.asked != 1:
         wrong.append(f"there were {running.asked} RayClusters at once")
+    if not running.head_seen:
+        wrong.append("none of its Ray heads was seen")
+    if running.heads_side_by_side > SIDE_BY_SIDE_SECONDS:
+        wrong.append(f"two Ray heads ran for {running.heads_side_by_side:.0f} s")
     if not running.driven:
         wrong.append("none of its drivers was seen")
     if running.twice:

@@ -11,12 +11,14 @@ checkpoints.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -44,12 +46,14 @@ def main() -> None:
     parser.add_argument("--context", help="of your kubeconfig: a cluster with KubeRay and the operator")
     modes = ("ReadWriteMany", "ReadWriteOnce")
     parser.add_argument("--access-mode", choices=modes, help="of the job's volume; kind has ReadWriteOnce only")
+    parser.add_argument("--storage-class", help="of the job's volume, where the default one is not for several nodes")
     options = parser.parse_args()
     access: Access | None = None
     try:
         access = Access(context=options.context) if options.context else local()
         renew_namespace(access)
-        phase = train(access, options.access_mode)
+        volume = {"accessMode": options.access_mode, "storageClassName": options.storage_class}
+        phase = train(access, {name: value for name, value in volume.items() if value is not None})
     except ClusterError as error:
         sys.exit(f"demo: {error}")
     except KeyboardInterrupt:
@@ -83,10 +87,10 @@ def renew_namespace(access: Access) -> None:
     access.kubectl("create", "--filename=-", objects=yaml.safe_dump(namespace))
 
 
-def train(access: Access, access_mode: str | None = None) -> str:
-    """The phase in which it ended."""
+def train(access: Access, volume: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The phase in which it ended. volume: fields of spec.checkpoint.volume."""
     _say(f"kubectl apply {WITHIN} --filename={EXAMPLE}")
-    access.kubectl("apply", WITHIN, "--filename=-", objects=manifest(access_mode))
+    access.kubectl("apply", WITHIN, "--filename=-", objects=manifest(volume))
     with _columns(access):
         access.kubectl("wait", "rljob", JOB, WITHIN, "--for=jsonpath={.status.completionTime}", "--timeout=60m")
     _say(access.kubectl("get", "rljob", JOB, WITHIN, "--no-headers").rstrip())  # the watch may not have had the last
@@ -95,13 +99,10 @@ def train(access: Access, access_mode: str | None = None) -> str:
     return str(status["phase"])
 
 
-def manifest(access_mode: str | None) -> str:
-    """The example. access_mode: of its volume; None is the API's default."""
-    text = EXAMPLE.read_text()
-    if access_mode is None:
-        return text
-    document = yaml.safe_load(text)
-    document["spec"]["checkpoint"]["volume"]["accessMode"] = access_mode
+def manifest(volume: Mapping[str, str]) -> str:
+    """The example. volume: fields of its volume."""
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"]["checkpoint"]["volume"] |= volume
     return yaml.safe_dump(document)
 
 
@@ -121,7 +122,7 @@ def ways_on(access: Access) -> list[str]:
         look, remove = "", "make cluster-down"
     kubectl = "" if shutil.which("kubectl") else f":{BINARIES['kubectl'].path.parent}"
     return [
-        "look at it:",
+        "look at it, as root (sudo -s):" if "SUDO_USER" in os.environ and access.context is None else "look at it:",
         *([f"  export KUBECONFIG={access.kubeconfig}"] if access.kubeconfig else []),
         f"  export PATH={Path('.venv/bin').absolute()}:$PATH{kubectl}    # kubectl rljob is there",
         f"  kubectl rljob describe {JOB} --namespace {NAMESPACE}{look}",

@@ -7,6 +7,7 @@ Scenarios that strike more than their own job, or need what is built here, are l
 
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +22,12 @@ from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
 from e2e.nodes import images, packages, release
+from e2e.nodes.traces import traces
 from e2e.scenarios.job import Job
 
 __all__ = ["client", "helm", "namespaces"]
+
+GONE_SECONDS = 180.0
 
 SECONDS = "seconds to the next step"
 
@@ -50,6 +54,16 @@ def cluster(helm: Helm) -> Iterator[Access]:
             yield plane.access
     except NotHere as error:
         pytest.skip(f"did NOT run: {error}")
+    wait_until_gone(folder)
+
+
+def wait_until_gone(cluster: Path) -> None:
+    """It is taken down after its last user. Raises AssertionError where it leaves something on this machine."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := traces(cluster):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{GONE_SECONDS:.0f} s after the last user the cluster leaves {', '.join(left)}")
+        time.sleep(0.5)
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,15 @@ SUCCESS_CONDITIONS = {
 }
 """Of a job that has succeeded."""
 
+RECOVERY_CONDITIONS = {
+    "Ready": "False",
+    "CheckpointAvailable": "True",
+    "Running": "False",
+    "Failed": "False",
+    "Reconciling": "True",
+    "Stalled": "False",
+}
+
 FAILURE_CONDITIONS = {
     "Ready": "False",
     "Succeeded": "False",
@@ -139,6 +148,16 @@ class Job:
 
         return self.eventually(there, f"step of attempt {attempt}")
 
+    def recovers(self) -> None:
+        """Waits until the conditions say that it is on the way from a loss to its next attempt."""
+
+        def said() -> bool:
+            status = self.status
+            found = {each["type"]: each["status"] for each in status.get("conditions", ())}
+            return status.get("phase") == "Recovering" and RECOVERY_CONDITIONS.items() <= found.items()
+
+        self.eventually(said, "Recovering in its conditions")
+
     def runs(self, attempt: int) -> bool:
         status = self.status
         return (status.get("attempt"), status.get("phase")) == (attempt, "Running")
@@ -211,7 +230,7 @@ class Job:
         """
         status = self.reaches("Succeeded")
         progress = status["progress"]
-        if progress["step"] != progress["totalSteps"] or progress.get("reward") is None:
+        if progress["step"] != progress["totalSteps"] or not progress.get("reward"):
             raise AssertionError(f"steps or the reward are missing: {progress}")
         if (status.get("checkpoint") or {}).get("step") != progress["step"]:
             raise AssertionError(f"the last step's checkpoint is missing: {status.get('checkpoint')}")

@@ -19,6 +19,7 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
     job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
     job.kubectl("delete", "rljob", job.name, "--timeout=300s")
+    assert "Deleting" in job.events()
     leaves_nothing(job, before)
 
 
@@ -27,10 +28,11 @@ def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
     job.trains()
     with pytest.raises(ClusterError, match="actor"):
         job.patch(actor={"learningRate": 1e-6})
-    job.patch(training={"steps": 64})
+    job.patch(training={"steps": 80})
+    job.eventually(lambda: job.runs(attempt=2), "attempt 2")
+    job.resumes(attempt=2, after=70)
     status = job.succeeds_after("MoreSteps")
-    assert status["progress"]["totalSteps"] == 74
-    assert status["restarts"] == 0
+    assert (status["progress"]["totalSteps"], status["restarts"], status["attempt"]) == (90, 0, 2)
 
 
 def test_two_jobs_of_one_name_in_two_namespaces(cluster: Access, client: ApiClient, job: Job) -> None:

@@ -22,7 +22,6 @@ def test_the_trainers_image_trains_one_step(job: Job) -> None:
         "name": "smoke",
         "image": TRAINER,
         "command": ["python", "-c", SMOKE.read_text()],
-        "env": [{"name": "TORCHDYNAMO_DISABLE", "value": "1"}],
         "securityContext": RESTRICTED,
     }
     spec = {

@@ -32,16 +32,22 @@ def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job) -> None:
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
-    job.apply()
-    job.eventually(lambda: job.step >= 12, "RL step")
+    job.apply(**LONG)
+    job.trains()
+    step = job.step
     job.patch(suspend=True)
-    suspended = job.reaches("Suspended")
+    saved = job.reaches("Suspended")["checkpoint"]["step"]
     assert job.pods() == []
-    assert suspended["checkpoint"]["step"] >= 12
+    assert saved >= step
+    assert job.holds("Suspended")
+    assert not job.holds("Running")
+    assert not job.holds("Reconciling")
 
     job.patch(suspend=False)
+    job.eventually(lambda: job.runs(attempt=2), "attempt 2")
+    job.resumes(attempt=2, after=saved)
     status = job.succeeds_after("Suspended")
-    assert (status["restarts"], status["attempt"], status["progress"]["totalSteps"]) == (0, 2, 22)
+    assert (status["restarts"], status["attempt"], status["progress"]["totalSteps"]) == (0, 2, 70)
 
 
 def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job, report: Report) -> None:
@@ -64,6 +70,7 @@ def test_a_lost_worker_pod_is_replaced(job: Job, report: Report) -> None:
     (head,), (worker,), saved = job.pods("head"), job.pods("worker"), job.saved
     lost = time.time()
     job.kubectl("delete", worker, "--force", "--grace-period=0")
+    job.recovers()
     report(job.seconds_to_next_update(lost, attempt=2))
     assert job.pods("head") == [head]
     assert job.pods("worker") != [worker]

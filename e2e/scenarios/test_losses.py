@@ -21,6 +21,7 @@ def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
     (head,) = job.pods("head")
     lost = time.time()
     job.kubectl("delete", head, "--force", "--grace-period=0")
+    job.recovers()
     report(job.seconds_to_next_update(lost, attempt=2))
     assert before.isdisjoint(job.pods()), "another head knows nothing of the job"
     job.resumes(attempt=2, after=saved)
@@ -46,15 +47,12 @@ def test_the_node_of_the_head_is_emptied_and_the_job_loses_no_step(cluster: Acce
 def loses_its_node(cluster: Access, job: Job, role: str, report: Report) -> None:
     """The job, which trains, goes on elsewhere and to its end, without a step that is done again and free of charge.
 
-    role: of the pod whose node is drained.
+    role: of the pod whose node is drained, also of operators and whatever else runs there.
     """
     node, step = job.nodes()[role], job.step
     begin = time.time()
     try:
-        cluster.kubectl(
-            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s",
-            f"--pod-selector=rljob.dev/job={job.name}",
-        )  # fmt: skip
+        cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
         report(job.seconds_to_next_update(begin, attempt=2))
         assert node not in job.nodes().values()
         job.resumes(attempt=2, after=step)
@@ -75,6 +73,7 @@ def test_a_node_that_is_lost_without_a_word_is_left_behind(
     lost = time.time()
     node.power_off()
     try:
+        job.recovers()
         report(job.seconds_to_next_update(lost, attempt=2))
         assert name not in job.nodes().values()
         job.resumes(attempt=2, after=saved)

@@ -34,8 +34,9 @@ def test_a_wrong_reward_function_ends_the_job_at_once(job: Job, body: str, says:
     job.apply(rewards=reward(body))
     failed = job.fails("Reward")
     assert (job.status["attempt"], job.status["restarts"]) == (1, 0)
-    assert "own" in failed["message"]
+    assert "reward own " in failed["message"]
     assert says in failed["message"].lower() or says in failed["message"]
+    job.eventually(lambda: not job.pods(), "end of the pods", 120)
 
 
 @pytest.fixture

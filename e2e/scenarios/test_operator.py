@@ -70,10 +70,12 @@ def test_the_operator_is_killed_in_every_phase_of_a_job(cluster: Access, layout:
     job.patch(suspend=True)
     job.reaches("Suspending")
     kill_operator(cluster, layout)
-    job.reaches("Suspended")
+    saved = job.reaches("Suspended")["checkpoint"]["step"]
     assert job.pods() == []
     kill_operator(cluster, layout)
     job.patch(suspend=False)
+    job.eventually(lambda: job.runs(attempt=3), "attempt 3")
+    job.resumes(attempt=3, after=saved)
 
     status = job.succeeds_after("RayLost")
     assert (status["restarts"], status["attempt"]) == (1, 3)

@@ -62,6 +62,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
     lost_at = time.time()
     job.kubectl("delete", lost, "--force", "--grace-period=0")
     job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
+    job.eventually(lambda: "ServersNotReady" in job.events(), "event of the lost server")
     job.trains(beyond=job.step + 2)
     job.eventually(lambda: job.holds("RewardModelsReady"), "another server")
     assert pods == {each for role in ("head", "worker") for each in job.pods(role)}

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,11 +63,16 @@ SOUND = attempts(resumed(2, "step-20-a1", 22))
 STRUCK = Struck(FAULTS[0], 130.0, attempt=1, step=18, next_update=2.0, next_step=4.0, repeated=3, journaled=24)
 
 
+def ran(**changes: Any) -> Running:
+    """What was seen of a job of which nothing was there twice, but for the changes."""
+    return replace(Running(1, 1, 1, {1}, head_seen=True), **changes)
+
+
 @pytest.fixture
 def sound():
     lines = [line(step) for step in ALL_STEPS]
     status = {"phase": "Succeeded", "restarts": 1, "completionTime": "1970-01-01T00:13:10Z"}
-    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, Running(1, 1, 1, {1, 2}), [STRUCK], status)
+    return Trial("job", Volume(Path("/none")), lines, lines, SOUND, ran(driven={1, 2}), [STRUCK], status)
 
 
 def test_a_sound_job_has_no_problems(sound):
@@ -94,12 +100,14 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
         ({"status": {"phase": "Failed", "restarts": 0}}, "it is Failed"),
         ({"status": {"phase": "Succeeded", "restarts": 2}}, "2 restarts for 1 faults"),
         ({"history": [line(step) for step in ALL_STEPS[1:]]}, "its steps are"),
-        ({"running": Running(2, 1, 1, {1})}, "2 head pods ran at once"),
-        ({"running": Running(1, 2, 1, {1})}, "pods of 2 RayClusters ran at once"),
-        ({"running": Running(1, 1, 2, {1})}, "there were 2 RayClusters at once"),
-        ({"running": Running(1, 1, 1, set())}, "none of its drivers was seen"),
-        ({"running": Running(1, 1, 1, {1}, {1})}, "attempt 1 had two drivers"),
-        ({"running": Running(1, 1, 1, {1, 2}, set(), 40.0)}, "two drivers were awake for 40 s"),
+        ({"running": ran(heads=2)}, "2 head pods ran at once"),
+        ({"running": ran(clusters=2)}, "pods of 2 RayClusters ran at once"),
+        ({"running": ran(asked=2)}, "there were 2 RayClusters at once"),
+        ({"running": ran(driven=set())}, "none of its drivers was seen"),
+        ({"running": ran(twice={1})}, "attempt 1 had two drivers"),
+        ({"running": ran(side_by_side=40.0)}, "two drivers were awake for 40 s"),
+        ({"running": ran(head_seen=False)}, "none of its Ray heads was seen"),
+        ({"running": ran(heads_side_by_side=40.0)}, "two Ray heads ran for 40 s"),
         ({"left": ["secret/token"]}, "secret/token is left"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
@@ -264,6 +272,13 @@ def test_drivers_side_by_side_are_timed_while_both_are_awake():
     assert running.side_by_side == 1.0, "a frozen one does nothing"
     running.add_drivers([first, replace(first, awake=False)], 21.0)
     assert running.twice == {1}
+
+
+def test_ray_heads_side_by_side_are_timed():
+    running = Running()
+    for moment, count in enumerate([0, 1, 2, 2, 2, 1, 2]):
+        running.add_ray_heads(count, moment)
+    assert (running.head_seen, running.heads_side_by_side) == (True, 2.0)
 
 
 def test_a_driver_is_known_by_its_command_line_and_its_pods_cgroup():

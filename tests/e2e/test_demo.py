@@ -71,11 +71,11 @@ def test_ctrl_c_says_what_goes_on_and_how_to_take_it_away(interrupted, monkeypat
     assert ("kubectl rljob describe" in said) == (interrupted == "train")
 
 
-@pytest.mark.parametrize("mode", [None, "ReadWriteOnce"])
-def test_the_volume_has_the_access_mode_that_is_asked_for(mode):
-    (job,) = validate(demo.manifest(mode), "demo.yaml").jobs
+def test_the_volume_has_what_is_asked_for():
+    (job,) = validate(demo.manifest({"accessMode": "ReadWriteOnce", "storageClassName": "nfs"}), "demo.yaml").jobs
 
-    assert job.spec.checkpoint.volume.access_mode == mode
+    volume = job.spec.checkpoint.volume
+    assert (volume.access_mode, volume.storage_class_name, volume.size) == ("ReadWriteOnce", "nfs", "1Gi")
 
 
 def test_fake_nodes_are_told_of_before_anything_is_built(tmp_path, monkeypatch):

@@ -194,7 +194,7 @@ def test_an_attempt_takes_ranks_over():
 def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
     status: dict[str, Any] = {
         "phase": "Succeeded",
-        "progress": {"step": 70, "totalSteps": 70, "reward": 0},
+        "progress": {"step": 70, "totalSteps": 70, "reward": 0.1},
         "checkpoint": {"step": 70},
         "conditions": [{"type": kind, "status": word} for kind, word in SUCCESS_CONDITIONS.items()],
     }
