@@ -39,7 +39,8 @@ def main() -> None:
     for gpus in options.gpus:
         runs[gpus] = parent / f"{gpus} GPU{'s' * (gpus > 1)}"
         overrides = (*shared, f"cluster.gpusPerNode={gpus}")
-        command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), "--dir", str(runs[gpus])]
+        where = ["--dir", str(runs[gpus]), "--ranks", str(gpus)]  # else it takes all GPUs that are here
+        command = [sys.executable, "-m", "rljob_trainer.cli", "run", str(EXAMPLE), *where]
         subprocess.run([*command, *(part for each in overrides for part in ("--set", each))], check=True)
     options.out.mkdir(parents=True, exist_ok=True)
     save(draw(load_runs(list(runs.values()))), options.out / "gpu.png")
@@ -50,7 +51,7 @@ def main() -> None:
 def page(runs: Mapping[int, Sequence[Line]], overrides: Sequence[str]) -> str:
     """The page as Markdown. runs: by their number of GPUs, the metrics of every step."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "vllm", "ray", "transformers"))
-    command = " ".join(f"--set {each}" for each in (*overrides, "cluster.gpusPerNode=N"))
+    command = " ".join(["--ranks N", *(f"--set {each}" for each in (*overrides, "cluster.gpusPerNode=N"))])
     return "\n".join(
         [
             "# On GPUs",
