@@ -126,6 +126,19 @@ def test_validate_judges_reward_code_that_is_there_and_runs_none(tmp_path: Path)
     assert not (tmp_path / "ran").exists()
 
 
+def test_validate_judges_generated_data_and_arguments_of_builtins(tmp_path: Path) -> None:
+    wrong = JOB.replace("train.parquet", "'synthetic://reverse-text?maxLenght=5'")
+    builtin = "builtin: countdown, arguments: {format_scor: 0.1}"
+    (tmp_path / "job.yaml").write_text(wrong.replace("builtin: exact_match", builtin))
+
+    done = rljob("validate", "job.yaml", cwd=tmp_path)
+    assert done.returncode == 64
+    data, reward = done.stdout.splitlines()
+    assert "spec.data.train[0]: synthetic://" in data
+    assert "unknown argument 'maxLenght', did you mean 'maxLength'?" in data
+    assert "spec.rewards.functions[0].arguments: unknown argument 'format_scor', did you mean 'format_score'?" in reward
+
+
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = rljob("show", "job.yaml", "--set", "algorithm.preset=dapo", "--set", "training.steps=7", cwd=tmp_path)

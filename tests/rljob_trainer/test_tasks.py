@@ -115,7 +115,7 @@ def test_parquet_files_of_a_task_can_be_written(tmp_path):
         ("synthetic://reverse-text?split=test", "split=test: Input should be 'train' or 'validation'"),
         ("synthetic://reverse-text?minLength=5&maxLength=4", "minLength 5 is above maxLength 4"),
         ("synthetic://addition?minDigits=3", "minDigits 3 is above maxDigits 2"),
-        ("synthetic://countdown?operators=%5E", "operators=^: String should match pattern"),
+        ("synthetic://countdown?operators=%5E", "operators=^: give one to four of + - * /"),
         (
             "synthetic://reverse-text?minLength=1&maxLength=1&letters=2&split=validation",
             "too few examples of reverse-text with these arguments for split validation",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # which take their time, and help needs none
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files with RLJobs.")],
 ) -> None:
-    """Check RLJob files as a cluster would, and reward code that is there. Prints every error with its line and ends
-    with 64 if there is one.
+    """Check RLJob files as a cluster would, generated data, and reward code that is there. Prints every error with its
+    line and ends with 64 if there is one.
     """
     from rljob_api.contract import ExitCode
     from rljob_api.validation import render_problems, validate_file
@@ -22,7 +22,7 @@ def validate(
     errors = 0
     for file in files:
         found = validate_file(file)
-        problems = [*found.problems, *_wrong_code(found, file)]
+        problems = [*found.problems, *_wrong_data(found), *_wrong_code(found, file)]
         errors += len(problems)
         if problems or found.notes:
             typer.echo(render_problems([*problems, *found.notes]))
@@ -31,6 +31,27 @@ def validate(
     if errors:
         typer.echo(f"{errors} error{'s' if errors > 1 else ''}", err=True)
         raise typer.Exit(ExitCode.JOB)
+
+
+def _wrong_data(found: "Validated") -> "Iterator[Problem]":
+    """Of generated tasks: their URLs tell all."""
+    from rljob_api.validation import Problem
+    from rljob_trainer.data.tasks import SCHEME, check_synthetic
+    from rljob_trainer.errors import DataError
+
+    for job, document in zip(found.jobs, found.documents, strict=True):
+        spec = job.spec
+        lists = {("data", "train"): spec.data.train, ("data", "validation"): spec.data.validation}
+        lists |= {("sft", "data"): spec.sft.data if spec.sft else []}
+        for place, urls in lists.items():
+            for index, url in enumerate(urls):
+                if not url.startswith(SCHEME):
+                    continue
+                field = f"spec.{'.'.join(place)}[{index}]"
+                try:
+                    check_synthetic(url, field)
+                except DataError as error:
+                    yield Problem(*document.locate(("spec", *place, index), key=False), field, error.message)
 
 
 def _wrong_code(found: "Validated", file: Path) -> "Iterator[Problem]":

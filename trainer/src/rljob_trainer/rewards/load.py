@@ -1,5 +1,7 @@
 """From spec.rewards.functions to something callable; runs in a reward process, where user code may do its worst."""
 
+import dataclasses
+import difflib
 import importlib
 import inspect
 import linecache
@@ -31,7 +33,7 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
         LoadError: syntax error, failed import, missing function, wrong signature or argument.
     """
     if setup.builtin is not None:
-        return _builtin(setup, field)
+        return load_builtin(setup.builtin, setup.arguments, field)
     origin = "path" if setup.path else "module" if setup.module else "source"
     module = _module(setup, base_dir, field, origin)
     function = getattr(module, setup.function, None)
@@ -55,17 +57,23 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
     return compute_score
 
 
-def _builtin(setup: FunctionSetup, field: str) -> ComputeScore:
+def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> ComputeScore:
+    """One of those that the trainer ships. Raises LoadError for an unknown argument, or a wrong value of one."""
     from pydantic import ValidationError
 
-    kind = importlib.import_module(f"rljob_trainer.rewards.builtin.{setup.builtin}").Reward
+    kind = importlib.import_module(f"rljob_trainer.rewards.builtin.{name}").Reward
     try:
-        reward: ComputeScore = kind(**setup.arguments)
+        reward: ComputeScore = kind(**arguments)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise LoadError(f"{place}: {message}" if place else message, f"{field}.arguments") from error
+        message = f"{place}: {first['msg'].removeprefix('Value error, ')}" if place else first["msg"]
+        if first["type"] == "unexpected_keyword_argument":
+            known = [each.name for each in dataclasses.fields(kind)]
+            close = difflib.get_close_matches(place, known, n=1)
+            meant = f", did you mean {close[0]!r}?" if close else ""
+            message = f"unknown argument {place!r}{meant}; {name} has {', '.join(known) or 'none'}"
+        raise LoadError(message, f"{field}.arguments") from error
     return reward
 
 

@@ -6,11 +6,12 @@ response to learn from is one that was drawn at random, so a model that imitates
 """
 
 import random
+import re
 from dataclasses import dataclass as plain_dataclass
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.data.tasks.base import PARAMETERS, Example
@@ -20,6 +21,12 @@ _ATOM = 3
 _ATTEMPTS = 10_000
 
 
+def _operators(given: str) -> str:
+    if not re.fullmatch(r"[-+*/]{1,4}", given):
+        raise ValueError("give one to four of + - * /; in a URL a + is written %2B")
+    return given
+
+
 @dataclass(frozen=True, config=PARAMETERS)
 class Countdown:
     """Make a target up to maxTarget of count numbers up to maxNumber, each used once."""
@@ -27,7 +34,7 @@ class Countdown:
     count: Annotated[int, Field(ge=2, le=6)] = 3
     max_number: Annotated[int, Field(ge=2, le=1000)] = 9
     max_target: Annotated[int, Field(ge=2, le=100_000)] = 99
-    operators: Annotated[str, StringConstraints(pattern=r"^[-+*/]{1,4}$")] = "+-*"
+    operators: Annotated[str, AfterValidator(_operators)] = "+-*"
 
     @property
     def ability(self) -> str:

@@ -1,7 +1,9 @@
 """countdown: an arithmetic expression of given numbers, each used once, that has a given value."""
 
+import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import simpleeval
@@ -40,12 +42,23 @@ class Reward:
 
 
 def _truth(truth: Any) -> tuple[float, list[int]]:
-    if not isinstance(truth, Mapping) or "target" not in truth or "numbers" not in truth:
-        raise ValueError(f'ground_truth {truth!r} is not {{"target": NUMBER, "numbers": [NUMBER, ...]}}')
-    numbers = [int(number) for number in truth["numbers"]]
-    if numbers != [float(number) for number in truth["numbers"]]:
+    """Numbers may be written as text, as some data sets have them."""
+    try:
+        target, numbers = float(truth["target"]), [Decimal(str(number)) for number in _list(truth["numbers"])]
+        whole = [int(number) for number in numbers]
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f'ground_truth {truth!r} is not {{"target": NUMBER, "numbers": [NUMBER, ...]}}') from error
+    if whole != numbers:
         raise ValueError(f"ground_truth has numbers that are not whole: {truth['numbers']}")
-    return float(truth["target"]), numbers
+    if not math.isfinite(target):
+        raise ValueError(f"ground_truth has a target that is no finite number: {truth['target']}")
+    return target, whole
+
+
+def _list(numbers: Any) -> list[Any]:
+    if isinstance(numbers, str | Mapping):
+        raise TypeError("no list")
+    return list(numbers)
 
 
 def _value(expression: str) -> float | None:
