@@ -23,7 +23,10 @@ STRICT: dict[str, Any] = {"dry_run": "All", "field_validation": "Strict"}
 
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")
 
-FIELD = re.compile(r"spec|metadata|ObjectMeta|status|API ?version|kind|name|unknown field", re.IGNORECASE)
+FIELD = re.compile(
+    r'\b(spec|status|metadata|ObjectMeta)\b[.\[:]|\b(apiVersion|kind|API version)\b|unknown field "', re.IGNORECASE
+)
+"""A path, or one of the two fields that have none."""
 _ONLY_THERE = re.compile(
     r'^status|decoding error: (unknown field "status\.[^"]*"(, |$))+$|expected int, got float64 evaluating rule'
 )
