@@ -87,7 +87,7 @@ def test_the_page_is_drawn_from_the_file_of_rows_alone(tmp_path):
         ("", "has no rows: measure first"),
         ("first", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
         ("unequal", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
-        ("cut", r"cpu.jsonl:4 is no row: .*; delete the line, or measure anew"),
+        ("cut", r"cpu.jsonl:4 is no row: .*; delete the line, or the file and measure anew"),
     ],
 )
 def test_rows_that_make_no_page_are_named(tmp_path, kept, said):
@@ -157,6 +157,43 @@ def test_a_shape_that_is_measured_anew_keeps_the_rows_of_others(tmp_path, monkey
     monkeypatch.setattr("bench.step.__main__.measure", lambda *_: iter(new))
     measure_all(arguments(["--shapes", "tiny", "--output", str(tmp_path)]), tmp_path / "cpu.jsonl")
     assert read(tmp_path / "cpu.jsonl") == [*new, *old[2:]]
+
+
+def never(*_):
+    pytest.fail("it was measured")
+
+
+@pytest.mark.parametrize(
+    ("old", "said"), [("cut", "cpu.jsonl:1 is no row"), ("10M", "not as many rows of each for 10M")]
+)
+def test_old_rows_that_cannot_be_kept_are_told_before_anything_is_measured(tmp_path, monkeypatch, old, said):
+    file = tmp_path / "cpu.jsonl"
+    append(file, rows(hf=[STEPS])[0])  # without TRL's
+    if old == "cut":
+        file.write_text(file.read_text()[:50])
+    monkeypatch.setattr("bench.step.__main__.measure", never)
+    with pytest.raises(SystemExit, match=said):
+        measure_all(arguments(["--shapes", "tiny", "--output", str(tmp_path)]), file)
+
+
+@pytest.mark.parametrize("old", [[], rows(hf=[STEPS])[:1]], ids=["none", "without TRL's"])
+def test_rows_that_are_measured_anew_need_make_no_page(tmp_path, monkeypatch, old):
+    file, new = tmp_path / "cpu.jsonl", rows(hf=[STEPS])
+    file.touch()
+    for row in old:
+        append(file, row)
+    monkeypatch.setattr("bench.step.__main__.measure", lambda *_: iter(new))
+    measure_all(arguments(["--shapes", "10M", "--output", str(tmp_path)]), file)
+    assert read(file) == new
+
+
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_an_output_that_is_a_file_is_told_before_anything_is_measured(tmp_path, monkeypatch, below):
+    (tmp_path / "page").touch()
+    output = tmp_path / "page" / below
+    monkeypatch.setattr("bench.step.__main__.measure", never)
+    with pytest.raises(SystemExit, match=r"page.* is a file, or in one: give a folder"):
+        measure_all(arguments(["--output", str(output)]), output / "cpu.jsonl")
 
 
 def test_the_phases_of_trl_add_up_to_its_step():
