@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.step import runs
 from bench.step.__main__ import arguments, measure_all
 from bench.step.page import by_shape, interval, verdict, write_page
 from bench.step.results import ALONE, TRL, Row, append, read
@@ -28,6 +29,12 @@ def test_work_is_what_workers_do_and_none_is_when_nobody_does_anything():
         {"call": "complete_update", "start": 8.5, "end": 9.5},
     ]
     assert work(calls, [(0.0, 10.0)]) == {"work/update": 3.0, "work/sync": 1.0, "work/none": 2.0}
+
+
+def test_what_is_measured_is_told_to_end_when_the_benchmark_dies(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.01)
+    runs._run(["setpriv", "--dump"], tmp_path / "log", {})
+    assert "Parent death signal: TERM" in (tmp_path / "log").read_text()
 
 
 def rows(**runs):
