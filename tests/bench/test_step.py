@@ -14,7 +14,8 @@ from bench.step.results import ALONE, TRL, Row, append, read
 from bench.step.runs import Steps, check_length, covered, trl_phases, work
 from bench.step.shapes import SHAPES, write_model
 
-STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, {"time/rollout": 0.1, "work/update": 0.06, "work/none": 0.02})
+PARTS = {"time/rollout": 0.1, "time/update": 0.07, "work/update": 0.06, "work/none": 0.02}
+STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, PARTS)
 
 
 def test_seconds_that_intervals_cover_are_counted_once_and_only_in_the_window():
@@ -52,13 +53,15 @@ def page(folder, made):
     return (folder / "cpu.md").read_text()
 
 
-def test_overhead_is_all_but_generation_and_update(tmp_path):
+def test_overhead_is_all_but_rollout_and_a_workers_update(tmp_path):
     made = rows(hf=[STEPS])
     (measured,) = by_shape(made)
     assert abs(measured.overhead("hf") - 0.2) < 1e-9
     assert measured.ratios("hf") == [2.0]
     written = page(tmp_path, made)
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
+    assert "| ours, hf | 0.100 | 0.000 | 0.000 | 0.070 | 0.000 | 0.200 | 0.060 | 0.020 |" in written
+    assert "no worker works, 10% of a step; all but rollout and a worker's update 20%." in written
     assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer (in all repetitions)." in written
     assert "`make bench` of commit c1 on 2 CPU cores (" in written
     assert "## 10M: 7 parameters, 128 tokens a response\n\n1 repetitions of " in written
