@@ -32,7 +32,8 @@ Training never sees them, nor a sum with its numbers exchanged or another target
 one."""
 
 _PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
-dotted lines are goals. Advantages and losses are of one seed each."""
+dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
+they tell lines apart that are one."""
 
 _SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
 as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks

@@ -3,13 +3,15 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.learning import data, shuffled
-from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm
+from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm, Role
 from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
+from bench.learning.picture import figure
 from bench.learning.results import Result, append, code_commit, curves, missing, newest, read
 from bench.learning.training import known_arms
 from rljob_api import resolve
@@ -156,6 +158,17 @@ def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reac
         line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | {validation[0]:.3f}" in line
     ]
     assert f"| {reached} |" in row
+
+
+def test_advantages_and_losses_are_drawn_of_seed_0_as_their_titles_say():
+    runs = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.1), (10, 0.2)])]
+    names: dict[Role, str] = {"main": "grpo", "advantage": "advantage rloo", "loss": "loss clip"}
+    panels = figure([(Arm(REVERSE_TEXT, name, role), runs) for role, name in names.items()]).axes[4:]
+    for panel, count in zip(panels, (2, 1), strict=True):
+        assert panel.get_title(loc="left").endswith(", seed 0")
+        assert [np.asarray(line.get_ydata()).tolist() for line in panel.lines] == [[0.5, 0.9]] * count
+    markers = [(line.get_marker(), line.get_markevery()) for line in panels[0].lines]
+    assert markers == [("o", (0, 2)), ("s", (1, 2))], "lines that are one are told apart"
 
 
 @pytest.mark.parametrize(
