@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Final
 
 from bench.learning.arms import (
     CONTROL_BAND,
@@ -35,9 +36,10 @@ _PICTURE = """Lines are means over the seeds that the tables show, bands reach f
 dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
 they tell lines apart that are one."""
 
-_SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
-as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks
-near 1, where a band of 0.1 could not be left."""
+_CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
+gains where one lies further above, and else it falls and gains nothing. Rewards that say nothing move the weights all
+the same: advantages keep their size, so Adam's steps are as large as ever, and lead away from what the supervised steps
+had taught. How far they may lie above the start shrinks near 1, where a band of 0.1 could not be left."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
@@ -58,6 +60,12 @@ Versions there are the machine's, as the table says, not those that this project
 _NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
 
 _NOT_RUN = "Not run yet."
+
+UNCHANGED_BAND: Final = 0.005
+"""How far the control that changes nothing may lie from its start: one of 256 prompts may have another response."""
+
+FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
+"""What a control may do."""
 
 
 def write_page(results: Iterable[Result], folder: Path) -> bool:
@@ -86,7 +94,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _PICTURE,
         "## Goals",
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
-        _SHUFFLED,
+        _CONTROLS,
         "## TRL",
         ABOUT,
         comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,
@@ -128,25 +136,45 @@ def _prompts() -> str:
 def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in every:
-        if arm.role in ("main", "engine"):
-            goal = arm.task.goal_text
-            reached = [arm.task.reached(run.start, run.end) for run in runs]
-        elif arm.name == UNCHANGED:
-            goal = "its start, at every validation"
-            reached = [all(value == run.start for _, value in run.validation) for run in runs]
-        elif arm.role == "control":
-            goal = f"never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
-            reached = [max(value for _, value in run.validation) <= run.start + control_band(run.start) for run in runs]
-        else:
-            continue
-        ends = ", ".join(f"{run.end:.3f}" for run in runs)
-        said = "yes" if sum(reached) == len(arm.seeds) else f"{sum(reached)} of {len(arm.seeds)}"
-        if unfinished := len(arm.seeds) - len(runs):
-            said += f", {unfinished} not run yet"
-        commits = ", ".join(dict.fromkeys(run.commit for run in runs))
-        start = spread([run.start for run in runs]) if runs else ""
-        rows.append([arm.task.name, arm.name, start, ends, goal, said, commits])
+        if arm.role in ("main", "engine", "control"):
+            start = spread([run.start for run in runs]) if runs else ""
+            ends = ", ".join(f"{run.end:.3f}" for run in runs)
+            commits = ", ".join(dict.fromkeys(run.commit for run in runs))
+            rows.append([arm.task.name, arm.name, start, ends, _goal(arm), _reached(arm, runs), commits])
     return rows
+
+
+def _goal(arm: Arm) -> str:
+    if arm.role != "control":
+        return arm.task.goal_text
+    if arm.name == UNCHANGED:
+        return f"flat: within {UNCHANGED_BAND:g} of its start"
+    return f"gains nothing: never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
+
+
+def _reached(arm: Arm, runs: Sequence[Result]) -> str:
+    """Of a control also what it does: one that falls gains nothing, which is its goal."""
+    moves = dict.fromkeys(_move(arm, run) for run in runs) if arm.role == "control" else {}
+    count = sum(_reaches(arm, run) for run in runs)
+    said = "yes" if count == len(arm.seeds) else f"{count} of {len(arm.seeds)}"
+    said += f": {'; '.join(moves)}" if moves else ""
+    unfinished = len(arm.seeds) - len(runs)
+    return f"{said}, {unfinished} not run yet" if unfinished else said
+
+
+def _reaches(arm: Arm, run: Result) -> bool:
+    if arm.role != "control":
+        return arm.task.reached(run.start, run.end)
+    return _move(arm, run) in ((FLAT,) if arm.name == UNCHANGED else (FLAT, FALLS))
+
+
+def _move(control: Arm, run: Result) -> str:
+    """What it does over all validations."""
+    band = UNCHANGED_BAND if control.name == UNCHANGED else control_band(run.start)
+    values = [value for _, value in run.validation]
+    if max(values) > run.start + band:
+        return GAINS
+    return FLAT if min(values) >= run.start - band else FALLS
 
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:

@@ -134,7 +134,8 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
         "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9, and over its start |"
         " 1 of 6, 4 not run yet | c1 |" in page
     )
-    assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
+    assert "| 0.500 | 0.900 | flat: within 0.005 of its start | 0 of 3: gains, 2 not run yet | c1 |" in page
+    assert "| reverse-text | shuffled rewards |  |  | gains nothing: never more than 0.1, nor 25% of the way" in page
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
@@ -142,13 +143,16 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
 @pytest.mark.parametrize(
     ("arm", "validation", "reached"),
     [
-        ("learning rate 0", [0.5, 0.5, 0.5], "yes"),
-        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3"),
-        ("shuffled rewards", [0.5, 0.2, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.59, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3"),
-        ("shuffled rewards", [0.96, 0.965, 0.1], "yes"),
-        ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3"),  # a quarter of the way to 1 is 0.97
+        ("learning rate 0", [0.5, 0.5, 0.5], "yes: flat"),
+        ("learning rate 0", [0.5, 0.496, 0.504], "yes: flat"),
+        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3: falls, gains nothing"),
+        ("learning rate 0", [0.5, 0.51, 0.5], "0 of 3: gains"),
+        ("shuffled rewards", [0.5, 0.41, 0.59], "yes: flat"),
+        ("shuffled rewards", [0.5, 0.2, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.5, 0.59, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3: gains"),
+        ("shuffled rewards", [0.96, 0.965, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3: gains"),  # a quarter of the way to 1 is 0.97
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
