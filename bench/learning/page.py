@@ -53,6 +53,10 @@ one can tell what is the advantage's own and what is ours. rloo and reinforce_pl
 has not, take the same differences from the group's mean, times a factor that all responses of a step share (the latter
 also less their mean over the step's tokens)."""
 
+_CLOSING = f"""Means over the last {LAST} steps, over all seeds. A run's own metrics have them at every step. The
+benchmark removes a run's folder when it has ended, and keeps these means, the rewards of all steps and validations, and
+a picture of seed 0 of each task's grpo."""
+
 _SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
 also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU.
 Versions there are the machine's, as the table says, not those that this project locks."""
@@ -104,7 +108,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _DR_GRPO,
         comparison(by_name["advantage dr_grpo"], by_name["TRL, dr_grpo"]) or _NOT_RUN,
         "## What a practitioner checks",
-        f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
+        _CLOSING,
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
         "## Machines",
         _SETTINGS if any(run.device.endswith(CPUS) for run in runs) else f"{_SETTINGS} {_NO_CPUS}",
@@ -118,12 +122,16 @@ def _about(runs: Sequence[Result]) -> str:
     said = (
         f" All of it with {', '.join(f'`--set {each}`' for each in tried)}, over what the page says." if tried else ""
     )
-    dates = sorted({run.date for run in runs})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    commits, dates = sorted({run.commit for run in runs}), sorted({run.date for run in runs})
+    of = f"{len(commits)} commits" if len(commits) > 1 else f"commit {commits[0]}"
+    when = f"from {dates[0]} to {dates[-1]}" if len(dates) > 1 else f"of {dates[0]}"
     return (
-        f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours in all, some side by side; {when}."
-        " Written by the benchmark from [learning.jsonl](learning.jsonl), which has every run with its machine, curves,"
-        f" and the last commit that had changed what decides it; the code may have changed since.{said}"
+        f"{len(runs)} runs of {of} ([which](#machines)), {when}; they took {hours:.1f} hours in all, some side by side."
+        " `make bench-learning` does them, in as many calls as it takes: a call runs what has no result of the last"
+        " commit that changed the task's example or the code that decides it (`CODE` in"
+        " [results.py](../../bench/learning/results.py)), so any change there has the next call run all again. Until"
+        " then the page has the older ones. Written by the benchmark from"
+        f" [learning.jsonl](learning.jsonl), which has every run with its machine, curves and commit.{said}"
     )
 
 

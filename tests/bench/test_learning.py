@@ -208,6 +208,15 @@ def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
     assert "there is no verdict" in page(0.5)
 
 
+def test_the_page_says_of_how_many_commits_and_of_which_days_its_runs_are(tmp_path):
+    assert write_page([RESULT], tmp_path)
+    assert "1 runs of commit c1 ([which](#machines)), of 2026-11-21;" in (tmp_path / "learning.md").read_text()
+    older = [replace(RESULT, seed=seed, commit="c0", date=f"2026-11-{20 - seed}") for seed in (1, 2)]
+    assert write_page([RESULT, *older], tmp_path)
+    said = "3 runs of 2 commits ([which](#machines)), from 2026-11-18 to 2026-11-21;"
+    assert said in (tmp_path / "learning.md").read_text()
+
+
 @pytest.mark.parametrize(("device", "silent"), [("NVIDIA H200", True), ("2 CPU cores", False)])
 def test_the_page_says_what_a_gpu_run_gets_and_whether_there_are_figures_of_cpus(tmp_path, device, silent):
     assert write_page([replace(RESULT, device=device)], tmp_path)
