@@ -9,17 +9,20 @@ On NVIDIA's GPUs: make setup REQUIREMENTS=cuda, and for TRL's arms .venv/bin/uv 
 """
 
 import argparse
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.learning.arms import COMPARED_SEEDS, ROOT, TASKS
+from bench.learning.arms import COMPARED_SEEDS, ROOT, TASKS, Arm
 from bench.learning.campaign import Campaign, Run
 from bench.learning.page import write_page
 from bench.learning.results import alone_with, code_commit, missing, read
 from bench.learning.stop import interrupts
 from bench.learning.training import known_arms
 from rljob_api.validation import InvalidRLJob, load_rljob
+
+OUTPUT = ROOT / "docs" / "benchmarks"
 
 
 def main() -> None:
@@ -44,13 +47,15 @@ def _chosen(options: argparse.Namespace, file: Path, commits: Mapping[str, str])
     results = read(file)
     if other := next((each for each in results if each.overrides != options.overrides), None):
         sys.exit(f"{file} has results of other --set ({', '.join(other.overrides) or 'none'}): give another --output")
-    return [
-        (arm, seed)
-        for arm, seed in missing(known_arms(), results, commits)
-        if (options.tasks is None or arm.task.name in options.tasks)
+    return [(arm, seed) for arm, seed in missing(known_arms(), results, commits) if _is_chosen(options, arm, seed)]
+
+
+def _is_chosen(options: argparse.Namespace, arm: Arm, seed: int) -> bool:
+    return (
+        (options.tasks is None or arm.task.name in options.tasks)
         and (options.arms is None or arm.name in options.arms)
         and (options.seeds is None or seed in options.seeds)
-    ]
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -61,17 +66,23 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, choices=COMPARED_SEEDS, help="only these")
     parser.add_argument("--parallel", type=_at_least_one, default=1, metavar="N", help="runs at a time")
     parser.add_argument(
-        "--limit-minutes", type=float, default=1e6, metavar="M", help="begin no run after that; call it again to go on"
+        "--limit-minutes",
+        type=_minutes,
+        default=1e6,
+        metavar="M",
+        help="begin no run after that; call it again to go on. With 0 only the page is written",
     )
     parser.add_argument("--commit", help="what the results are for; the default asks git")
     parser.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE",
         help="try something out, with an --output of its own",
     )  # fmt: skip
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks", metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FOLDER")
     options = parser.parse_args()
-    if options.overrides and options.output == ROOT / "docs" / "benchmarks":
+    if options.overrides and options.output.resolve() == OUTPUT.resolve():
         parser.error("--set changes what is measured: give an --output of its own")
+    if not any(_is_chosen(options, arm, seed) for arm in known_arms() for seed in arm.seeds):
+        parser.error(f"no run is all of that; there are: {_runs_of(options.tasks)}")
     try:
         options.output.mkdir(parents=True, exist_ok=True)
         for task in TASKS:
@@ -79,6 +90,25 @@ def _arguments() -> argparse.Namespace:
     except (OSError, InvalidRLJob) as error:
         parser.error(str(error))
     return options
+
+
+def _runs_of(tasks: Sequence[str] | None) -> str:
+    """What the tasks have, all where None are named; for a person."""
+    return "; ".join(
+        f"{arm.task.name}, {arm.name}, seeds {' '.join(map(str, arm.seeds))}"
+        for arm in known_arms()
+        if tasks is None or arm.task.name in tasks
+    )
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not minutes >= 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return minutes
 
 
 def _at_least_one(text: str) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Final
 
 from bench.learning.arms import (
     CONTROL_BAND,
@@ -32,11 +33,13 @@ Training never sees them, nor a sum with its numbers exchanged or another target
 one."""
 
 _PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
-dotted lines are goals. Advantages and losses are of one seed each."""
+dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
+they tell lines apart that are one."""
 
-_SHUFFLED = """Rewards that say nothing move the weights all the same: advantages keep their size, so Adam's steps are
-as large as ever, and lead away from what the supervised steps had taught. How far they may lie above the start shrinks
-near 1, where a band of 0.1 could not be left."""
+_CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
+gains where one lies further above, and else it falls and gains nothing. Rewards that say nothing move the weights all
+the same: advantages keep their size, so Adam's steps are as large as ever, and lead away from what the supervised steps
+had taught. How far they may lie above the start shrinks near 1, where a band of 0.1 could not be left."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
@@ -50,6 +53,10 @@ one can tell what is the advantage's own and what is ours. rloo and reinforce_pl
 has not, take the same differences from the group's mean, times a factor that all responses of a step share (the latter
 also less their mean over the step's tokens)."""
 
+_CLOSING = f"""Means over the last {LAST} steps, over all seeds. A run's own metrics have them at every step. The
+benchmark removes a run's folder when it has ended, and keeps these means, the rewards of all steps and validations, and
+a picture of seed 0 of each task's grpo."""
+
 _SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
 also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU.
 Versions there are the machine's, as the table says, not those that this project locks."""
@@ -57,6 +64,12 @@ Versions there are the machine's, as the table says, not those that this project
 _NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
 
 _NOT_RUN = "Not run yet."
+
+UNCHANGED_BAND: Final = 0.005
+"""How far the control that changes nothing may lie from its start: one of 256 prompts may have another response."""
+
+FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
+"""What a control may do."""
 
 
 def write_page(results: Iterable[Result], folder: Path) -> bool:
@@ -85,7 +98,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _PICTURE,
         "## Goals",
         table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
-        _SHUFFLED,
+        _CONTROLS,
         "## TRL",
         ABOUT,
         comparison(by_name["grpo"], by_name["TRL"]) or _NOT_RUN,
@@ -95,7 +108,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         _DR_GRPO,
         comparison(by_name["advantage dr_grpo"], by_name["TRL, dr_grpo"]) or _NOT_RUN,
         "## What a practitioner checks",
-        f"Means over the last {LAST} steps, over all seeds. Every step of every run has them in its metrics.",
+        _CLOSING,
         table(("task", "arm", *(_heading(name) for name in CLOSING)), _closing(found)),
         "## Machines",
         _SETTINGS if any(run.device.endswith(CPUS) for run in runs) else f"{_SETTINGS} {_NO_CPUS}",
@@ -109,12 +122,16 @@ def _about(runs: Sequence[Result]) -> str:
     said = (
         f" All of it with {', '.join(f'`--set {each}`' for each in tried)}, over what the page says." if tried else ""
     )
-    dates = sorted({run.date for run in runs})
-    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    commits, dates = sorted({run.commit for run in runs}), sorted({run.date for run in runs})
+    of = f"{len(commits)} commits" if len(commits) > 1 else f"commit {commits[0]}"
+    when = f"from {dates[0]} to {dates[-1]}" if len(dates) > 1 else f"of {dates[0]}"
     return (
-        f"`make bench-learning`; {len(runs)} runs that took {hours:.1f} hours in all, some side by side; {when}."
-        " Written by the benchmark from [learning.jsonl](learning.jsonl), which has every run with its machine, curves,"
-        f" and the last commit that had changed what decides it; the code may have changed since.{said}"
+        f"{len(runs)} runs of {of} ([which](#machines)), {when}; they took {hours:.1f} hours in all, some side by side."
+        " `make bench-learning` does them, in as many calls as it takes: a call runs what has no result of the last"
+        " commit that changed the task's example or the code that decides it (`CODE` in"
+        " [results.py](../../bench/learning/results.py)), so any change there has the next call run all again. Until"
+        " then the page has the older ones. Written by the benchmark from"
+        f" [learning.jsonl](learning.jsonl), which has every run with its machine, curves and commit.{said}"
     )
 
 
@@ -127,25 +144,45 @@ def _prompts() -> str:
 def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in every:
-        if arm.role in ("main", "engine"):
-            goal = arm.task.goal_text
-            reached = [arm.task.reached(run.start, run.end) for run in runs]
-        elif arm.name == UNCHANGED:
-            goal = "its start, at every validation"
-            reached = [all(value == run.start for _, value in run.validation) for run in runs]
-        elif arm.role == "control":
-            goal = f"never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
-            reached = [max(value for _, value in run.validation) <= run.start + control_band(run.start) for run in runs]
-        else:
-            continue
-        ends = ", ".join(f"{run.end:.3f}" for run in runs)
-        said = "yes" if sum(reached) == len(arm.seeds) else f"{sum(reached)} of {len(arm.seeds)}"
-        if unfinished := len(arm.seeds) - len(runs):
-            said += f", {unfinished} not run yet"
-        commits = ", ".join(dict.fromkeys(run.commit for run in runs))
-        start = spread([run.start for run in runs]) if runs else ""
-        rows.append([arm.task.name, arm.name, start, ends, goal, said, commits])
+        if arm.role in ("main", "engine", "control"):
+            start = spread([run.start for run in runs]) if runs else ""
+            ends = ", ".join(f"{run.end:.3f}" for run in runs)
+            commits = ", ".join(dict.fromkeys(run.commit for run in runs))
+            rows.append([arm.task.name, arm.name, start, ends, _goal(arm), _reached(arm, runs), commits])
     return rows
+
+
+def _goal(arm: Arm) -> str:
+    if arm.role != "control":
+        return arm.task.goal_text
+    if arm.name == UNCHANGED:
+        return f"flat: within {UNCHANGED_BAND:g} of its start"
+    return f"gains nothing: never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
+
+
+def _reached(arm: Arm, runs: Sequence[Result]) -> str:
+    """Of a control also what it does: one that falls gains nothing, which is its goal."""
+    moves = dict.fromkeys(_move(arm, run) for run in runs) if arm.role == "control" else {}
+    count = sum(_reaches(arm, run) for run in runs)
+    said = "yes" if count == len(arm.seeds) else f"{count} of {len(arm.seeds)}"
+    said += f": {'; '.join(moves)}" if moves else ""
+    unfinished = len(arm.seeds) - len(runs)
+    return f"{said}, {unfinished} not run yet" if unfinished else said
+
+
+def _reaches(arm: Arm, run: Result) -> bool:
+    if arm.role != "control":
+        return arm.task.reached(run.start, run.end)
+    return _move(arm, run) in ((FLAT,) if arm.name == UNCHANGED else (FLAT, FALLS))
+
+
+def _move(control: Arm, run: Result) -> str:
+    """What it does over all validations."""
+    band = UNCHANGED_BAND if control.name == UNCHANGED else control_band(run.start)
+    values = [value for _, value in run.validation]
+    if max(values) > run.start + band:
+        return GAINS
+    return FLAT if min(values) >= run.start - band else FALLS
 
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:

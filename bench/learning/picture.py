@@ -19,6 +19,9 @@ Runs = dict[str, list[Result]]
 _DASHES = ("-", (0, (4, 2)), (3, (4, 2)), (0, (1, 2)), (1.5, (1, 2)), (0, (6, 4)))
 """Of a panel's lines, in turns: what lies under another line is seen between its dashes."""
 
+_MARKERS = "os^Dv*"
+"""Each line has them at validations of its own: where lines are one, its markers say whose it is."""
+
 
 def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     """Above, each task with its controls; below, reverse-text by engine and TRL, by advantage, by loss."""
@@ -27,14 +30,14 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     axes = drawn.subplots(2, 3)
     for place, task in zip(axes[0], TASKS, strict=True):
         _panel(place, task.name, _of(found, task, ("main", "control")), goal=task)
-    below: list[tuple[str, tuple[Role, ...]]] = [
-        ("reverse-text: engines and TRL", ("main", "engine", "trl")),
-        ("reverse-text: advantages", ("main", "advantage")),
-        ("reverse-text: losses, four updates a step", ("loss",)),
+    below: list[tuple[str, tuple[Role, ...], bool]] = [
+        ("reverse-text: engines and TRL", ("main", "engine", "trl"), False),
+        ("reverse-text: advantages, seed 0", ("main", "advantage"), True),
+        ("reverse-text: losses, 4 updates a step, seed 0", ("loss",), True),
     ]
-    for place, (title, roles) in zip(axes[1], below, strict=True):
+    for place, (title, roles, one_seed) in zip(axes[1], below, strict=True):
         runs = _of(found, REVERSE_TEXT, roles)
-        if "advantage" in roles:
+        if one_seed:
             runs = {name: one for name, each in runs.items() if (one := of_one_seed(each))}
         _panel(place, title, runs)
     return drawn
@@ -46,17 +49,22 @@ def _of(found: Sequence[tuple[Arm, list[Result]]], task: Task, roles: Sequence[R
 
 def _panel(axes: Axes, title: str, runs: Runs, goal: Task | None = None) -> None:
     axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-    for (name, each), colour, dashes in zip(runs.items(), COLOURS[: len(runs)], _DASHES[: len(runs)], strict=True):
+    count = len(runs)
+    looks = zip(COLOURS[:count], _DASHES[:count], _MARKERS[:count], strict=True)
+    for number, ((name, each), (colour, dashes, marker)) in enumerate(zip(runs.items(), looks, strict=True)):
         steps = [step for step, _ in each[0].validation]
         values = np.array([[value for _, value in run.validation] for run in each])
-        axes.plot(steps, values.mean(axis=0), color=colour, linestyle=dashes, linewidth=1.8, label=name)
+        axes.plot(
+            steps, values.mean(axis=0), color=colour, linestyle=dashes, linewidth=1.8, label=name,
+            marker=marker, markersize=5, markevery=(number, count),
+        )  # fmt: skip
         if len(each) > 1:
             axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
     if goal is not None and runs:
         main = next(iter(runs.values()))
         level = goal.goal + (mean(run.start for run in main) if goal.above_start else 0.0)
         axes.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.03)  # a line at 1 is not cut
     axes.set_xlabel("RL step", fontsize=8.5)
     axes.set_ylabel("greedy reward", fontsize=8.5)
     axes.spines[["top", "right"]].set_visible(False)

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from bench.step.page import write_page
-from bench.step.results import ALONE, OURS, TRL, Row, append, read, rows_of
+from bench.step.results import ALONE, OURS, TRL, Row, append, read, read_but, rows_of
 from bench.step.runs import check_length, ours, trl, vllm_alone
 from bench.step.shapes import SHAPES, Shape, job, write_model
 from rljob_api import resolve
@@ -56,8 +56,12 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def measure_all(options: argparse.Namespace, file: Path) -> None:
-    """Replaces the rows of these shapes in `file`, once all are measured."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Replaces the rows of these shapes in `file`, once all are measured. Exits at once where it cannot keep others."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        sys.exit(f"--output {file.parent} is a file, or in one: give a folder")
+    kept = read_but(file, options.shapes)
     folder = Path(tempfile.mkdtemp(prefix="rljob-bench-"))
     print(f"in {folder}", flush=True)
     for shape in SHAPES:
@@ -68,7 +72,6 @@ def measure_all(options: argparse.Namespace, file: Path) -> None:
                 print(
                     f"{row.shape}, {row.name}: median {row.steps.median:.3f} s of {len(row.steps.seconds)}", flush=True
                 )
-    kept = [row for row in read(file) if row.shape not in options.shapes] if file.exists() else []
     for row in kept:
         append(folder / ROWS, row)
     shutil.copyfile(folder / ROWS, file)

@@ -24,11 +24,16 @@ CONFIDENCE, FEWEST = 0.95, 6
 
 PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIME_UPDATE, names.TIME_SYNC)
 
+_WORK = {"work/update": "a worker updates", "work/none": "no worker works"}
+"""Of ours alone, by the workers' clocks, and what the page calls it."""
 
 _METHOD = f"""{PROMPTS} prompts with {SAMPLES} samples, GRPO without a reference model, one update a step. No response
 ends before its limit, or the benchmark fails. Runs of ours and of TRL's GRPOTrainer take turns, and another one is
 first each time; a step is timed from the end of the one before, and the first ones of each run do not count. Ours is
 the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal.
+Phases are by the driver's clock: its "update" holds the messages to the worker that updates, "a worker updates" does
+not. "No worker works" is what Ray and the driver take by themselves; what they do beside busy workers is not in it.
+TRL's update is all of its step that is in no other phase.
 "vLLM alone" is `LLM.chat` of the same responses in a process of its own. Memory counts pages that processes share in
 each of them. Busy cores are other work's, in the second before a run, at most. Seconds compare within a shape only:
 shapes may have been measured on different days, and a virtual machine's cores are not equally fast on all of them."""
@@ -58,12 +63,12 @@ class Measured:
         return mean(mean(run.seconds) for run in self.runs[name])
 
     def overhead(self, name: str) -> float:
-        """Share of a step that is neither generation nor update."""
+        """Share of a step that is neither rollout nor a worker's update."""
         useful = self.part(name, names.TIME_ROLLOUT) + self.part(name, "work/update")
         return 1 - useful / self.step(name)
 
     def beyond_vllm(self) -> list[float]:
-        """Of the repetitions: share of a step that is neither update nor what vLLM alone takes for the responses."""
+        """Of the repetitions: share of a step that is neither a worker's update nor what vLLM alone takes."""
         return [
             1 - (alone.median + ours.parts["work/update"]) / mean(ours.seconds)
             for ours, alone in zip(self.runs["vllm"], self.vllm_alone, strict=True)
@@ -112,7 +117,7 @@ def _goal(each: Measured) -> list[str]:
     shares = each.beyond_vllm()
     said = (
         f"Goal: on this model, with vllm, our overhead outside the engine is at most {GOAL:.0%} of a step. All of a"
-        f" step but the update and what vLLM alone takes is {median(shares):.1%} in the median repetition"
+        f" step but a worker's update and what vLLM alone takes is {median(shares):.1%} in the median repetition"
         f" ({', '.join(f'{share:.1%}' for share in shares)}): {'' if median(shares) <= GOAL else 'not '}reached."
     )
     return [said]
@@ -145,12 +150,12 @@ def _steps(each: Measured) -> str:
 
 
 def _phases(each: Measured) -> str:
-    head = [names.short(part) for part in PARTS]
-    rows = [f"| s of a step, mean | {' | '.join(head)} | no worker works |", "|---" * (len(PARTS) + 2) + "|"]
+    head = ["s of a step, mean", *(names.short(part) for part in PARTS), "step", *_WORK.values()]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in each.runs:
-        values = [f"{each.part(name, part):.3f}" for part in PARTS]
-        nobody = "" if name == TRL else f"{each.part(name, 'work/none'):.3f}"
-        rows.append(f"| {_label(name)} | {' | '.join(values)} | {nobody} |")
+        seconds = [*(each.part(name, part) for part in PARTS), each.step(name)]
+        work = ["" if name == TRL else f"{each.part(name, part):.3f}" for part in _WORK]
+        rows.append(f"| {' | '.join([_label(name), *(f'{value:.3f}' for value in seconds), *work])} |")
     return "\n".join(rows)
 
 
@@ -163,7 +168,7 @@ def _notes(each: Measured) -> str:
     ]
     said = [
         f"{name}: Ray and the driver, while no worker works, {each.part(name, 'work/none') / each.step(name):.0%} of a"
-        f" step; all but generation and update {each.overhead(name):.0%}"
+        f" step; all but rollout and a worker's update {each.overhead(name):.0%}"
         for name in OURS
         if name in each.runs
     ]

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -81,13 +81,20 @@ def append(file: Path, row: Row) -> None:
 
 
 def read(file: Path) -> list[Row]:
-    """All rows, oldest first. Exits where a line is none, or where the rows make no page."""
-    rows = [_parsed(line, f"{file}:{number}") for number, line in enumerate(file.read_text().splitlines(), 1)]
+    """All rows, oldest first. Exits where there are none, where a line is none, or where the rows make no page."""
+    return read_but(file, ()) or sys.exit(f"{file} has no rows: measure first")
+
+
+def read_but(file: Path, shapes: Collection[str]) -> list[Row]:
+    """The rows of other shapes, oldest first. Exits where a line is none, or where these rows make no page."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    every = [_parsed(line, f"{file}:{number}") for number, line in enumerate(lines, 1)]
+    rows = [row for row in every if row.shape not in shapes]
     found = Counter((row.shape, row.name) for row in rows)
     incomplete = {shape for shape, _ in found if len({found[shape, name] for name in _NAMES if found[shape, name]}) > 1}
     if lacking := sorted(incomplete | {shape for shape, _ in found if not found[shape, TRL]}):
         sys.exit(f"{file} has not as many rows of each for {', '.join(lacking)}, TRL's among them: measure it anew")
-    return rows or sys.exit(f"{file} has no rows: measure first")
+    return rows
 
 
 def _parsed(line: str, place: str) -> Row:
@@ -95,4 +102,4 @@ def _parsed(line: str, place: str) -> Row:
         values = json.loads(line)
         return Row(steps=Steps(**{name: values.pop(name) for name in _STEPS}), **values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        sys.exit(f"{place} is no row: {error}; delete the line, or measure anew")
+        sys.exit(f"{place} is no row: {error}; delete the line, or the file and measure anew")

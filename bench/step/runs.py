@@ -1,7 +1,7 @@
 """One run of either trainer, in processes of its own, and what a step of it took."""
 
 import json
-import subprocess
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -17,7 +17,7 @@ import psutil
 
 from bench.step.shapes import Shape
 from rljob_trainer.hosting.trace import VARIABLE
-from rljob_trainer.local.machine import RLJOB
+from rljob_trainer.local.machine import RLJOB, start_child
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import parse_lines, read_metrics
 
@@ -159,15 +159,17 @@ def _interval(call: dict[str, Any]) -> Interval:
 
 
 def _run(command: Sequence[str], log: Path, variables: dict[str, str]) -> int:
-    """Returns the peak memory of the process and all below it. Exits, naming the log, where it fails."""
+    """Returns the peak memory of the process and all below it. Exits, showing the log's end, where it fails.
+
+    The process is told to end when this one dies.
+    """
     environment = {**psutil.Process().environ(), **variables, "HF_HUB_OFFLINE": "1"}
     peaks: dict[int, int] = {}
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-        while process.poll() is None:
-            for pid in _tree(process.pid):
-                peaks[pid] = max(peaks.get(pid, 0), _peak_bytes(pid))
-            time.sleep(LOOK_SECONDS)
+    process = start_child(command, log, environment, orphaned=signal.SIGTERM)
+    while process.poll() is None:
+        for pid in _tree(process.pid):
+            peaks[pid] = max(peaks.get(pid, 0), _peak_bytes(pid))
+        time.sleep(LOOK_SECONDS)
     if process.returncode:
         sys.exit(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
     return sum(peaks.values())

@@ -3,13 +3,15 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.learning import data, shuffled
-from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm
+from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm, Role
 from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
+from bench.learning.picture import figure
 from bench.learning.results import Result, append, code_commit, curves, missing, newest, read
 from bench.learning.training import known_arms
 from rljob_api import resolve
@@ -132,7 +134,8 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
         "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9, and over its start |"
         " 1 of 6, 4 not run yet | c1 |" in page
     )
-    assert "| 0.500 | 0.900 | its start, at every validation | 0 of 3, 2 not run yet | c1 |" in page
+    assert "| 0.500 | 0.900 | flat: within 0.005 of its start | 0 of 3: gains, 2 not run yet | c1 |" in page
+    assert "| reverse-text | shuffled rewards |  |  | gains nothing: never more than 0.1, nor 25% of the way" in page
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
@@ -140,13 +143,16 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
 @pytest.mark.parametrize(
     ("arm", "validation", "reached"),
     [
-        ("learning rate 0", [0.5, 0.5, 0.5], "yes"),
-        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3"),
-        ("shuffled rewards", [0.5, 0.2, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.59, 0.1], "yes"),
-        ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3"),
-        ("shuffled rewards", [0.96, 0.965, 0.1], "yes"),
-        ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3"),  # a quarter of the way to 1 is 0.97
+        ("learning rate 0", [0.5, 0.5, 0.5], "yes: flat"),
+        ("learning rate 0", [0.5, 0.496, 0.504], "yes: flat"),
+        ("learning rate 0", [0.5, 0.49, 0.5], "0 of 3: falls, gains nothing"),
+        ("learning rate 0", [0.5, 0.51, 0.5], "0 of 3: gains"),
+        ("shuffled rewards", [0.5, 0.41, 0.59], "yes: flat"),
+        ("shuffled rewards", [0.5, 0.2, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.5, 0.59, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3: gains"),
+        ("shuffled rewards", [0.96, 0.965, 0.1], "yes: falls, gains nothing"),
+        ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3: gains"),  # a quarter of the way to 1 is 0.97
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
@@ -156,6 +162,17 @@ def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reac
         line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | {validation[0]:.3f}" in line
     ]
     assert f"| {reached} |" in row
+
+
+def test_advantages_and_losses_are_drawn_of_seed_0_as_their_titles_say():
+    runs = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.1), (10, 0.2)])]
+    names: dict[Role, str] = {"main": "grpo", "advantage": "advantage rloo", "loss": "loss clip"}
+    panels = figure([(Arm(REVERSE_TEXT, name, role), runs) for role, name in names.items()]).axes[4:]
+    for panel, count in zip(panels, (2, 1), strict=True):
+        assert panel.get_title(loc="left").endswith(", seed 0")
+        assert [np.asarray(line.get_ydata()).tolist() for line in panel.lines] == [[0.5, 0.9]] * count
+    markers = [(line.get_marker(), line.get_markevery()) for line in panels[0].lines]
+    assert markers == [("o", (0, 2)), ("s", (1, 2))], "lines that are one are told apart"
 
 
 @pytest.mark.parametrize(
@@ -189,6 +206,15 @@ def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
     assert "Ours is within seed noise or better" in found
     assert "Ours is below TRL: end, mean over all validations." in page(0.91, 0.83, 0.72)
     assert "there is no verdict" in page(0.5)
+
+
+def test_the_page_says_of_how_many_commits_and_of_which_days_its_runs_are(tmp_path):
+    assert write_page([RESULT], tmp_path)
+    assert "1 runs of commit c1 ([which](#machines)), of 2026-11-21;" in (tmp_path / "learning.md").read_text()
+    older = [replace(RESULT, seed=seed, commit="c0", date=f"2026-11-{20 - seed}") for seed in (1, 2)]
+    assert write_page([RESULT, *older], tmp_path)
+    said = "3 runs of 2 commits ([which](#machines)), from 2026-11-18 to 2026-11-21;"
+    assert said in (tmp_path / "learning.md").read_text()
 
 
 @pytest.mark.parametrize(("device", "silent"), [("NVIDIA H200", True), ("2 CPU cores", False)])

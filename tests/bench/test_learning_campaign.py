@@ -105,11 +105,22 @@ def test_whatever_ends_a_run_costs_that_run_alone_and_the_exit_code(tmp_path, mo
         (["--arms", "grpoo"], "invalid choice: 'grpoo' (choose from 'grpo', 'vllm', 'TRL', "),
         (["--seeds", "7"], "invalid choice: 7 (choose from 0, 1, 2, 3, 4, 5)"),
         (["--parallel", "0"], "argument --parallel: must be 1 or more"),
+        (["--limit-minutes", "-3"], "argument --limit-minutes: must be 0 or more"),
+        (["--limit-minutes", "nan"], "argument --limit-minutes: must be 0 or more"),
+        (["--limit-minutes", "soon"], "argument --limit-minutes: must be 0 or more"),
+        (
+            ["--tasks", "addition", "--arms", "TRL"],
+            "there are: addition, grpo, seeds 0 1 2; addition, learning rate 0, ",
+        ),
+        (["--arms", "advantage rloo", "--seeds", "3"], "reverse-text, advantage rloo, seeds 0; "),
+        (["--output", "docs/benchmarks", "--set", "training.steps=4"], "--set changes what is measured: give an"),
         (["--output", "/dev/null/page"], "Not a directory: '/dev/null/page'"),
         (["--output", "OUTPUT", "--set", "nonsense"], "nonsense"),
     ],
 )
 def test_a_wrong_call_is_told_what_would_be_right(monkeypatch, capsys, tmp_path, wrong, said):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(__main__, "Campaign", None)  # nothing may run
     monkeypatch.setattr("sys.argv", ["learning", *(str(tmp_path) if each == "OUTPUT" else each for each in wrong)])
     with pytest.raises(SystemExit) as ended:
         __main__.main()

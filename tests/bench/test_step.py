@@ -7,13 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bench.step import runs
 from bench.step.__main__ import arguments, measure_all
 from bench.step.page import by_shape, interval, verdict, write_page
 from bench.step.results import ALONE, TRL, Row, append, read
 from bench.step.runs import Steps, check_length, covered, trl_phases, work
 from bench.step.shapes import SHAPES, write_model
 
-STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, {"time/rollout": 0.1, "work/update": 0.06, "work/none": 0.02})
+PARTS = {"time/rollout": 0.1, "time/update": 0.07, "work/update": 0.06, "work/none": 0.02}
+STEPS = Steps([0.2, 0.2], 16.0, 100 << 20, 0.5, PARTS)
 
 
 def test_seconds_that_intervals_cover_are_counted_once_and_only_in_the_window():
@@ -28,6 +30,12 @@ def test_work_is_what_workers_do_and_none_is_when_nobody_does_anything():
         {"call": "complete_update", "start": 8.5, "end": 9.5},
     ]
     assert work(calls, [(0.0, 10.0)]) == {"work/update": 3.0, "work/sync": 1.0, "work/none": 2.0}
+
+
+def test_what_is_measured_is_told_to_end_when_the_benchmark_dies(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.01)
+    runs._run(["setpriv", "--dump"], tmp_path / "log", {})
+    assert "Parent death signal: TERM" in (tmp_path / "log").read_text()
 
 
 def rows(**runs):
@@ -45,13 +53,15 @@ def page(folder, made):
     return (folder / "cpu.md").read_text()
 
 
-def test_overhead_is_all_but_generation_and_update(tmp_path):
+def test_overhead_is_all_but_rollout_and_a_workers_update(tmp_path):
     made = rows(hf=[STEPS])
     (measured,) = by_shape(made)
     assert abs(measured.overhead("hf") - 0.2) < 1e-9
     assert measured.ratios("hf") == [2.0]
     written = page(tmp_path, made)
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
+    assert "| ours, hf | 0.100 | 0.000 | 0.000 | 0.070 | 0.000 | 0.200 | 0.060 | 0.020 |" in written
+    assert "no worker works, 10% of a step; all but rollout and a worker's update 20%." in written
     assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer (in all repetitions)." in written
     assert "`make bench` of commit c1 on 2 CPU cores (" in written
     assert "## 10M: 7 parameters, 128 tokens a response\n\n1 repetitions of " in written
@@ -87,7 +97,7 @@ def test_the_page_is_drawn_from_the_file_of_rows_alone(tmp_path):
         ("", "has no rows: measure first"),
         ("first", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
         ("unequal", "has not as many rows of each for 10M, TRL's among them: measure it anew"),
-        ("cut", r"cpu.jsonl:4 is no row: .*; delete the line, or measure anew"),
+        ("cut", r"cpu.jsonl:4 is no row: .*; delete the line, or the file and measure anew"),
     ],
 )
 def test_rows_that_make_no_page_are_named(tmp_path, kept, said):
@@ -157,6 +167,43 @@ def test_a_shape_that_is_measured_anew_keeps_the_rows_of_others(tmp_path, monkey
     monkeypatch.setattr("bench.step.__main__.measure", lambda *_: iter(new))
     measure_all(arguments(["--shapes", "tiny", "--output", str(tmp_path)]), tmp_path / "cpu.jsonl")
     assert read(tmp_path / "cpu.jsonl") == [*new, *old[2:]]
+
+
+def never(*_):
+    pytest.fail("it was measured")
+
+
+@pytest.mark.parametrize(
+    ("old", "said"), [("cut", "cpu.jsonl:1 is no row"), ("10M", "not as many rows of each for 10M")]
+)
+def test_old_rows_that_cannot_be_kept_are_told_before_anything_is_measured(tmp_path, monkeypatch, old, said):
+    file = tmp_path / "cpu.jsonl"
+    append(file, rows(hf=[STEPS])[0])  # without TRL's
+    if old == "cut":
+        file.write_text(file.read_text()[:50])
+    monkeypatch.setattr("bench.step.__main__.measure", never)
+    with pytest.raises(SystemExit, match=said):
+        measure_all(arguments(["--shapes", "tiny", "--output", str(tmp_path)]), file)
+
+
+@pytest.mark.parametrize("old", [[], rows(hf=[STEPS])[:1]], ids=["none", "without TRL's"])
+def test_rows_that_are_measured_anew_need_make_no_page(tmp_path, monkeypatch, old):
+    file, new = tmp_path / "cpu.jsonl", rows(hf=[STEPS])
+    file.touch()
+    for row in old:
+        append(file, row)
+    monkeypatch.setattr("bench.step.__main__.measure", lambda *_: iter(new))
+    measure_all(arguments(["--shapes", "10M", "--output", str(tmp_path)]), file)
+    assert read(file) == new
+
+
+@pytest.mark.parametrize("below", ["", "folder"])
+def test_an_output_that_is_a_file_is_told_before_anything_is_measured(tmp_path, monkeypatch, below):
+    (tmp_path / "page").touch()
+    output = tmp_path / "page" / below
+    monkeypatch.setattr("bench.step.__main__.measure", never)
+    with pytest.raises(SystemExit, match=r"page.* is a file, or in one: give a folder"):
+        measure_all(arguments(["--output", str(output)]), output / "cpu.jsonl")
 
 
 def test_the_phases_of_trl_add_up_to_its_step():
