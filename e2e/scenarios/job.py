@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
 from rljob_api.conditions import Reason
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
@@ -188,10 +189,18 @@ class Job:
         )
 
     def _continues(self, attempt: int, after: int) -> Claim:
-        claim = self.claim(attempt)
+        claim = self.eventually(lambda: self._decided(attempt), f"claim of attempt {attempt}")
         if claim.parent != attempt - 1 or (claim.resumed_step or 0) < after:
             raise AssertionError(f"it does not go on with attempt {attempt - 1} after step {after}: {claim}")
         return claim
+
+    def _decided(self, attempt: int) -> Claim | None:
+        """Its claim, once it says where it goes on."""
+        try:
+            claim = self.claim(attempt)
+        except ClusterError:  # the driver runs, and has claimed nothing yet
+            return None
+        return claim if claim.resumed_step is not None else None
 
     def _read(self, file: str) -> str:
         """Of the volume, while a head runs."""
