@@ -1,11 +1,11 @@
 """What a running operator does with malformed RLJobs that the API server admits: each gets a status, and goes again."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kubernetes.client import ApiClient
 
@@ -16,6 +16,8 @@ from rljob_api.conditions import Reason
 from rljob_operator.names import OUR_MANAGERS
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import OperatorProcess, running_operator
+
+T = TypeVar("T")
 
 NO_HEADS = "http://127.0.0.1:9"
 """Where no Ray head answers: jobs get as far as their pods."""
@@ -70,7 +72,7 @@ class Reconciler:
         return _within(lambda: not self.jobs.exists(name)) is True
 
 
-def _within(look: Any) -> Any:
+def _within(look: Callable[[], T]) -> T | None:
     """What it gives once that is true, or None."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:

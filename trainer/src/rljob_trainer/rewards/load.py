@@ -67,7 +67,8 @@ def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> Compute
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        message = f"{place}: {first['msg'].removeprefix('Value error, ')}" if place else first["msg"]
+        said = first["msg"].removeprefix("Value error, ")
+        message = f"{place}: {said}" if place else said
         if first["type"] == "unexpected_keyword_argument":
             known = [each.name for each in dataclasses.fields(kind)]
             close = difflib.get_close_matches(place, known, n=1)
