@@ -134,8 +134,14 @@ def drivers(pods: Collection[str]) -> Iterator[Driver]:
 
 def ray_heads(pods: Collection[str]) -> int:
     """How many run in these pods, by uid: each has one GCS."""
-    servers = (each for each in psutil.process_iter(["name"]) if each.info["name"] == GCS)
-    return sum(is_in(pods, _cgroups(each.pid)) for each in servers)
+    return sum(_is_gcs(each) and is_in(pods, _cgroups(each.pid)) for each in psutil.process_iter())
+
+
+def _is_gcs(process: psutil.Process) -> bool:
+    """Asked of the process: psutil shares the facts of an iteration with those of other threads."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.name() == GCS)
+    return False
 
 
 def attempt_of(words: Sequence[str]) -> int | None:

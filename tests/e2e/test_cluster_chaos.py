@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from bench.recovery_page import write_part
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane
-from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in
+from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, drivers, is_in, ray_heads
 from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by, volumes_of
 from e2e.cluster_chaos.report import costs, page
@@ -264,14 +265,24 @@ def test_clusters_that_nobody_deleted_are_counted_in_each_look():
 
 def test_drivers_side_by_side_are_timed_while_both_are_awake():
     running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
-    for moment, drivers in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
-        running.add_drivers(drivers, moment)
+    for moment, both in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
+        running.add_drivers(both, moment)
     assert (running.driven, running.twice, running.side_by_side) == ({1, 2}, set(), 1.0)
     for at in (10.0, 20.0):
         running.add_drivers([replace(first, awake=False), second], at)
     assert running.side_by_side == 1.0, "a frozen one does nothing"
     running.add_drivers([first, replace(first, awake=False)], 21.0)
     assert running.twice == {1}
+
+
+def test_several_jobs_are_watched_at_once():
+    """psutil's processes are the same in all threads."""
+
+    def look(_: int) -> tuple[int, list[Driver]]:
+        return ray_heads({"none"}), list(drivers({"none"}))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(look, range(20))) == [(0, [])] * 20
 
 
 def test_ray_heads_side_by_side_are_timed():
