@@ -36,14 +36,29 @@ class Driver:
 
 
 @dataclass(slots=True)
+class SideBySide:
+    """Of things of which one should be there. longest: seconds for which several were, from look to look."""
+
+    longest: float = 0.0
+    since: float | None = None
+
+    def add(self, count: int, now: float) -> None:
+        """What a look saw. now: seconds of any clock."""
+        if count < 2:
+            self.since = None
+            return
+        self.since = now if self.since is None else self.since
+        self.longest = max(self.longest, now - self.since)
+
+
+@dataclass(slots=True)
 class Running:
     """heads, clusters: the most running head pods, and RayClusters (by uid) with running pods, of one look.
 
     asked: the most RayClusters of one look that nobody had deleted, be it without pods.
 
     driven: attempts whose driver was seen. twice: those of which two drivers were seen in one look.
-    side_by_side: the longest time in seconds for which more than one driver was awake, from look to look.
-    head_seen: whether a Ray head was. heads_side_by_side: as of drivers, for Ray's heads.
+    awake: drivers that were not frozen, side by side. head_seen: whether a Ray head was. ray_heads: those side by side.
     """
 
     heads: int = 0
@@ -51,11 +66,9 @@ class Running:
     asked: int = 0
     driven: set[int] = field(default_factory=set)
     twice: set[int] = field(default_factory=set)
-    side_by_side: float = 0.0
-    since: float | None = None
+    awake: SideBySide = field(default_factory=SideBySide)
     head_seen: bool = False
-    heads_side_by_side: float = 0.0
-    heads_since: float | None = None
+    ray_heads: SideBySide = field(default_factory=SideBySide)
 
     def add_pods(self, pods: Sequence[Object]) -> None:
         running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
@@ -71,18 +84,12 @@ class Running:
         numbers = [driver.attempt for driver in drivers]
         self.driven |= set(numbers)
         self.twice |= {number for number in numbers if numbers.count(number) > 1}
-        if sum(driver.awake for driver in drivers) < 2:
-            self.since = None
-            return
-        self.since = now if self.since is None else self.since
-        self.side_by_side = max(self.side_by_side, now - self.since)
+        self.awake.add(sum(driver.awake for driver in drivers), now)
 
     def add_ray_heads(self, count: int, now: float) -> None:
         """Also those of pods that were deleted by force, which no list shows. now: as of drivers."""
         self.head_seen |= count > 0
-        self.heads_since = None if count < 2 else now if self.heads_since is None else self.heads_since
-        if self.heads_since is not None:
-            self.heads_side_by_side = max(self.heads_side_by_side, now - self.heads_since)
+        self.ray_heads.add(count, now)
 
 
 class ClusterWatch:

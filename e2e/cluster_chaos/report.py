@@ -47,7 +47,7 @@ _BASIS = """\
 
 def basis(trials: Sequence[Trial]) -> str:
     """Markdown: a sentence for each verdict."""
-    longest = max(each.running.side_by_side for each in trials)
+    longest = max(each.running.awake.longest for each in trials)
     return _BASIS.format(allowed=SIDE_BY_SIDE_SECONDS, longest=longest, gone=GONE_SECONDS)
 
 

@@ -103,14 +103,14 @@ def doubles(running: Running) -> list[str]:
         wrong.append(f"there were {running.asked} RayClusters at once")
     if not running.head_seen:
         wrong.append("none of its Ray heads was seen")
-    if running.heads_side_by_side > SIDE_BY_SIDE_SECONDS:
-        wrong.append(f"two Ray heads ran for {running.heads_side_by_side:.0f} s")
+    if running.ray_heads.longest > SIDE_BY_SIDE_SECONDS:
+        wrong.append(f"two Ray heads ran for {running.ray_heads.longest:.0f} s")
     if not running.driven:
         wrong.append("none of its drivers was seen")
     if running.twice:
         wrong.append(f"attempt {min(running.twice)} had two drivers")
-    if running.side_by_side > SIDE_BY_SIDE_SECONDS:
-        wrong.append(f"two drivers were awake for {running.side_by_side:.0f} s")
+    if running.awake.longest > SIDE_BY_SIDE_SECONDS:
+        wrong.append(f"two drivers were awake for {running.awake.longest:.0f} s")
     return wrong
 
 

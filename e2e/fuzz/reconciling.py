@@ -1,11 +1,10 @@
 """What a running operator does with malformed RLJobs that the API server admits: each gets a status, and goes again."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from kubernetes.client import ApiClient
 
@@ -16,14 +15,10 @@ from rljob_api.conditions import Reason
 from rljob_operator.names import OUR_MANAGERS
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import OperatorProcess, running_operator
-
-T = TypeVar("T")
+from tests.e2e.waiting import eventually
 
 NO_HEADS = "http://127.0.0.1:9"
 """Where no Ray head answers: jobs get as far as their pods."""
-
-SECONDS = 120.0
-"""Deadline for a status, and for the end of a deletion; either takes a second or two."""
 
 TOGETHER = 25
 """Jobs at a time, so that their pods find room."""
@@ -57,10 +52,12 @@ class Reconciler:
     def _of(self, name: str) -> Iterator[str]:
         if self.jobs.get(name)["spec"].get("managedBy") not in OUR_MANAGERS:
             return
-        status = _within(lambda: self._seen(name))
-        if status is None:
-            yield f"the operator gives it no status: {self.jobs.status(name)}"
-        elif any(each["reason"] == Reason.OPERATOR_ERROR for each in status["conditions"]):
+        try:
+            status = eventually(lambda: self._seen(name))
+        except AssertionError as error:
+            yield f"the operator gives it no status: {error}: {self.jobs.status(name)}"
+            return
+        if any(each["reason"] == Reason.OPERATOR_ERROR for each in status["conditions"]):
             yield f"the operator's own code fails: {status['conditions']}"
 
     def _seen(self, name: str) -> Any:
@@ -69,17 +66,9 @@ class Reconciler:
         return status if status.get("observedGeneration") == job["metadata"]["generation"] else None
 
     def _deleted(self, name: str) -> bool:
-        return _within(lambda: not self.jobs.exists(name)) is True
-
-
-def _within(look: Callable[[], T]) -> T | None:
-    """What it gives once that is true, or None."""
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    return None
+        with suppress(AssertionError):
+            eventually(lambda: not self.jobs.exists(name))
+        return not self.jobs.exists(name)
 
 
 @contextmanager

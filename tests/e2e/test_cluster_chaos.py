@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from bench.recovery_page import write_part
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.plane import Plane
-from e2e.cluster_chaos.cluster_watch import Driver, Running, attempt_of, is_in, ray_heads
+from e2e.cluster_chaos.cluster_watch import Running, SideBySide
 from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by, volumes_of
 from e2e.cluster_chaos.report import costs, page
@@ -106,9 +105,9 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
         ({"running": ran(asked=2)}, "there were 2 RayClusters at once"),
         ({"running": ran(driven=set())}, "none of its drivers was seen"),
         ({"running": ran(twice={1})}, "attempt 1 had two drivers"),
-        ({"running": ran(side_by_side=40.0)}, "two drivers were awake for 40 s"),
+        ({"running": ran(awake=SideBySide(40.0))}, "two drivers were awake for 40 s"),
         ({"running": ran(head_seen=False)}, "none of its Ray heads was seen"),
-        ({"running": ran(heads_side_by_side=40.0)}, "two Ray heads ran for 40 s"),
+        ({"running": ran(ray_heads=SideBySide(40.0))}, "two Ray heads ran for 40 s"),
         ({"left": ["secret/token"]}, "secret/token is left"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS, a2=[18]))}, "attempt 2 made 8 finished groups again"),
         ({"attempts": attempts(groups=made(a1=ALL_STEPS[1:]))}, "groups of 1 steps were not seen in the journal"),
@@ -226,76 +225,6 @@ def test_an_attempt_does_a_step_once_and_none_that_it_had():
     assert repeated_within(lines, found) == []
     assert repeated_within([*lines, line(24, 2)], found) == ["attempt 2 did step 24 2 times"]
     assert repeated_within([*lines, line(21, 2)], found) == ["attempt 2 did step 21, and went on after 22"]
-
-
-# ---- what is there twice
-
-
-def pod(role, cluster="first", phase="Running"):
-    owners = [{"kind": "RayCluster", "uid": cluster}]
-    return {"metadata": {"labels": {"rljob.dev/role": role}, "ownerReferences": owners}, "status": {"phase": phase}}
-
-
-@pytest.mark.parametrize(
-    ("looks", "heads", "clusters"),
-    [
-        ([[pod("head"), pod("worker")], [pod("head", "second"), pod("worker", "second")]], 1, 1),  # one after the other
-        ([[pod("head"), pod("head", "second", "Pending")]], 1, 1),
-        ([[pod("head"), pod("head")], [pod("head")]], 2, 1),
-        ([[pod("worker"), pod("head", "second")]], 1, 2),
-        ([[]], 0, 0),
-    ],
-)
-def test_what_runs_at_once_is_counted_in_each_look(looks, heads, clusters):
-    running = Running()
-    for pods in looks:
-        running.add_pods(pods)
-    assert (running.heads, running.clusters) == (heads, clusters)
-
-
-def test_clusters_that_nobody_deleted_are_counted_in_each_look():
-    running = Running()
-    there, deleted = ({"metadata": more} for more in ({"uid": "1"}, {"uid": "2", "deletionTimestamp": "now"}))
-    for clusters in ([there, deleted], [there]):
-        running.add_clusters(clusters)
-    assert running.asked == 1
-    running.add_clusters([there, there])
-    assert running.asked == 2
-
-
-def test_drivers_side_by_side_are_timed_while_both_are_awake():
-    running, first, second = Running(), Driver(1, awake=True), Driver(2, awake=True)
-    for moment, both in enumerate([[first], [first, second], [first, second], [second], [first, second]]):
-        running.add_drivers(both, moment)
-    assert (running.driven, running.twice, running.side_by_side) == ({1, 2}, set(), 1.0)
-    for at in (10.0, 20.0):
-        running.add_drivers([replace(first, awake=False), second], at)
-    assert running.side_by_side == 1.0, "a frozen one does nothing"
-    running.add_drivers([first, replace(first, awake=False)], 21.0)
-    assert running.twice == {1}
-
-
-def test_a_look_for_ray_heads_takes_nothing_away_from_another_lanes_look():
-    """psutil's processes, and what was asked of them, are the same in all threads."""
-    seen = list(psutil.process_iter(["cmdline", "ppid", "status"]))
-    assert ray_heads({"none"}) == 0
-    assert all("ppid" in each.info for each in seen)
-
-
-def test_ray_heads_side_by_side_are_timed():
-    running = Running()
-    for moment, count in enumerate([0, 1, 2, 2, 2, 1, 2]):
-        running.add_ray_heads(count, moment)
-    assert (running.head_seen, running.heads_side_by_side) == (True, 2.0)
-
-
-def test_a_driver_is_known_by_its_command_line_and_its_pods_cgroup():
-    words = ["/usr/bin/python", "/usr/bin/rljob", "driver", "--job", "/etc/job.json", "--attempt", "3"]
-    assert attempt_of(words) == 3
-    assert attempt_of(["sh", "-c", " ".join(words)]) is None
-    assert attempt_of(["rljob", "agent", "--attempt", "3"]) is None
-    assert is_in({"ab-1"}, "5:memory:/rlj/node-0/kubepods/burstable/podab-1/c0ffee\n0::/\n")
-    assert not is_in({"ab-1"}, "0::/rlj/node-0/kubepods/burstable/podab-12/c0ffee\n")
 
 
 # ---- what is left
