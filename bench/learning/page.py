@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Final
 
 from bench.learning.arms import (
     CONTROL_BAND,
@@ -64,9 +63,6 @@ Versions there are the machine's, as the table says, not those that this project
 _NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
 
 _NOT_RUN = "Not run yet."
-
-UNCHANGED_BAND: Final = 0.005
-"""How far the control that changes nothing may lie from its start: one of 256 prompts may have another response."""
 
 FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
 """What a control may do."""
@@ -156,7 +152,7 @@ def _goal(arm: Arm) -> str:
     if arm.role != "control":
         return arm.task.goal_text
     if arm.name == UNCHANGED:
-        return f"flat: within {UNCHANGED_BAND:g} of its start"
+        return "flat: its start, at every validation"
     return f"gains nothing: never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
 
 
@@ -178,7 +174,7 @@ def _reaches(arm: Arm, run: Result) -> bool:
 
 def _move(control: Arm, run: Result) -> str:
     """What it does over all validations."""
-    band = UNCHANGED_BAND if control.name == UNCHANGED else control_band(run.start)
+    band = 0.0 if control.name == UNCHANGED else control_band(run.start)
     values = [value for _, value in run.validation]
     if max(values) > run.start + band:
         return GAINS
