@@ -13,7 +13,7 @@ SEEDS: Final = (0, 1, 2)
 COMPARED_SEEDS: Final = tuple(range(6))
 """Of reverse-text, ours and TRL's: two runs of one seed differ by 0.01, so three could not tell such a difference."""
 
-Role = Literal["main", "engine", "control", "advantage", "loss", "trl"]
+Role = Literal["main", "engine", "held", "control", "advantage", "loss", "trl"]
 
 Trainer = Literal["rljob", "trl"]
 
@@ -44,6 +44,12 @@ class Task:
 UNCHANGED: Final = "learning rate 0"
 """The control that changes nothing."""
 
+SHUFFLED: Final = "shuffled rewards"
+"""The control whose rewards say nothing, at the example's own KL penalty."""
+
+HELD: Final = 0.2
+"""The coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
@@ -62,7 +68,8 @@ REVERSE_TEXT, ADDITION, COUNTDOWN = TASKS
 
 CONTROL_BAND: Final = 0.1
 CONTROL_SHARE: Final = 0.25
-"""How far over its start, and how much of the way from there to 1, rewards that say nothing may bring a model."""
+"""How far over its start, and how much of the way from there to 1, rewards that say nothing may bring a model; how far
+below it, where it is held."""
 
 SEVERAL_UPDATES: Final = "actor.miniBatchSize=32"
 """With one update a step no probability ratio ever leaves 1, and all losses are the same."""
@@ -100,7 +107,11 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     made.append(Arm(REVERSE_TEXT, "TRL", "trl", seeds=COMPARED_SEEDS, trainer="trl"))
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
-        made.append(Arm(task, "shuffled rewards", "control", (shuffled(rewards[task.name]),)))
+        made.append(Arm(task, SHUFFLED, "control", (shuffled(rewards[task.name]),)))
+    penalty = f"algorithm.kl.coefficient={HELD:g}"
+    for task in TASKS:
+        made.append(Arm(task, f"grpo, KL {HELD:g}", "held", (penalty,)))
+        made.append(Arm(task, f"{SHUFFLED}, KL {HELD:g}", "control", (penalty, shuffled(rewards[task.name]))))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)
         for name, seeds in ADVANTAGES_SEEDS.items()

@@ -8,7 +8,9 @@ from bench.learning.arms import (
     CONTROL_BAND,
     CONTROL_SHARE,
     COUNTDOWN,
+    HELD,
     REVERSE_TEXT,
+    SHUFFLED,
     TASKS,
     UNCHANGED,
     Arm,
@@ -29,16 +31,18 @@ responses to held-out prompts, after the supervised steps (start) and after the 
 Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers; it sees
 {backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
 {sums:.3f}. The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another
-one."""
+one; those also with a KL penalty whose coefficient is {held:g}, beside the same job with its own rewards."""
 
 _PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
 dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
 they tell lines apart that are one."""
 
-_CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
+_CONTROLS = f"""A control is flat where no validation lies further from its start than its goal says, above or below; it
 gains where one lies further above, and else it falls and gains nothing. Rewards that say nothing move the weights all
-the same: advantages keep their size, so Adam's steps are as large as ever, and lead away from what the supervised steps
-had taught. How far they may lie above the start shrinks near 1, where a band of 0.1 could not be left."""
+the same: advantages keep their size, so Adam's steps are as large as ever, and at the examples' penalty, whose
+coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. With {HELD:g}
+the penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
+shrinks near 1, where a band of 0.1 could not be left."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
@@ -89,7 +93,9 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
     return [
         "# Learning",
         _about(runs),
-        _METHOD.format(prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN)),
+        _METHOD.format(
+            prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN), held=HELD
+        ),
         "![Reward on held-out prompts](learning.png)",
         _PICTURE,
         "## Goals",
@@ -140,7 +146,7 @@ def _prompts() -> str:
 def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
     rows = []
     for arm, runs in every:
-        if arm.role in ("main", "engine", "control"):
+        if arm.role in ("main", "engine", "held", "control"):
             start = spread([run.start for run in runs]) if runs else ""
             ends = ", ".join(f"{run.end:.3f}" for run in runs)
             commits = ", ".join(dict.fromkeys(run.commit for run in runs))
@@ -153,7 +159,8 @@ def _goal(arm: Arm) -> str:
         return arm.task.goal_text
     if arm.name == UNCHANGED:
         return "flat: its start, at every validation"
-    return f"gains nothing: never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
+    above = f"never more than {CONTROL_BAND:g}, nor {CONTROL_SHARE:.0%} of the way to 1, over its start"
+    return f"gains nothing: {above}" if arm.name == SHUFFLED else f"flat: {above}, nor {CONTROL_BAND:g} below it"
 
 
 def _reached(arm: Arm, runs: Sequence[Result]) -> str:
@@ -169,16 +176,16 @@ def _reached(arm: Arm, runs: Sequence[Result]) -> str:
 def _reaches(arm: Arm, run: Result) -> bool:
     if arm.role != "control":
         return arm.task.reached(run.start, run.end)
-    return _move(arm, run) in ((FLAT,) if arm.name == UNCHANGED else (FLAT, FALLS))
+    return _move(arm, run) in ((FLAT, FALLS) if arm.name == SHUFFLED else (FLAT,))
 
 
 def _move(control: Arm, run: Result) -> str:
     """What it does over all validations."""
-    band = 0.0 if control.name == UNCHANGED else control_band(run.start)
+    above, below = (0.0, 0.0) if control.name == UNCHANGED else (control_band(run.start), CONTROL_BAND)
     values = [value for _, value in run.validation]
-    if max(values) > run.start + band:
+    if max(values) > run.start + above:
         return GAINS
-    return FLAT if min(values) >= run.start - band else FALLS
+    return FLAT if min(values) >= run.start - below else FALLS
 
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:

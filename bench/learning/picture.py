@@ -29,7 +29,7 @@ def figure(found: Sequence[tuple[Arm, list[Result]]]) -> Figure:
     FigureCanvasAgg(drawn)
     axes = drawn.subplots(2, 3)
     for place, task in zip(axes[0], TASKS, strict=True):
-        _panel(place, task.name, _of(found, task, ("main", "control")), goal=task)
+        _panel(place, task.name, _of(found, task, ("main", "held", "control")), goal=task)
     below: list[tuple[str, tuple[Role, ...], bool]] = [
         ("reverse-text: engines and TRL", ("main", "engine", "trl"), False),
         ("reverse-text: advantages, seed 0", ("main", "advantage"), True),

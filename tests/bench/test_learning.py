@@ -153,6 +153,10 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
         ("shuffled rewards", [0.5, 0.61, 0.1], "0 of 3: gains"),
         ("shuffled rewards", [0.96, 0.965, 0.1], "yes: falls, gains nothing"),
         ("shuffled rewards", [0.96, 0.98, 0.1], "0 of 3: gains"),  # a quarter of the way to 1 is 0.97
+        ("shuffled rewards, KL 0.2", [0.5, 0.41, 0.59], "yes: flat"),
+        ("shuffled rewards, KL 0.2", [0.96, 0.87, 0.965], "yes: flat"),
+        ("shuffled rewards, KL 0.2", [0.5, 0.39, 0.5], "0 of 3: falls, gains nothing"),
+        ("shuffled rewards, KL 0.2", [0.5, 0.61, 0.5], "0 of 3: gains"),
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
