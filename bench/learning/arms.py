@@ -23,10 +23,14 @@ class Task:
     """An example and what it must reach: greedy reward on held-out prompts, so far above its start, or a level.
 
     A level must lie above the start too: where supervised steps alone reach it, it says nothing of RL.
+    held: the coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that
+    do. held_with: what else is set there.
     """
 
     name: str
     goal: float
+    held: float
+    held_with: tuple[str, ...] = ()
     above_start: bool = False
 
     @property
@@ -47,9 +51,6 @@ UNCHANGED: Final = "learning rate 0"
 SHUFFLED: Final = "shuffled rewards"
 """The control whose rewards say nothing, at the example's own KL penalty."""
 
-HELD: Final = 0.2
-"""The coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Arm:
@@ -63,7 +64,11 @@ class Arm:
     trainer: Trainer = "rljob"
 
 
-TASKS: Final = (Task("reverse-text", 0.9), Task("addition", 0.9), Task("countdown", 0.3, above_start=True))
+TASKS: Final = (
+    Task("reverse-text", 0.9, held=0.2, held_with=("training.steps=400",)),
+    Task("addition", 0.9, held=0.5, held_with=("actor.learningRate=0.0002",)),
+    Task("countdown", 0.3, held=0.2, above_start=True),
+)
 REVERSE_TEXT, ADDITION, COUNTDOWN = TASKS
 
 CONTROL_BAND: Final = 0.1
@@ -108,10 +113,10 @@ def arms(rewards: dict[str, list[dict[str, object]]]) -> list[Arm]:
     for task in TASKS:
         made.append(Arm(task, UNCHANGED, "control", ("actor.learningRate=0",)))
         made.append(Arm(task, SHUFFLED, "control", (shuffled(rewards[task.name]),)))
-    penalty = f"algorithm.kl.coefficient={HELD:g}"
     for task in TASKS:
-        made.append(Arm(task, f"grpo, KL {HELD:g}", "held", (penalty,)))
-        made.append(Arm(task, f"{SHUFFLED}, KL {HELD:g}", "control", (penalty, shuffled(rewards[task.name]))))
+        held = (f"algorithm.kl.coefficient={task.held:g}", *task.held_with)
+        made.append(Arm(task, f"grpo, KL {task.held:g}", "held", held))
+        made.append(Arm(task, f"{SHUFFLED}, KL {task.held:g}", "control", (*held, shuffled(rewards[task.name]))))
     made += [
         Arm(REVERSE_TEXT, f"advantage {name}", "advantage", (f"algorithm.advantage={name}",), seeds=seeds)
         for name, seeds in ADVANTAGES_SEEDS.items()

@@ -8,7 +8,6 @@ from bench.learning.arms import (
     CONTROL_BAND,
     CONTROL_SHARE,
     COUNTDOWN,
-    HELD,
     REVERSE_TEXT,
     SHUFFLED,
     TASKS,
@@ -31,17 +30,17 @@ responses to held-out prompts, after the supervised steps (start) and after the 
 Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers; it sees
 {backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
 {sums:.3f}. The controls are the same jobs with a learning rate of 0, and with every response paid the reward of another
-one; those also with a KL penalty whose coefficient is {held:g}, beside the same job with its own rewards."""
+one; that also with a stronger KL penalty, beside the same job with its own rewards: {held}."""
 
 _PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
 dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
 they tell lines apart that are one."""
 
-_CONTROLS = f"""A control is flat where no validation lies further from its start than its goal says, above or below; it
+_CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
 gains where one lies further above, and else it falls and gains nothing. Rewards that say nothing move the weights all
 the same: advantages keep their size, so Adam's steps are as large as ever, and at the examples' penalty, whose
-coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. With {HELD:g}
-the penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
+coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. A stronger
+penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
 shrinks near 1, where a band of 0.1 could not be left."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
@@ -94,7 +93,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         "# Learning",
         _about(runs),
         _METHOD.format(
-            prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN), held=HELD
+            prompts=_prompts(), backwards=seen_backwards(REVERSE_TEXT), sums=reward_of_sums(COUNTDOWN), held=_held()
         ),
         "![Reward on held-out prompts](learning.png)",
         _PICTURE,
@@ -141,6 +140,15 @@ def _prompts() -> str:
     """How many each task is validated on, and how many of them differ."""
     found = {task.name: validation_prompts(task) for task in TASKS}
     return ", ".join(f"{len(each)} prompts of {name} ({len(set(each))} different ones)" for name, each in found.items())
+
+
+def _held() -> str:
+    """What the arms with a stronger penalty have set, of each task."""
+    return "; ".join(
+        f"{arm.task.name} with {', '.join(f'`{each}`' for each in arm.overrides)}"
+        for arm in known_arms()
+        if arm.role == "held"
+    )
 
 
 def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:

@@ -34,6 +34,9 @@ ON_A_GPU = (
     "actor.tokensPerMicroBatch=65536",
 )
 
+GIVES_BACK = "garbage_collection_threshold:0.04"
+"""A process that has more than this share of a GPU's memory gives back what it does not use: several runs want it."""
+
 CPUS = "CPU cores"
 """Ends the device of a run without a GPU."""
 
@@ -57,7 +60,7 @@ class Slot:
 
     @property
     def environment(self) -> dict[str, str]:
-        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu}
+        gpu = {} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu, "PYTORCH_ALLOC_CONF": GIVES_BACK}
         return {**os.environ, **gpu, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
     def run(self, command: Sequence[str], log: Path) -> None:
