@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import mean
 from typing import Any
 
@@ -55,7 +56,13 @@ def _prompts(sources: Sequence[str]) -> list[str]:
 
 
 def _rows(sources: Sequence[str]) -> Rows:
-    return [row for source in sources for row in read_synthetic(source, "spec.data")]
+    return [row for source in sources for row in _rows_of(source)]
+
+
+@cache
+def _rows_of(source: str) -> Rows:
+    """A page asks several times for the same tens of thousands."""
+    return list(read_synthetic(source, "spec.data"))
 
 
 def _hash(value: Any) -> str:
