@@ -1,6 +1,7 @@
 """The operator's start, where KubeRay is installed after it."""
 
 import asyncio
+import gc
 import logging
 import re
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
-from rljob_operator.kube import Connection, Kube, NotFound
+from rljob_operator.kube import Connection, Kube, NotFound, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
 from rljob_operator.names import MANAGER_NAME
@@ -183,6 +184,28 @@ async def test_kopf_does_not_wait_for_looks_that_hang() -> None:
 @in_jumping_loop
 async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
     assert await kopf_may_begin_after(work_seconds=1000.0, holder="another") < 5.0
+
+
+@in_jumping_loop
+async def test_the_collector_rests_while_all_is_listed_and_no_longer() -> None:
+    rested, frozen = [], gc.get_freeze_count()
+
+    async def list_nothing(_: main.Operator) -> None:
+        rested.append(not gc.isenabled())
+        if len(rested) == 1:
+            raise Unavailable("at the first try", reason="Timeout")
+
+    options = main.Options(Settings(), (), "127.0.0.1:0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main.Operator, "_list", list_nothing)
+        operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
+        leading = asyncio.create_task(operator.lead())
+        await operator.listed.wait()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+    assert (rested, gc.isenabled()) == ([True, True], True)
+    assert gc.get_freeze_count() > frozen, "what stays is not looked through later either"
+    gc.unfreeze()
 
 
 @in_jumping_loop
