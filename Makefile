@@ -74,7 +74,7 @@ demo: root go $(READY)  ## Train in a Kubernetes cluster on this machine, from n
 
 e2e-smoke: go $(READY)  ## Train on a cluster with real nodes: success, suspension, losses (root; the first time builds images, 30 minutes)
 	$(BIN)/python -m e2e.nodes build
-	$(BIN)/python -m pytest e2e/scenarios/test_life.py $(ARGS)
+	$(BIN)/python -m pytest e2e/scenarios/test_images.py e2e/scenarios/test_life.py $(ARGS)
 
 e2e: go $(READY)  ## Every scenario on a cluster with real nodes (hours; goes on where it stopped); writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.nodes build

@@ -1,16 +1,16 @@
-"""What of a cluster's nodes is on this machine: after `down` nothing."""
+"""What of a cluster's nodes is on this machine: after `down` nothing, and the kernel is as it was."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from e2e.cluster import processes
-from e2e.nodes.cgroups import ROOT
+from e2e.nodes import cgroups
 from e2e.nodes.machine import mark, output
 
 
 def traces(cluster: Path) -> list[str]:
-    """A line for each process, mount, interface, rule of iptables, cgroup and file. cluster: its folder."""
+    """A line for each process, mount, interface, cgroup and file. cluster: its folder."""
     return list(_traces(cluster))
 
 
@@ -19,11 +19,16 @@ def _traces(cluster: Path) -> Iterator[str]:
     yield from (f"process {found} {pids}" for found, pids in processes.find(cluster).items())
     yield from (f"mount {each}" for each in _lines("/proc/mounts") if str(cluster) in each or name in each)
     yield from (f"interface {each.name}" for each in Path("/sys/class/net").iterdir() if each.name.startswith(name))
-    if shutil.which("iptables-save"):
-        yield from (f"rule {each}" for each in output("iptables-save").splitlines() if name in each)
-    yield from (f"cgroup {each}" for each in ROOT.glob(f"**/{name}*"))
+    yield from (f"cgroup {each}" for each in cgroups.ROOT.glob(f"**/{name}*"))
     if cluster.exists():
         yield f"folder {cluster}"
+
+
+def kernel() -> set[str]:
+    """Rules of iptables and settings of this machine, which have no cluster's name: the same before and after one."""
+    rules = output("iptables-save").splitlines() if shutil.which("iptables-save") else []
+    settings = (f"{name} is {(cgroups.PROC / name).read_text().strip()}" for name in cgroups.KUBELET_SETTINGS)
+    return {*(f"rule {each}" for each in rules if each.startswith("-")), *settings}
 
 
 def _lines(file: str) -> list[str]:

@@ -24,11 +24,12 @@ RESULTS = PAGES / "scenarios.jsonl"
 
 WITHOUT_SECONDS = (
     "Scenarios without seconds to the next optimizer step (-) lose nothing that trains: their jobs only train,"
-    " are stopped, changed or deleted on purpose, wait for a person, or end by a mistake of their own. Those that"
-    " kill the operator or roll it to another version have none because training goes on without it, so there is"
-    " no gap: where the job trains then, they check that it takes further steps in the same pods. (The head pod"
-    " that one of them takes away, too, is timed in *a lost head pod costs a new cluster*.) How soon an update"
-    " follows the operator's death is in the [campaign of faults](recovery_cluster.md)."
+    " are stopped, changed or deleted on purpose, wait for a person, or end by a mistake of their own. Training goes"
+    " on without an operator that is killed or rolled to another version, and on a node that does not report, so"
+    " there is no gap: where the job trains then, they check that it takes further steps in the same pods. (The"
+    " scenario that kills the operator in every phase takes a head pod away, too, and kills it while the job"
+    " recovers: its seconds are those from the head's loss, with half a minute for the dead operator's Lease.) How"
+    " soon an update follows the operator's death is in the [campaign of faults](recovery_cluster.md)."
 )
 
 

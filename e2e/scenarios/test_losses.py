@@ -1,15 +1,18 @@
-"""What a job may lose while it trains: its head, a node that is emptied, a node that is gone without a word."""
+"""What a job may lose while it trains: its head, a node that is emptied, one that is gone without a word, a kubelet."""
 
+import os
+import signal
 import time
 
 import pytest
 
+from e2e.cluster import processes
 from e2e.cluster.access import Access
 from e2e.cluster.layout import Layout
 from e2e.nodes import up
 from e2e.nodes.machine import Machine
 from e2e.scenarios.conftest import Report, own_cluster_only
-from e2e.scenarios.job import LONG, LOST_WORKER, Job
+from e2e.scenarios.job import LONG, LONGER, LOST_WORKER, Job
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -81,3 +84,32 @@ def test_a_node_that_is_lost_without_a_word_is_left_behind(
         up.start(layout, node)
         up.wait_until_ready(layout, cluster, [node])
     assert job.succeeds_after(*LOST_WORKER, "RayLost")["restarts"] == 1
+
+
+def test_a_node_that_does_not_report_costs_no_step_of_a_job_whose_pods_live(
+    cluster: Access, layout: Layout, job: Job
+) -> None:
+    """Its kubelet is killed, and is back before Kubernetes gives up the pods."""
+    job.apply(**LONGER, recovery={"nodeLostAfter": "10m"})
+    job.trains()
+    pods, name = set(job.pods()), job.nodes()["worker"]
+    node = Machine(layout.folder, int(name.rpartition("-")[2]))
+    for process in processes.find(layout.folder)[f"{name}/kubelet"]:
+        os.kill(process, signal.SIGKILL)
+    try:
+        job.eventually(lambda: not job.holds("ClusterReady"), "unready pods in the conditions")
+        assert f"nothing is heard of node {name}" in job.conditions["ClusterReady"]["message"]
+        step = job.step
+        while job.step <= step + 4:
+            assert (job.phase, job.holds("Running")) == ("Running", True), job.conditions
+            time.sleep(0.5)
+        assert "PodsNotReady" in job.events()
+    finally:
+        up.start(layout, node)
+        up.wait_until_ready(layout, cluster, [node])
+    job.eventually(lambda: job.holds("ClusterReady"), "ready pods")
+    assert set(job.pods()) == pods
+
+    status = job.succeeds()
+    assert (status["restarts"], status["attempt"]) == (0, 1)
+    assert not {"ClusterNotReady", *LOST_WORKER} & {*job.events()}

@@ -12,7 +12,7 @@ from e2e.cluster_chaos.faults import OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by
 from e2e.nodes import containers, release
 from e2e.nodes.images import NEWER_OPERATOR, NEWER_VERSION
-from e2e.scenarios.conftest import own_cluster_only
+from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LONG, LONGER, Job
 from e2e.scenarios.removal import leaves_nothing
 
@@ -44,7 +44,9 @@ def versions(cluster: Access) -> set[str]:
     return {json.loads(line)["version"] for line in lines}
 
 
-def test_the_operator_is_killed_in_every_phase_of_a_job(cluster: Access, layout: Layout, job: Job) -> None:
+def test_the_operator_is_killed_in_every_phase_of_a_job(
+    cluster: Access, layout: Layout, job: Job, report: Report
+) -> None:
     """Of a life with a lost head and a suspension; before its first one, Pending, no operator is there to see the job.
     `make chaos-operator` kills it at every write of such a life, where drivers are played.
     """
@@ -64,7 +66,7 @@ def test_the_operator_is_killed_in_every_phase_of_a_job(cluster: Access, layout:
     job.reaches("Recovering")
     job.eventually(lambda: "RayLost" in job.events(), "event RayLost")
     kill_operator(cluster, layout)
-    job.seconds_to_next_update(lost, attempt=2)
+    report(job.seconds_to_next_update(lost, attempt=2))
     job.resumes(attempt=2, after=saved)
 
     job.patch(suspend=True)

@@ -1,4 +1,4 @@
-"""A classifier and a judge, each a Deployment of vLLM: the job waits for them, and outlives their pods."""
+"""A classifier and a judge, each a Deployment of vLLM: the job waits for them, and outlives their servers."""
 
 import json
 import time
@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from e2e.cluster.access import Access
-from e2e.nodes import kuberay, release
+from e2e.cluster.layout import Layout
+from e2e.nodes import containers, kuberay, release
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LIST_TOKENS, Job
+from rljob_operator.names import SERVER_CONTAINER
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, classifier, judge
 
 pytestmark = pytest.mark.timeout(2400)
@@ -37,7 +39,10 @@ ASKED_AGAIN = "grep -rls reward_model_asked_again /tmp/ray || true"
 ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
-def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp_path: Path, report: Report) -> None:
+def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
+    layout: Layout, job: Job, tmp_path: Path, report: Report
+) -> None:
+    """One is killed, the other is restarted by a person; the job waits for either, and is scored by both."""
     classifier(tmp_path / "rm")
     judge(tmp_path / "judge", PATTERN, TOKENS)
     for name in ("rm", "judge"):
@@ -48,7 +53,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
         volumes=[{"name": name, "configMap": {"name": name}} for name in ("rm", "judge")],
         volumeMounts=[{"name": name, "mountPath": f"/models/{name}"} for name in ("rm", "judge")],
         env=ENVIRONMENTS,
-        training={"steps": 30},
+        training={"steps": 100},
     )
     job.eventually(lambda: job.holds("ClusterReady"), "Ray cluster")
     waiting = job.conditions["RewardModelsReady"]
@@ -57,25 +62,47 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_pods(job: Job, tmp
 
     job.trains()
     pods = {each for role in ("head", "worker") for each in job.pods(role)}
-    (lost,) = job.kubectl("get", "pods", "--selector=rljob.dev/reward-model=rm", "--output=name").split()
-    assert "No such file" in job.kubectl("exec", lost, "--", "sh", "-c", LIST_TOKENS)
+    (server,) = servers(job, "rm")
+    assert "No such file" in job.kubectl("exec", server["metadata"]["name"], "--", "sh", "-c", LIST_TOKENS)
+    (container,) = containers.running([server], SERVER_CONTAINER)
     lost_at = time.time()
-    job.kubectl("delete", lost, "--force", "--grace-period=0")
+    containers.kill(layout.folder, container)
     job.eventually(lambda: not job.holds("RewardModelsReady"), "lost server in the conditions")
     job.eventually(lambda: "ServersNotReady" in job.events(), "event of the lost server")
     job.trains(beyond=job.step + 2)
     job.eventually(lambda: job.holds("RewardModelsReady"), "another server")
-    assert pods == {each for role in ("head", "worker") for each in job.pods(role)}
-    scored = [line for _, line in job.lines() if line["stage"] == "rl"]
-    assert all(line["reward/rm"] != 0 and 0 <= line["reward/judge"] <= 9 for line in scored), "each step has its scores"
     assert any(job.run_in(role, "sh", "-c", ASKED_AGAIN) for role in ("head", "worker"))
-    pause, seconds = longest_pause(scored, lost_at)
+    pause, seconds = longest_pause(scores(job), lost_at)
     assert pause > START_SECONDS, "no step without its scores"
     report(seconds)
+
+    (before,) = servers(job, "judge")
+    job.kubectl("rollout", "restart", f"deployment/{job.name}-rm-judge")
+    job.kubectl("rollout", "status", f"deployment/{job.name}-rm-judge", "--timeout=300s")
+    job.eventually(lambda: before["metadata"]["uid"] not in uids(servers(job, "judge")), "end of the older judge")
+    job.trains(beyond=job.step + 2)
+    assert pods == {each for role in ("head", "worker") for each in job.pods(role)}
+    assert all(line["reward/rm"] != 0 and 0 <= line["reward/judge"] <= 9 for line in scores(job)), "each has its scores"
 
     status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)
     assert job.kubectl("get", "deployments", "--output=name") == ""
+
+
+def servers(job: Job, model: str) -> list[dict[str, Any]]:
+    """Pods of a reward model."""
+    selector = f"--selector=rljob.dev/job={job.name},rljob.dev/reward-model={model}"
+    found: list[dict[str, Any]] = json.loads(job.kubectl("get", "pods", selector, "--output=json"))["items"]
+    return found
+
+
+def uids(pods: list[dict[str, Any]]) -> set[str]:
+    return {each["metadata"]["uid"] for each in pods}
+
+
+def scores(job: Job) -> list[dict[str, Any]]:
+    """Of each RL step its line."""
+    return [line for _, line in job.lines() if line["stage"] == "rl"]
 
 
 def longest_pause(lines: list[dict[str, Any]], since: float) -> tuple[float, float]:

@@ -16,14 +16,22 @@ pytestmark = pytest.mark.timeout(1200)
 
 ASK = """
 import sys, urllib.error, urllib.request
-for url in sys.argv[1:]:
+for each in sys.argv[1:]:
+    method, url = each.split()
+    body = b'{"entrypoint": "true"}' if method == "POST" else None
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:
-        print(urllib.request.urlopen(url, timeout=10).status)
+        print(urllib.request.urlopen(request, timeout=10).status)
     except urllib.error.HTTPError as error:
         print(error.code)
 """
 
-PATHS = (f":{AGENT_PORT}/v1/progress", f":{AGENT_PORT}/metrics", f":{RAY_PORT}/api/jobs/", f":{RAY_PORT}/api/version")
+ASKED = (
+    ("GET", AGENT_PORT, "/v1/progress"), ("GET", AGENT_PORT, "/metrics"),
+    ("POST", AGENT_PORT, "/v1/checkpoint?stop=true"),
+    ("GET", RAY_PORT, "/api/jobs/"), ("POST", RAY_PORT, "/api/jobs/"), ("GET", RAY_PORT, "/api/version"),
+)  # fmt: skip
+"""What tells of a job, stops it, or has a head run anything."""
 
 STRANGER = {
     "apiVersion": "v1",
@@ -43,20 +51,20 @@ def test_pods_have_no_token_and_want_one(cluster: Access, job: Job) -> None:
     (head,) = json.loads(
         job.kubectl("get", "pods", f"--selector=rljob.dev/job={job.name},rljob.dev/role=head", "--output=json")
     )["items"]
-    urls = [f"http://{head['status']['podIP']}{path}" for path in PATHS]
-    assert refused(job.run_in("worker", "python", "-c", ASK, *urls))
+    asked = [f"{method} http://{head['status']['podIP']}:{port}{path}" for method, port, path in ASKED]
+    assert refused(job.run_in("worker", "python", "-c", ASK, *asked))
 
     cluster.kubectl("apply", "--namespace=default", "--filename=-", objects=json.dumps(STRANGER))
     try:
         cluster.kubectl("wait", "pod/stranger", "--namespace=default", "--for=condition=Ready", "--timeout=60s")
-        assert refused(cluster.kubectl("exec", "stranger", "--namespace=default", "--", "python", "-c", ASK, *urls))
+        assert refused(cluster.kubectl("exec", "stranger", "--namespace=default", "--", "python", "-c", ASK, *asked))
     finally:
         cluster.kubectl("delete", "pod", "stranger", "--namespace=default", "--force", "--grace-period=0")
 
 
 def refused(codes: str) -> bool:
-    """Whether all of PATHS were."""
-    return len(codes.split()) == len(PATHS) and set(codes.split()) <= {"401", "403"}
+    """Whether all that was ASKED was."""
+    return len(codes.split()) == len(ASKED) and set(codes.split()) <= {"401", "403"}
 
 
 @own_cluster_only("acts as the operator, which may have another name elsewhere")

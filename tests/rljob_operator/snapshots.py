@@ -155,13 +155,16 @@ def server(model: str, **status: Any) -> Manifest:
     return made
 
 
-def pod(name: str, role: str, phase: str = "Running", *, age: float = 600, **status: Any) -> Manifest:
+def pod(
+    name: str, role: str, phase: str = "Running", *, age: float = 600, node: str | None = None, **status: Any
+) -> Manifest:  # fmt: skip
     """age: seconds before NOW."""
     metadata = {
         "name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": "5",
         "labels": {names.ROLE_LABEL: role}, "creationTimestamp": stamp(NOW - timedelta(seconds=age)),
     }  # fmt: skip
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": phase, **status}}
+    spec = {} if node is None else {"nodeName": node}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase, **status}}
 
 
 PODS = [pod("head", names.HEAD), pod("worker-0", names.WORKER), pod("worker-1", names.WORKER)]

@@ -25,11 +25,13 @@ from rljob_operator.decide.fields import ignored
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
+from rljob_operator.kube.kinds import VOLUME_CLAIM
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from rljob_trainer import errors as errors_module
 from rljob_trainer.controller.attempt import exit_record
 from tests.rljob_operator.snapshots import (
+    CLAIM,
     CLUSTER_UID,
     NOW,
     PODS,
@@ -89,6 +91,14 @@ def left_by_another() -> Plan:
     return plan_for(cluster=cluster)
 
 
+def claim_goes(**status: Any) -> Plan:
+    """From under the head; and a worker needs it."""
+    refused_ = pod("worker-1", names.WORKER, "Pending", conditions=[{"type": "PodScheduled", "status": "False"}])
+    found = snapshot(cluster=ray_cluster(1), pods=[*PODS[:2], refused_], **status)
+    goes = {**CLAIM, "metadata": {**CLAIM["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    return decide(replace(found, children={**found.children, VOLUME_CLAIM: {"job-checkpoints": goes}}), SETTINGS)
+
+
 def tried_again(code: int, reason: str) -> list[Plan]:
     return [ended(code, reason), ended(code, reason, base=ruled(reason, "give_up"))]
 
@@ -125,6 +135,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.WAITING_FOR_REMOVAL: [left_by_another()],
         Reason.CLUSTER_DELETING: [plan_for(cluster=gone), plan_for(cluster=gone, **again)],
         Reason.CLUSTER_NOT_READY: [plan_for(), plan_for(cluster=partial), plan_for(cluster=partial, **again)],
+        Reason.VOLUME_DELETING: [claim_goes(phase="Starting"), claim_goes(**again)],
         Reason.REWARD_MODELS_NOT_READY: [
             up(base=served),
             up(base=served, **again),

@@ -309,7 +309,7 @@ def test_pods_lost_with_their_node_are_named_and_deleted_where_the_user_allows_i
     seconds, evicted_by, allowed, forced
 ):  # fmt: skip
     disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": evicted_by}]
-    lost = pod("worker-0", names.WORKER, conditions=disrupted) | {"spec": {"nodeName": "n1"}}
+    lost = pod("worker-0", names.WORKER, conditions=disrupted, node="n1")
     lost["metadata"]["deletionTimestamp"] = stamp(NOW)
     plan = plan_for(
         base=job(recovery={"forceDeleteLostPods": allowed}), pods=[lost], phase="Recovering", seconds=seconds

@@ -68,6 +68,11 @@ class Reason(Word):
             " pulled, see to the registry, or set `spec.cluster.image` with `spec.suspend` true meanwhile."
         ),
     )
+    VOLUME_DELETING = (
+        "VolumeDeleting", ("Starting", "Recovering"),
+        "Somebody deletes the job's claim, a pod still holds it, and another pod needs it: nothing changes by itself.",
+        "Copy what you need of the checkpoints from that pod; then suspend and resume the job, and it begins anew.",
+    )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,
         "The Ray cluster is ready, servers of reward models are not; the message says what their pods say.",

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
-from rljob_operator.kube.kinds import POD, Manifest
-from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles
+from rljob_operator.kube.kinds import POD, VOLUME_CLAIM, Manifest
+from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles, unscheduled
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, was_asked_to_end
 
 _PROVISIONED = "RayClusterProvisioned"
@@ -131,6 +131,21 @@ def waiting_for(snapshot: Snapshot) -> str:
         ready += ", and the head is not"
     reasons = list(dict.fromkeys(_reasons(snapshot)))
     return f"{ready}; {'; '.join(reasons[:3])}" if reasons else ready
+
+
+def claim_held(snapshot: Snapshot) -> str | None:
+    """That somebody deletes the job's claim while a pod uses it: no other pod gets it meanwhile, nor another claim its
+    name, so a cluster that lacks a pod waits for ever. What is in it is there as long as that pod.
+    """
+    name = names.claim(snapshot.job.name)
+    claim = snapshot.child(VOLUME_CLAIM, name)
+    users = [pod["metadata"]["name"] for pod in snapshot.ray_pods if is_up(pod) and not is_deleting(pod)]
+    if claim is None or not is_deleting(claim) or not users or not any(map(unscheduled, snapshot.ray_pods)):
+        return None
+    return (
+        f"{name} is being deleted, so no new pod gets it, and {users[0]} still has it: copy from there what you need,"
+        " then suspend and resume the job, which begins anew"
+    )
 
 
 def pods_left(snapshot: Snapshot) -> str:

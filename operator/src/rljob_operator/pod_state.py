@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.snapshot import is_deleting
 
+_ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
 _REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference")
@@ -20,16 +21,38 @@ def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
     """What keeps each pod from running, in the words of its conditions and containers."""
     for pod in pods:
         name = pod["metadata"]["name"]
-        for condition in pod.get("status", {}).get("conditions", ()):
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                yield f"{name} is not scheduled: {condition.get('message', condition.get('reason'))}"
+        if (why := unscheduled(pod)) is not None:
+            yield f"{name} is not scheduled: {why}"
+        if waits_for_its_node(pod) and not any(map(_is_told, containers(pod))):
+            yield f"{name} waits for its image, or for what it mounts: its events say for what"
+        if _is_unheard_of(pod):
+            yield f"nothing is heard of node {pod.get('spec', {}).get('nodeName')}, which has {name}"
         for container in containers(pod):
             waiting = container.get("state", {}).get("waiting", {})
-            if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            if waiting.get("reason") not in (None, *_ON_ITS_WAY):
                 said = [waiting.get("message", ""), *last_words(container)]
                 yield ": ".join(word for word in (name, waiting["reason"], *said) if word)
             elif not container.get("ready", True) and (said := [*last_words(container)]):
                 yield ": ".join([name, f"{container['name']} is not ready, {_restarts(container)}", *said])
+
+
+def unscheduled(pod: Manifest) -> str | None:
+    """Why no node takes it, in the scheduler's words; None where one does."""
+    for condition in pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", condition.get("reason")))
+    return None
+
+
+def _is_told(container: Manifest) -> bool:
+    """Whether its own state says how far it is."""
+    return container.get("state", {}).get("waiting", {}).get("reason") not in _ON_ITS_WAY
+
+
+def _is_unheard_of(pod: Manifest) -> bool:
+    """Kubernetes counts pods of a node that does not report as unready, and leaves all else as the node has told it."""
+    said = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
+    return said.get("Ready") == "False" and said.get("ContainersReady") == "True"
 
 
 def _restarts(container: Manifest) -> str:

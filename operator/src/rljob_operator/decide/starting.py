@@ -9,7 +9,7 @@ from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator import reward_models as servers
-from rljob_operator.cluster_state import is_ready, pods_left, waiting_for
+from rljob_operator.cluster_state import claim_held, is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
@@ -56,6 +56,9 @@ def _about(recovery: RecoveryStatus, what: str) -> str:
 def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     """One RayCluster, all of whose pods are ready. KubeRay takes whatever pods have its name's label for its own, so
     those of an older one have to be gone.
+
+    A driver that is heard may train on without what is missing, as where a node alone is not heard of, or save what it
+    can: how it ends it says itself.
     """
     found, job = snapshot.cluster, snapshot.job
     image = job.spec.cluster.image or settings.trainer_image
@@ -71,12 +74,21 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is not None and is_deleting(found):
         message = "waiting for an older RayCluster to be deleted"
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
-    return None if is_ready(snapshot) else _incomplete(snapshot, settings)
+    return None if is_ready(snapshot) or _is_heard(snapshot) else _incomplete(snapshot, settings)
+
+
+def _is_heard(snapshot: Snapshot) -> bool:
+    """Whether its driver gives signs of life."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    beats = head is not None and head.heartbeat is not None
+    return driver is not None and driver.state != "Ended" and beats and not is_silent(snapshot)
 
 
 def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
     driver = snapshot.job.status.driver
-    polls = driver is not None and driver.state != "Ended"  # it may train on, or end, without a pod that is missing
+    polls = driver is not None and driver.state != "Ended"  # it may live, or end, unheard
+    if not polls and (message := claim_held(snapshot)) is not None:
+        return Step(_phase(snapshot), Reason.VOLUME_DELETING, message)
     again = settings.poll_seconds if polls else _look(snapshot)
     step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=again)
     if not any(map(waits_for_its_node, snapshot.ray_pods)):
@@ -184,6 +196,8 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     if status.start_time is None:
         changes["start_time"] = snapshot.now
     message = f"attempt {status.attempt} runs"
+    if not is_ready(snapshot):
+        message += f"; {waiting_for(snapshot)}"
     if snapshot.head is None:
         message += "; Ray's head does not answer at present"
     if driver.generation is not None and driver.generation < snapshot.job.generation:

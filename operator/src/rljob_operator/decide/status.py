@@ -15,7 +15,7 @@ from rljob_operator.plan import Event
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting
 
-_STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING, Reason.NAME_TAKEN)
+_STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING, Reason.NAME_TAKEN, Reason.VOLUME_DELETING)
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
 Said = tuple[str, bool, str, str]
@@ -193,7 +193,7 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     """In the order in which it happens: pods are there before an attempt starts, and it saves before it ends."""
     ready = next(each for each in new.conditions if each.type == "Ready")
     yield from _turned(old, new, "ClusterReady", "RewardModelsReady")
-    yield from _lost_servers(old, new)
+    yield from _lost_beside(old, new)
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"attempt {new.attempt}")
     yield from _turned(old, new, "Running")
@@ -213,12 +213,12 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     yield from _turned(old, new, "Failed" if new.phase == "Failed" else "Stalled", warning=True)
 
 
-def _lost_servers(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
-    """A driver waits for them, so nothing else tells of it for long."""
+def _lost_beside(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """A driver waits for servers, and may train on without a pod, so nothing else tells of either for long."""
     if old.phase == new.phase == "Running":
         before = {each.type for each in old.conditions if each.status == "True"}
         for each in new.conditions:
-            if each.type in before and each.reason == Aspect.SERVERS_NOT_READY:
+            if each.type in before and each.reason in (Aspect.PODS_NOT_READY, Aspect.SERVERS_NOT_READY):
                 yield Event(each.reason, each.message, warning=True)
 
 
