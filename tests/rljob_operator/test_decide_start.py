@@ -179,6 +179,7 @@ UNHEARD_NODE = {"type": "Ready", "status": "False"}, {"type": "ContainersReady",
 def test_a_driver_that_is_heard_runs_also_while_a_pod_is_missing(pods, why):
     """How it ends it says itself; until then it trains on, or saves, and its budget guards the others."""
     runs = plan_for(**living(head=HEARD))
+    assert runs.status is not None
     plan = plan_for(base=replace(job(), status=runs.status), cluster=ray_cluster(1), pods=pods, head=HEARD)
 
     assert phase(plan) == "Running"
