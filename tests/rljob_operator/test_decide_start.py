@@ -111,6 +111,12 @@ CRASHED = {
                 {"name": "ray-worker", "state": {"waiting": {"reason": "ErrImagePull", "message": "EOF"}}}])],
             "w: ErrImagePull: EOF",
         ),
+        (
+            ray_cluster(0, provisioned=False),
+            [pod("w", names.WORKER, "Pending", node="n", containerStatuses=[
+                {"name": "ray-worker", "state": {"waiting": {"reason": "ContainerCreating"}}}])],
+            "0 of 2 workers ready; w waits for its image, or for what it mounts: its events say for what",
+        ),
     ],
 )  # fmt: skip
 def test_a_cluster_that_is_not_ready_says_what_it_waits_for(cluster, pods, words):
