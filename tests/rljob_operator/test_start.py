@@ -190,14 +190,14 @@ async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
 async def test_the_collector_rests_while_all_is_listed_and_no_longer() -> None:
     rested, frozen = [], gc.get_freeze_count()
 
-    async def list_nothing(_: main.Operator) -> None:
+    async def list_nothing(*_: Any) -> None:
         rested.append(not gc.isenabled())
         if len(rested) == 1:
             raise Unavailable("at the first try", reason="Timeout")
 
     options = main.Options(Settings(), (), "127.0.0.1:0")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main.Operator, "_list", list_nothing)
+        patch.setattr(main, "list_all", list_nothing)
         operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
         leading = asyncio.create_task(operator.lead())
         await operator.listed.wait()

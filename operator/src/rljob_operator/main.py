@@ -102,6 +102,7 @@ class Operator:
         """Become the leader, learn everything, then work until the lease is lost."""
         with _uncollected():
             await _patiently(self._list)
+            gc.freeze()  # what was listed stays, and need never be looked through
         self.listed.set()
         await self.lease.acquire(refused=self.watchable.set)
         async with asyncio.TaskGroup() as group:
@@ -146,7 +147,8 @@ class Operator:
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def _list(self) -> None:
-        await list_all(self._reads, self.store, self._news, self._options.namespaces)
+        with _uncollected():
+            await list_all(self._reads, self.store, self._news, self._options.namespaces)
         self.changed(self._news)
         self._news.clear()
 
@@ -179,15 +181,16 @@ class Operator:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """What is read within stays, and has no cycles. The collector would look for some in all of it, again and again: of
-    10,000 jobs that takes more time than to read them.
+    """What is read within has no cycles. The collector would look for some in all of it, again and again: of 10,000
+    jobs that takes more time than to read them.
     """
+    collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.enable()
+        if collects:
+            gc.enable()
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
