@@ -15,6 +15,7 @@ from e2e.nodes.images import NEWER_OPERATOR, NEWER_VERSION
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LONG, LONGER, Job
 from e2e.scenarios.removal import leaves_nothing
+from rljob_operator.names import RENDERER_ANNOTATION
 
 pytestmark = [pytest.mark.timeout(2400), own_cluster_only("ends the operator's pods, on which others' jobs may depend")]
 
@@ -42,6 +43,24 @@ def versions(cluster: Access) -> set[str]:
     logs = [cluster.kubectl("logs", pod, f"--namespace={release.NAMESPACE}") for pod in operators(cluster)]
     lines = [line for log in logs for line in log.splitlines() if '"operator_started"' in line]
     return {json.loads(line)["version"] for line in lines}
+
+
+RENDERER = "from rljob_operator.render.ray_cluster import RENDERER_VERSION as found; print(found)"
+
+
+def renderer(cluster: Access) -> str:
+    """What the operators that run write into the RayClusters of new jobs."""
+    pod = min(operators(cluster))
+    return cluster.kubectl(
+        "exec", pod, f"--namespace={release.NAMESPACE}", "--", "/opt/rljob/bin/python", "-c", RENDERER
+    ).strip()
+
+
+def cluster_of(job: Job) -> tuple[str, str, str]:
+    """Uid and generation of its RayCluster, and what rendered that."""
+    (found,) = json.loads(job.kubectl("get", "rayclusters", "--output=json"))["items"]
+    metadata = found["metadata"]
+    return metadata["uid"], str(metadata["generation"]), metadata["annotations"][RENDERER_ANNOTATION]
 
 
 def test_the_operator_is_killed_in_every_phase_of_a_job(
@@ -98,14 +117,16 @@ def test_the_operator_is_rolled_to_another_version_and_back_while_a_job_trains(
     job.apply(**LONGER)
     job.trains()
     pods, before, older = set(job.pods()), operators(cluster), versions(cluster)
+    rendered = cluster_of(job)
     repository, _, tag = NEWER_OPERATOR.rpartition(":")
     try:
         release.install(cluster, helm.home, image={"repository": repository, "tag": tag})
         job.eventually(lambda: not before & operators(cluster), "end of the older version")
         assert versions(cluster) == {NEWER_VERSION}
         assert NEWER_VERSION not in older
+        assert renderer(cluster) == NEWER_VERSION != rendered[-1]
         job.trains(beyond=job.step + 4)
-        assert set(job.pods()) == pods
+        assert (set(job.pods()), cluster_of(job)) == (pods, rendered)
     finally:
         release.install(cluster, helm.home)
 

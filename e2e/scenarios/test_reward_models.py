@@ -53,7 +53,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
         volumes=[{"name": name, "configMap": {"name": name}} for name in ("rm", "judge")],
         volumeMounts=[{"name": name, "mountPath": f"/models/{name}"} for name in ("rm", "judge")],
         env=ENVIRONMENTS,
-        training={"steps": 100},
+        training={"steps": 40},
     )
     job.eventually(lambda: job.holds("ClusterReady"), "Ray cluster")
     waiting = job.conditions["RewardModelsReady"]
