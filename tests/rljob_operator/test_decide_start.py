@@ -153,74 +153,6 @@ def test_events_come_in_the_order_in_which_it_happens():
         assert [event.reason for event in plan_for(**given).events] == told
 
 
-def test_what_takes_a_job_out_of_running_is_an_event_once():
-    def after(plan, pods):
-        return plan_for(base=replace(job(), status=plan.status), cluster=ray_cluster(), pods=pods, head=reports())
-
-    runs = plan_for(**living())
-    lost = after(runs, PODS[:2])
-    assert phase(lost) == "Recovering"
-    assert [(event.reason, event.message, event.warning) for event in lost.events] == [
-        ("ClusterNotReady", "1 of 2 workers ready", True)
-    ]
-    assert after(lost, PODS[:2]).events == ()
-    assert [event.reason for event in after(lost, PODS).events] == ["AllPodsReady", "DriverRunning"]
-
-
-HEARD = reports(heartbeat=7)
-UNHEARD_NODE = {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}
-
-
-@pytest.mark.parametrize(
-    ("pods", "why"),
-    [
-        (PODS[:2], "1 of 2 workers ready"),
-        (
-            [*PODS[:2], pod("worker-1", names.WORKER, conditions=UNHEARD_NODE, node="n-2")],
-            "1 of 2 workers ready; nothing is heard of node n-2, which has worker-1",
-        ),
-    ],
-    ids=["that is gone", "of a node that does not report"],
-)
-def test_a_driver_that_is_heard_runs_also_while_a_pod_is_missing(pods, why):
-    """How it ends it says itself; until then it trains on, or saves, and its budget guards the others."""
-    runs = plan_for(**living(head=HEARD))
-    assert runs.status is not None
-    plan = plan_for(base=replace(job(), status=runs.status), cluster=ray_cluster(1), pods=pods, head=HEARD)
-
-    assert phase(plan) == "Running"
-    found = conditions(plan.status)
-    assert (found["Running"][0], found["ClusterReady"]) == ("True", ("False", "PodsNotReady"))
-    assert plan.status is not None
-    assert plan.status.conditions[0].message == f"attempt 1 runs; {why}"
-    assert [(each.reason, each.message, each.warning) for each in plan.events] == [("PodsNotReady", why, True)]
-    (budget,) = (each for each in plan.apply if each["kind"] == "PodDisruptionBudget")
-    (before,) = (each for each in runs.apply if each["kind"] == "PodDisruptionBudget")
-    assert budget == before
-    assert phase(plan_for(silent=100.0, **living(head=HEARD, cluster=ray_cluster(1), pods=pods))) == "Recovering"
-
-
-def test_a_claim_that_goes_under_a_pod_that_holds_it_stalls_a_job_that_needs_another():
-    refused_ = {"type": "PodScheduled", "status": "False", "message": "its claim is being deleted"}
-    waits = pod("worker-1", names.WORKER, "Pending", conditions=[refused_])
-    goes = {**CLAIM, "metadata": {**CLAIM["metadata"], "deletionTimestamp": stamp(NOW)}}
-
-    def plan(pods, driver="Ended", claim=goes):
-        given = snapshot(cluster=ray_cluster(1), pods=pods, **attempted(driver, phase="Recovering"))
-        return decide(replace(given, children={**given.children, VOLUME_CLAIM: {"job-checkpoints": claim}}), SETTINGS)
-
-    found = plan([*PODS[:2], waits])
-    assert conditions(found.status)["Stalled"] == ("True", "VolumeDeleting")
-    assert found.status is not None
-    assert found.status.conditions[0].message == (
-        "job-checkpoints is being deleted, so no new pod gets it, and head still has it: copy from there what you need,"
-        " then suspend and resume the job, which begins anew"
-    )
-    for other in (plan([waits]), plan(PODS[:2]), plan([*PODS[:2], waits], claim=CLAIM)):
-        assert conditions(other.status)["Ready"][1] == "ClusterNotReady"
-        assert conditions(other.status)["Stalled"][0] == "False"
-
-
 def test_a_reserved_attempt_is_submitted_where_ray_does_not_know_it():
     plan = plan_for(cluster=ray_cluster(), pods=PODS, head=HeadReport(), **attempted("Reserved"))
 
@@ -394,13 +326,6 @@ def test_a_job_that_waits_for_pods_is_left_alone_until_there_is_news_unless_time
 
     assert plan_for(**started).again_in is None
     assert plan_for(**started, pods=[ending]).again_in == WAIT_SECONDS
-
-
-def test_a_driver_is_looked_at_also_while_a_pod_is_missing():
-    """It may train on, or end, and no pod tells of it."""
-    plan = plan_for(**living(cluster=ray_cluster(1), pods=PODS[:2]))
-    assert conditions(plan.status)["Ready"][1] == "ClusterNotReady"
-    assert plan.again_in == SETTINGS.poll_seconds
 
 
 def test_a_driver_whose_job_is_not_written_anew_is_not_asked_to_wait_for_it():
