@@ -24,7 +24,9 @@ class Task:
 
     A level must lie above the start too: where supervised steps alone reach it, it says nothing of RL.
     held: the coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that
-    do. held_with: what else is set there.
+    do. held_with: what else is set there. Addition's supervised steps see fewer sums there: of all sums a
+    model learns the rule within few steps, at other ones with each seed, so that after 600 one has 0.98 and another
+    0.14, from where a policy that is held close does not learn it.
     """
 
     name: str
@@ -66,7 +68,12 @@ class Arm:
 
 TASKS: Final = (
     Task("reverse-text", 0.9, held=0.2, held_with=("training.steps=400",)),
-    Task("addition", 0.9, held=0.5, held_with=("actor.learningRate=0.0002",)),
+    Task(
+        "addition",
+        0.9,
+        held=0.2,
+        held_with=("actor.learningRate=0.0001", 'sft.data=["synthetic://addition?rows=1000&minDigits=2"]'),
+    ),
     Task("countdown", 0.3, held=0.2, above_start=True),
 )
 REVERSE_TEXT, ADDITION, COUNTDOWN = TASKS
