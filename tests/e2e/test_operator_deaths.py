@@ -16,6 +16,7 @@ from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
 from e2e.cluster.proxy import WRITES, Call, Fault, Proxy, answer, cut_watch, delay, drop, expire_watch, hang, run
+from rljob_operator.watches import WATCHED
 from tests.e2e.jobs import Jobs
 from tests.e2e.lives import LIVES, Life
 from tests.e2e.operator_process import OperatorProcess, running_operator
@@ -99,7 +100,9 @@ FAULTS = {
     "watches expire": Fault(expire_watch(), verbs={"watch"}, probability=0.5, seed=7),
 }
 
-COUNTED_AS = {"conflicts": "409", "throttled": "429", "errors": "500"}
+COUNTED_AS = {
+    "conflicts": "409", "throttled": "429", "errors": "500", "answers lost": "NoConnection", "no answer": "Timeout",
+}  # fmt: skip
 """In the operator's metrics."""
 
 
@@ -115,6 +118,9 @@ def test_what_the_api_server_does_is_survived(
         assert any(call.injected for call in proxy.calls)
         if code := COUNTED_AS.get(name):
             assert operator.metric("rljob_operator_api_requests_total", code=code) > 0
+        if name.startswith("watches"):
+            cut = sum(call.injected for call in proxy.calls)
+            eventually(lambda: operator.metric("rljob_operator_api_requests_total", verb="watch") >= len(WATCHED) + cut)
         if name == "throttled":
             assert_no_hurry(proxy.calls)
 

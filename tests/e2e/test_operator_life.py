@@ -148,6 +148,19 @@ def test_an_object_of_somebody_else_is_left_alone_and_named(operator, heads, job
     jobs.reaches("Succeeded")
 
 
+def test_the_head_s_service_of_somebody_else_is_named_before_kuberay_meets_it(operator, heads, jobs, cluster):
+    heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
+    where = f"--namespace={jobs.namespace}"
+    cluster.kubectl("create", "service", "clusterip", "job-head-svc", "--tcp=80", where)
+    jobs.create()
+    eventually(lambda: jobs.conditions().get("Stalled", ("", "", ""))[:2] == ("True", "NameTaken"))
+    assert jobs.conditions()["Ready"][2].startswith("Service job-head-svc exists and is not this job's: choose another")
+    assert not jobs.clusters()
+
+    cluster.kubectl("delete", "service", "job-head-svc", where)
+    jobs.reaches("Succeeded")
+
+
 def test_the_operator_ends_cleanly_and_the_next_goes_on(operator, heads, jobs):
     head = heads.add(jobs.namespace, "job")
     jobs.create()

@@ -12,6 +12,7 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from kubernetes.aio.client import Configuration
@@ -153,7 +154,8 @@ class MemoryConnection(Connection):
         self.writing = 0
 
     async def read(self, path: str, *, timeout: float) -> Answer:
-        return await self._exchange(Request("GET", path), timeout)
+        place, _, query = path.partition("?")
+        return await self._exchange(Request("GET", place, dict(parse_qsl(query))), timeout)
 
     async def write(
         self, method: str, path: str, body: bytes, content_type: str, *, fence: Fence, timeout: float

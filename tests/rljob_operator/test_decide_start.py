@@ -13,6 +13,7 @@ from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.kube.kinds import VOLUME_CLAIM
 from rljob_operator.plan import SECRET_SECONDS, Plan
+from rljob_operator.render import eviction
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
@@ -97,7 +98,7 @@ CRASHED = {
         ),
         (
             {**ray_cluster(0, provisioned=False), "status": {}}, [],
-            "0 of 2 workers ready; KubeRay has not seen the RayCluster yet",
+            "0 of 2 workers ready; KubeRay has said nothing of RayCluster job yet: see that one's events",
         ),
         (
             ray_cluster(0, provisioned=False),
@@ -221,6 +222,17 @@ def test_a_driver_that_has_read_an_older_spec_is_said_to_have(read, said):
     assert plan.status is not None
     (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
     assert ("it read generation 2 of the spec" in ready.message) == said
+
+
+@pytest.mark.parametrize(("noted", "said"), [(None, False), (eviction(job().spec), False), ("nodeLostAfter 5s", True)])
+def test_what_pods_were_made_with_and_keep_is_said_where_the_spec_says_otherwise(noted, said):
+    cluster = ray_cluster()
+    cluster["metadata"]["annotations"] |= {} if noted is None else {names.EVICTION_ANNOTATION: noted}
+    plan = plan_for(**living(cluster=cluster))
+
+    assert plan.status is not None
+    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
+    assert (f"its pods keep what they were made with: {noted}" in ready.message) == said
 
 
 def test_a_checkpoint_is_available_until_the_agent_says_that_there_is_none():

@@ -15,6 +15,7 @@ from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
+from rljob_operator.metrics import Metrics
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.settings import Settings
 from rljob_operator.store import Store
@@ -120,7 +121,11 @@ async def test_kopf_begins_when_it_may() -> None:
         begun.set()
 
     parts = SimpleNamespace(
-        watchable=asyncio.Event(), store=Store(), changed=set[Any], lease=SimpleNamespace(identity="me")
+        watchable=asyncio.Event(),
+        store=Store(),
+        changed=set[Any],
+        lease=SimpleNamespace(identity="me"),
+        metrics=Metrics(),
     )
     options = main.Options(Settings(), (), "127.0.0.1:0")
     with pytest.MonkeyPatch.context() as patch:

@@ -299,11 +299,12 @@ FOREIGN: list[tuple[str, Manifest]] = [
     ("job-job", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"job.json": "{}"}}),
     ("job-checkpoints", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": CLAIM}),
     ("job-rm-rm", {"apiVersion": "v1", "kind": "Service", "spec": {}}),
+    ("job-head-svc", {"apiVersion": "v1", "kind": "Service", "spec": {}}),
     ("job-rm-rm", {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0, "template": {}}}),
 ]
 
 
-@pytest.mark.parametrize(("name", "manifest"), FOREIGN, ids=[each["kind"] for _, each in FOREIGN])
+@pytest.mark.parametrize(("name", "manifest"), FOREIGN, ids=[f"{each['kind']} {name}" for name, each in FOREIGN])
 @in_jumping_loop
 async def test_what_somebody_else_has_made_is_never_taken_over(name: str, manifest: Manifest) -> None:
     world = World()

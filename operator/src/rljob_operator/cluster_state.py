@@ -169,7 +169,8 @@ def lost_labels(snapshot: Snapshot) -> Iterator[str]:
 
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.cluster is not None and not snapshot.cluster.get("status"):
-        yield "KubeRay has not seen the RayCluster yet"
+        name = snapshot.cluster["metadata"]["name"]
+        yield f"KubeRay has said nothing of RayCluster {name} yet: see that one's events, and whether KubeRay runs"
     yield from _meddled(snapshot)
     yield from lost_labels(snapshot)
     yield from troubles(snapshot.ray_pods)

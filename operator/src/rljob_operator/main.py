@@ -250,7 +250,7 @@ async def _watch(
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    login(registry, connection)
+    login(registry, connection, operator.metrics.api_call)
     register(registry, settings, operator.store, operator.changed)
     quieten(operator.store)
     await kopf.operator(

@@ -40,11 +40,12 @@ class Metrics:
         )  # fmt: skip
         self._requests = Counter(
             "rljob_operator_api_requests",
-            "Requests to the API server, without kopf's. code: of HTTP, or why there was no answer",
+            "Requests to the API server. code: of HTTP, or why there was no answer. A dead watch is asked for again",
             ["verb", "resource", "code"], registry=registry,
         )  # fmt: skip
         self._request_seconds = Histogram(
-            "rljob_operator_api_request_seconds", "The same requests, until the whole answer was there",
+            "rljob_operator_api_request_seconds",
+            "The same, until the whole answer was there; where kopf asks, which watches, until it began",
             ["verb", "resource"], buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._depth = Gauge("rljob_operator_queue_depth", "Looks that are due and wait for a worker", registry=registry)

@@ -33,6 +33,9 @@ IMAGE_ANNOTATION = f"{GROUP}/image"
 GENERATION_ANNOTATION = f"{GROUP}/generation"
 """On a RayCluster: the job's generation that it was made for."""
 
+EVICTION_ANNOTATION = f"{GROUP}/eviction"
+"""On a RayCluster: what of spec.recovery its pods were made with, for they keep it, as people read it."""
+
 MAKER_ANNOTATION = f"{GROUP}/made-for"
 """On a volume claim: the uid of the job that it was made for. Another job of the name may use it, and never owns it."""
 

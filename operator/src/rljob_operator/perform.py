@@ -18,7 +18,7 @@ from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.decide.fields import ignored
 from rljob_operator.drift import adapted, has_drifted, stamped
-from rljob_operator.head import HeadError
+from rljob_operator.head import HeadError, head_service
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
@@ -189,6 +189,8 @@ class Performer:
     async def _create(self, snapshot: Snapshot, manifest: Manifest) -> None:
         """A Secret that is there is ours: its name has the job's uid and our key, which its content follows from."""
         ref, unknown = Ref.of(manifest), list[str]()
+        if ref.kind == RAY_CLUSTER:
+            await self._check_head_service(ref)
         try:
             async with self._making:
                 made = await self._kube.create(manifest, unknown.append)
@@ -203,6 +205,18 @@ class Performer:
                 await self._post(snapshot.job, told, made["metadata"]["resourceVersion"])
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
+
+    async def _check_head_service(self, cluster: Ref) -> None:
+        """KubeRay could not make it for the RayCluster, which would say nothing of that."""
+        service = Ref(SERVICE, cluster.namespace, head_service(cluster.name))
+        for found in (await self._kube.list(SERVICE, service.namespace, name=service.name)).items:
+            owners = found["metadata"].get("ownerReferences", ())
+            if (RAY_CLUSTER.name, cluster.name) not in ((each["kind"], each["name"]) for each in owners):
+                raise AlreadyExists(
+                    f"Service {service.name} exists and is not this job's: choose another name for the job, or remove"
+                    " it; KubeRay makes one of that name for the head pod",
+                    status=HTTPStatus.CONFLICT, reason="AlreadyExists",
+                )  # fmt: skip
 
     async def _label(self, job: Job, found: Manifest) -> None:
         """Without our label no watch tells of it."""

@@ -8,14 +8,18 @@ import asyncio
 import itertools
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import kopf
 import structlog
+from yarl import URL
 
-from rljob_operator.kube.client import Kube, Listing
+from rljob_operator.kube.client import Kube, Listing, Observer
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import Forbidden, NotFound
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
@@ -62,13 +66,17 @@ def quieten(store: Store) -> None:
     logging.getLogger(_KOPFS_WATCHES).addFilter(is_news)
 
 
-def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
-    """kopf connects as we do."""
+def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Observer) -> None:
+    """kopf connects as we do, and its requests are counted as ours: a watch that dies is followed by another one, and
+    one that expires by a list too.
+    """
+    last: tuple[kopf.ConnectionInfo, kopf.AiohttpSession] | None = None
 
-    async def connect(**_: Any) -> kopf.ConnectionInfo:
+    async def connect(**_: Any) -> kopf.AiohttpSession:
+        nonlocal last
         found = connection.configuration
         token = await found.get_api_key_with_prefix("BearerToken")
-        return kopf.ConnectionInfo(
+        info = kopf.ConnectionInfo(
             server=found.host,
             ca_path=found.ssl_ca_cert,
             insecure=not found.verify_ssl,
@@ -77,8 +85,42 @@ def login(registry: kopf.OperatorRegistry, connection: Connection) -> None:
             scheme=token.partition(" ")[0] if token else None,
             token=token.partition(" ")[2] if token else None,
         )
+        if last is None or last[0] != info:  # kopf asks once more where it was refused, and gives up at the same answer
+            last = info, kopf.AiohttpSession(server=info.server, aiohttp_session=_observed(info, observe))
+        return last[1]
 
     kopf.on.login(registry=registry)(connect)
+
+
+def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSession:
+    """What asks for one of the kinds is told of when its answer begins, or fails to."""
+
+    def told(began: float, url: URL, code: str) -> None:
+        if (resource := url.name) in (kind.plural for kind in WATCHED):
+            verb = "watch" if url.query.get("watch") == "true" else "list"
+            observe(verb, resource, code, time.perf_counter() - began)
+
+    async def start(_session: object, context: SimpleNamespace, _parameters: object) -> None:
+        context.began = time.perf_counter()
+
+    async def end(_session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestEndParams) -> None:
+        told(context.began, parameters.url, str(parameters.response.status))
+
+    async def fail(
+        _session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestExceptionParams
+    ) -> None:  # fmt: skip
+        told(
+            context.began,
+            parameters.url,
+            "Timeout" if isinstance(parameters.exception, TimeoutError) else "NoConnection",
+        )
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_start.append(start)
+    trace.on_request_end.append(end)
+    trace.on_request_exception.append(fail)
+    connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())  # a watch holds its connection
+    return aiohttp.ClientSession(connector=connector, headers=info.as_http_headers(), trace_configs=[trace])
 
 
 async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
-from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
+from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
 
@@ -203,7 +203,16 @@ def running(snapshot: Snapshot, settings: Settings) -> Step:
     if driver.generation is not None and driver.generation < snapshot.job.generation:
         read = f"it read generation {driver.generation} of the spec"
         message += f"; {read}: later changes of {_READ_ONCE}, if there are any, wait for the next"
+    if made_with := _other_eviction(snapshot):
+        message += f"; its pods keep what they were made with: {made_with}"
     return Step("Running", Reason.DRIVER_RUNNING, message, changes, again_in=settings.poll_seconds)
+
+
+def _other_eviction(snapshot: Snapshot) -> str | None:
+    """What the pods were made with, where the spec says otherwise by now."""
+    annotations = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {})
+    made_with: str | None = annotations.get(names.EVICTION_ANNOTATION)  # an older operator has not noted it down
+    return None if made_with == eviction(snapshot.job.spec) else made_with
 
 
 _READ_ONCE = "training, checkpoint, recovery.hangAfter and recovery.takeoverWithin"

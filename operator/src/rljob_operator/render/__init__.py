@@ -13,11 +13,20 @@ from rljob_operator.render.config import auth_secret, checkpoint_claim, job_conf
 from rljob_operator.render.merge import CannotMerge
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.protection import disruption_budget, network_policy
-from rljob_operator.render.ray_cluster import ray_cluster, spec_digest
+from rljob_operator.render.ray_cluster import eviction, ray_cluster, spec_digest
 from rljob_operator.render.reward_models import deployment, service
 from rljob_operator.settings import Settings
 
-__all__ = ["CannotMerge", "Placement", "cluster_of", "lasting_children", "reward_models_of", "secret_of", "spec_digest"]
+__all__ = [
+    "CannotMerge",
+    "Placement",
+    "cluster_of",
+    "eviction",
+    "lasting_children",
+    "reward_models_of",
+    "secret_of",
+    "spec_digest",
+]
 
 
 def lasting_children(job: Job, settings: Settings, *, trains: bool) -> list[Manifest]:

@@ -30,6 +30,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
                 names.GENERATION_ANNOTATION: f"{job.generation}",
                 names.IMAGE_ANNOTATION: image,
                 names.KEY_ANNOTATION: key,
+                names.EVICTION_ANNOTATION: eviction(job.spec),
                 # Another head would know nothing of the job: what a lost head means is ours to decide.
                 "ray.io/disable-provisioned-head-restart": "true",
             },
@@ -54,6 +55,12 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
             ],
         },
     }
+
+
+def eviction(spec: RLJobSpec) -> str:
+    """What pods keep that may change while they live."""
+    recovery = spec.recovery
+    return f"nodeLostAfter {recovery.node_lost_after}, evictionGracePeriod {recovery.eviction_grace_period}"
 
 
 def spec_digest(spec: RLJobSpec) -> str:
