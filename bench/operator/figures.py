@@ -40,7 +40,8 @@ class Full:
     """A store full of jobs. filled: seconds that it took to make them. start: until an operator had decided on all.
 
     reconciles: how many that took. writes: that it made meanwhile. memory: bytes of the operator, empty and full.
-    start_cpu: CPU seconds by component until then. rest: those of `rest_seconds` in which nothing happened.
+    start_cpu: CPU seconds by component until then. rest: those of `rest_seconds` in which nothing happened but that
+    the operator listed everything once, as it does every so often.
     """
 
     jobs: int

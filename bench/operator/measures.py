@@ -12,6 +12,7 @@ from kubernetes.client import ApiException, CustomObjectsApi
 
 from bench.operator.figures import Compared, Creation, Full, Life
 from bench.operator.site import NAMESPACE, OPERATOR, PATIENCE_SECONDS, Call, Site, spent, wait
+from rljob_operator.main import RESYNC_SECONDS
 from tests.rljob_operator.played_driver import train
 from tests.rljob_operator.played_head import PlayedHeads
 from tests.rljob_operator.snapshots import SPEC
@@ -164,7 +165,7 @@ def full(site: Site, jobs: Jobs, count: int, there: int, empty: int) -> Full:
     wait("the operator to come to rest", lambda: _quiet(site), patience=PATIENCE_SECONDS + count)
     filled = time.monotonic() - begin
     before, begin = site.cpu(), time.monotonic()
-    time.sleep(60)
+    time.sleep(RESYNC_SECONDS)
     rest, rest_seconds = spent(before, site.cpu()), time.monotonic() - begin
     site.end_operator()
     site.calls()

@@ -55,17 +55,18 @@ def _creation(calm: Creation, stopped: Creation, running: Creation) -> str:
         " moment that its last child (ConfigMap, Secret, NetworkPolicy, PodDisruptionBudget, volume claim, RayCluster)"
         f" is stored. With KubeRay stopped it is our share; the goal is a p99 below {CREATION_GOAL:g} s, which is"
         f" {_met(stopped.p99 < CREATION_GOAL)}. So many jobs a second take"
-        f" {_cores(stopped, 'kube-apiserver')} cores of the API server and {_cores(stopped, OPERATOR)} of the operator;"
-        f" there are {os.cpu_count()}."
+        f" {_cores(stopped, 'kube-apiserver')} cores of the API server and {_cores(stopped, OPERATOR)} of the operator,"
+        f" and {_cores(stopped)} with all else that the table below has, but for others; there are {os.cpu_count()}."
         f" {calm.jobs} jobs, {calm.rate:g} a second, show what a job takes that waits for no other."
     )
     cpu = _cpu({name: {who: 1000 * s / of.jobs for who, s in of.cpu.items()} for name, of in each.items()}, "ms")
     return "\n\n".join([text, _table(head, rows), "Milliseconds of CPU per job, by component and KubeRay:", cpu])
 
 
-def _cores(of: Creation, who: str) -> str:
-    """That a component needs to keep up with the rate."""
-    return f"{of.rate * of.cpu.get(who, 0.0) / of.jobs:.1f}"
+def _cores(of: Creation, who: str | None = None) -> str:
+    """That a component needs to keep up with the rate; without one, all but others' work."""
+    seconds = sum(s for each, s in of.cpu.items() if each != OTHERS) if who is None else of.cpu.get(who, 0.0)
+    return f"{of.rate * seconds / of.jobs:.1f}"
 
 
 def _full(of: Full) -> str:
@@ -82,7 +83,7 @@ def _full(of: Full) -> str:
     ]  # fmt: skip
     text = (
         f"{of.jobs} RLJobs whose children exist, KubeRay stopped, all but the first ones with one claim. It took"
-        f" {of.filled:.0f} s to create them."
+        f" {of.filled:.0f} s to create them. Rest is the time from one look through all lists to the next: it holds one."
     )
     cpu = _cpu(
         {
