@@ -83,7 +83,7 @@ def _full(of: Full) -> str:
     ]  # fmt: skip
     text = (
         f"{of.jobs} RLJobs whose children exist, KubeRay stopped, all but the first ones with one claim. It took"
-        f" {of.filled:.0f} s to create them. Rest is the time from one look through all lists to the next: it holds one."
+        f" {of.filled:.0f} s to create them. Rest is the time from one listing of everything to the next."
     )
     cpu = _cpu(
         {
