@@ -223,14 +223,27 @@ def test_a_job_that_another_release_looks_after_is_left_alone():
     assert plan_for(base=deleted().job, **elsewhere) == Plan()
 
 
-def test_a_template_of_another_form_fails_at_once_and_names_the_field():
-    template = {"spec": {"containers": [{"name": "agent", "env": "none"}]}}
-    plan = plan_for(base=job(cluster={"head": {"template": template}}))
+SIDE = {"name": "side", "image": "i"}
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        ([{"name": "agent", "env": "none"}], "spec.cluster.head.template.spec.containers[0].env must be a list"),
+        ([SIDE, SIDE], "spec.cluster.head.template.spec.containers[1] has the same name side"),
+    ],
+)
+def test_a_template_that_cannot_be_merged_fails_at_once_and_names_the_field(containers, words):
+    base = job(cluster={"head": {"template": {"spec": {"containers": containers}}}})
+    plan = plan_for(base=base)
 
     assert plan.create == ()
     assert conditions(plan.status)["Failed"] == ("True", "ObjectInvalid")
     assert plan.status is not None
-    assert "spec.cluster.head.template.spec" in next(c.message for c in plan.status.conditions if c.type == "Failed")
+    assert words in next(c.message for c in plan.status.conditions if c.type == "Failed")
+
+    begun = plan_for(base=base, **attempted("Ended", phase="Recovering", start_time=NOW))
+    assert (phase(begun), conditions(begun.status)["Ready"][1]) == ("Recovering", "ObjectInvalid")
 
 
 def test_a_job_without_any_image_says_so_and_waits():

@@ -236,4 +236,15 @@ def test_a_template_that_cannot_be_merged_fails_the_job_with_its_path():
 
     assert plan.status is not None
     assert plan.status.phase == "Failed"
-    assert "spec.rewards.models[rm].template.spec.containers.env must be a list" in plan.status.conditions[0].message
+    where = "spec.rewards.models[0].template.spec.containers[0].env"
+    assert f"{where} must be a list" in plan.status.conditions[0].message
+
+
+def test_one_that_an_older_operator_merged_stays_where_an_attempt_has_begun():
+    side = {"name": "side", "image": "i"}
+    model = {**REWARDS["models"][0], "template": {"spec": {"containers": [side, side]}}}
+    plan = living(base=job(rewards={"models": [model]}))
+
+    assert plan.status is not None
+    assert (plan.status.phase, plan.delete) == ("Running", ())
+    assert "containers[1] has the same name side" in plan.status.conditions[0].message

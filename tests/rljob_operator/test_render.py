@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -265,6 +266,26 @@ MERGES = [
         {"volumes": [{"name": "a", "v": 2}, {"name": "c"}]},
         {"volumes": [{"name": "a", "v": 2}, {"name": "b"}, {"name": "c"}]},
     ),
+    (  # another source takes the place of ours
+        {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]},
+        {"volumes": [{"name": "a", "hostPath": {"path": "/dev/shm"}, "configMap": None}]},
+        {"volumes": [{"name": "a", "hostPath": {"path": "/dev/shm"}}]},
+    ),
+    (  # the same source is merged
+        {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]},
+        {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "2Gi"}}]},
+        {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}]},
+    ),
+    (
+        {"ports": [{"containerPort": 53, "name": "a"}]},
+        {"ports": [{"containerPort": 53, "protocol": "UDP", "name": "u"}, {"containerPort": 53, "name": "t"}]},
+        {"ports": [{"containerPort": 53, "name": "t"}, {"containerPort": 53, "protocol": "UDP", "name": "u"}]},
+    ),
+    (  # what they lack the API server says
+        {"containers": [{"name": "a"}]},
+        {"containers": [{"image": "i1"}, {"image": "i2"}]},
+        {"containers": [{"name": "a"}, {"image": "i1"}, {"image": "i2"}]},
+    ),
     (
         {"volumeMounts": [{"mountPath": "/a", "name": "x"}]},
         {"volumeMounts": [{"mountPath": "/a", "name": "y"}]},
@@ -273,18 +294,47 @@ MERGES = [
 ]
 
 
+_WORKER = "spec.cluster.worker.template.spec"
+_MINE = f"{_WORKER}.containers[1]"
+_TWICE = ": change or remove one"
+
+
 @pytest.mark.parametrize(
     ("container", "words"),
     [
-        ({"env": "none"}, "spec.cluster.worker.template.spec.containers.env must be a list"),
-        ({"env": ["a"]}, "spec.cluster.worker.template.spec.containers.env must be a list of objects"),
-        ({"resources": []}, "spec.cluster.worker.template.spec.containers.resources must be an object"),
+        ({"env": "none"}, f"{_MINE}.env must be a list"),
+        ({"env": ["a"]}, f"{_MINE}.env must be a list of objects"),
+        ({"resources": []}, f"{_MINE}.resources must be an object"),
+        (
+            {"env": [{"name": "A", "value": "a"}, {"name": "B"}, {"name": "A"}]},
+            f"{_MINE}.env[2] has the same name A as {_MINE}.env[0]{_TWICE}",
+        ),
+        (
+            {"volumeMounts": [{"name": "x", "mountPath": "/same"}, {"name": "y", "mountPath": "/same"}]},
+            f"{_MINE}.volumeMounts[1] has the same mountPath /same as {_MINE}.volumeMounts[0]{_TWICE}",
+        ),
+        (
+            {"name": "side", "image": "i2"},
+            f"{_MINE} has the same name side as {_WORKER}.containers[0]{_TWICE}",
+        ),
     ],
 )
-def test_a_template_of_another_form_is_refused_by_its_path(container, words):
-    template = {"spec": {"containers": [{"name": "ray-worker", **container}]}}
-    with pytest.raises(CannotMerge, match=words):
+def test_a_template_of_another_form_or_that_says_one_thing_twice_is_refused_by_its_path(container, words):
+    template = {"spec": {"containers": [{"name": "side", "image": "i1"}, {"name": "ray-worker", **container}]}}
+    with pytest.raises(CannotMerge, match=f"^{re.escape(words)}$"):
         cluster(cluster={"worker": {"template": template}})
+
+
+def test_so_is_a_port_of_the_head_that_it_has_twice():
+    """Without a protocol it is one of TCP."""
+    ports = [{"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}]
+    template = {"spec": {"containers": [{"name": "ray-head", "ports": ports[:2]}]}}
+    made = cluster(cluster={"head": {"template": template}})["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert [each for each in made["ports"] if each["containerPort"] == 53] == ports[:2]
+
+    template = {"spec": {"containers": [{"name": "ray-head", "ports": ports}]}}
+    with pytest.raises(CannotMerge, match=r"ports\[2\] has the same containerPort 53, protocol TCP as .*ports\[0\]: "):
+        cluster(cluster={"head": {"template": template}})
 
 
 @pytest.mark.parametrize(("base", "patch", "expected"), MERGES)

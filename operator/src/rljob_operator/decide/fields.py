@@ -18,7 +18,7 @@ from rljob_operator import names
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
 from rljob_operator.plan import Event
-from rljob_operator.render.merge import MERGE_KEYS
+from rljob_operator.render.merge import identity
 
 _PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
@@ -140,8 +140,8 @@ def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
     """
     if not isinstance(entries, list) or not isinstance(entry, Mapping):
         return None
-    key = MERGE_KEYS.get(name)
+    key = identity(name, entry)
     if key is None:
         return index if index < len(entries) and entries[index] == entry else None
-    same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and each.get(key) == entry.get(key)]
+    same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and identity(name, each) == key]
     return same[-1] if same else None

@@ -31,6 +31,8 @@ def served(snapshot: Snapshot, settings: Settings, step: Step) -> Step:
     try:
         wanted = reward_models_of(job, image, Placement())
     except CannotMerge as error:
+        if job.has_begun:  # an older operator made them, and what runs goes on
+            return replace(step, message=f"{step.message}; {error}")
         return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
     return replace(step, apply=tuple(wanted), delete=(*step.delete, *_superfluous(snapshot, wanted)))
 

@@ -104,6 +104,8 @@ def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
     try:
         made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
     except CannotMerge as error:
+        if job.has_begun:  # an older operator made its pods, and there are checkpoints
+            return Step(_phase(snapshot), Reason.OBJECT_INVALID, f"{error}")
         return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
     return Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), create=made)
 

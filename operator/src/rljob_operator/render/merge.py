@@ -9,22 +9,24 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
+_MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "ports": ("containerPort", "protocol"),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
 """Lists of a pod, and what tells their entries apart."""
 
+_DEFAULTS = {"protocol": "TCP"}
+
 
 class CannotMerge(ValueError):
-    """The patch has another form than what it patches."""
+    """The patch has another form than what it patches, or says one thing twice."""
 
 
 def merged(base: Any, patch: Any, path: str = "") -> Any:
@@ -36,8 +38,8 @@ def merged(base: Any, patch: Any, path: str = "") -> Any:
         return _merged_objects(base, _as(dict, patch, path, "an object"), path)
     if isinstance(base, list):
         entries = _as(list, patch, path, "a list")
-        key = MERGE_KEYS.get(path.rpartition(".")[2])
-        return _merged_by(key, base, entries, path) if key else entries
+        name = path.rpartition(".")[2]
+        return _merged_by_keys(name, base, entries, path) if name in _MERGE_KEYS else entries
     return patch
 
 
@@ -47,14 +49,35 @@ def _merged_objects(base: Mapping[str, Any], patch: Mapping[str, Any], path: str
     return kept | {key: merged(base.get(key), value, f"{path}.{key}".lstrip(".")) for key, value in written.items()}
 
 
-def _merged_by(key: str, base: list[Any], patch: list[Any], path: str) -> list[Any]:
-    patches = {str(_as(dict, entry, path, "a list of objects").get(key)): entry for entry in patch}
-    names = [str(entry.get(key)) for entry in base]
+def _merged_by_keys(name: str, base: list[Any], patch: list[Any], path: str) -> list[Any]:
+    patches, others = dict[tuple[str, ...], tuple[Any, str]](), list[Any]()
+    for index, entry in enumerate(patch):
+        _as(dict, entry, path, "a list of objects")
+        key = identity(name, entry)
+        if key is None:  # the API server says what it lacks
+            others.append(entry)
+        elif key in patches:
+            said = ", ".join(f"{field} {value}" for field, value in zip(_MERGE_KEYS[name], key, strict=True))
+            raise CannotMerge(f"{path}[{index}] has the same {said} as {patches[key][1]}: change or remove one")
+        else:
+            patches[key] = entry, f"{path}[{index}]"
     first = [
-        merged(entry, patches.pop(name), path) if name in patches else entry
-        for name, entry in zip(names, base, strict=True)
+        _merged_entry(name, entry, *patches.pop(key)) if (key := identity(name, entry)) in patches else entry
+        for entry in base
     ]
-    return [*first, *patches.values()]
+    return [*first, *(entry for entry, _ in patches.values()), *others]
+
+
+def _merged_entry(name: str, base: Mapping[str, Any], patch: Mapping[str, Any], path: str) -> Any:
+    """A volume has one source: another one takes its place, which Kubernetes calls retainKeys."""
+    written = {field: value for field, value in patch.items() if value is not None}
+    return written if name == "volumes" and not written.keys() <= base.keys() else merged(base, patch, path)
+
+
+def identity(name: str, entry: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """What tells an entry of the list `name` from the others; None where it does not say that, or nothing does."""
+    values = [entry.get(field, _DEFAULTS.get(field)) for field in _MERGE_KEYS.get(name, ())]
+    return None if not values or None in values else tuple(map(str, values))
 
 
 def _as(form: type[T], value: Any, path: str, words: str) -> T:

@@ -80,7 +80,7 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
     }
     labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
     template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
-    where = f"spec.rewards.models[{model.name}].template"
+    where = f"spec.rewards.models[{spec.rewards.models.index(model)}].template"
     return tolerant(placement.on(customized(template, model.template.written(), where)), spec)
 
 
