@@ -85,4 +85,4 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("training.steps", 9),
     ("checkpoint.resume", "never"),
 ]
-NEVER: list[tuple[str, Any]] = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "another")]
+NEVER: list[tuple[str, Any]] = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "a.b/c")]

@@ -80,6 +80,9 @@ _SIZED = " must be a size above 0 with a unit of bytes, such as 512Mi or 64Gi: c
 _RM = "{name: rm, path: org/rm, kind: classifier"
 
 
+_MANAGER = "20:14: spec.managedBy: must be a controller's name with its domain, such as example.com/controller; got "
+
+
 _POD = (
     "{metadata: {labels: {team: a, env: b}, annotations: {note: c}}, spec: {nodeSelector: {pool: cpu},"
     " tolerations: [{key: gpu, operator: Exists, effect: NoSchedule, tolerationSeconds: null}],"
@@ -191,6 +194,7 @@ GOOD = (
         ("  training:", f"  cluster:\n    head: {{template: {_POD}}}\n    worker: {{template: {_POD}}}\n  training:"),
         (_BUILTIN, f"{_BUILTIN}    models: [{_RM}, template: {_POD}}}]\n"),
     ),
+    good("the operator by its own name", ("  training:", "  managedBy: rljob.dev/operator\n  training:")),
     good("an empty template", ("  training:", "  cluster: {head: {template: {metadata: null, spec:}}}\n  training:")),
     good(
         "variables of both kinds, and two mounts of the job's own volume and of another",
@@ -760,6 +764,21 @@ BROKEN = (
         "  training:",
         "  cluster: {gpuResource: gpu}\n  training:",
         "20:26: spec.cluster.gpuResource: must be a resource's name with its domain, such as nvidia.com/gpu; got 'gpu'",
+    ),
+    broken(
+        "  training:",
+        "  managedBy: me\n  training:",
+        f"{_MANAGER}'me'",
+    ),
+    broken(
+        "  training:",
+        "  managedBy: example.com/\n  training:",
+        f"{_MANAGER}'example.com/'",
+    ),
+    broken(
+        "  training:",
+        "  managedBy: Example.com/other\n  training:",
+        f"{_MANAGER}'Example.com/other'",
     ),
     broken(
         "  training:",

@@ -67,6 +67,7 @@ MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[A-Za-z0-9]([-._A-Za-z0-9]{{0,61}}[A-Za-z0-9])?$"
+MANAGER_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/[-A-Za-z0-9/._~%!$&'()*+,;=:]+$"
 
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
@@ -79,6 +80,7 @@ PATTERN_MEANINGS = {
     REASON_PATTERN: "one CamelCase word",
     QUANTITY_PATTERN: "a Kubernetes quantity such as 500m, 8 or 64Gi, as text",
     RESOURCE_PATTERN: "a resource's name with its domain, such as nvidia.com/gpu",
+    MANAGER_PATTERN: "a controller's name with its domain, such as example.com/controller",
     MODULE_PATTERN: "a Python module such as package.module",
 }
 """Each pattern of the API in words, for people whose text does not match."""
@@ -91,6 +93,9 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_l
 
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, min_length=3, max_length=256)]
 """Name of an extended resource, as device plugins have them."""
+
+ManagerName = Annotated[str, StringConstraints(pattern=MANAGER_PATTERN, min_length=3, max_length=63)]
+"""Name of a controller, as managedBy of Kubernetes' own Job has it."""
 
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
 

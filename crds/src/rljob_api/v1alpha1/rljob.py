@@ -6,7 +6,7 @@ from pydantic import Field
 
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, governed
-from rljob_api.v1alpha1.base import ApiModel, Duration, Rule, Text, list_map
+from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
@@ -72,8 +72,12 @@ class RLJobSpec(ApiModel):
     ttl_after_finished: Duration = Field(
         "0s", description="How long cluster and reward models stay once the job has ended, for a look at their logs."
     )
-    managed_by: Text | None = Field(
-        None, description="Another controller that runs this job; then this operator leaves it alone."
+    managed_by: ManagerName | None = Field(
+        None,
+        description=(
+            "Another controller that runs this job, by its name with its domain, as in a Kubernetes Job; then this"
+            " operator leaves it alone. Its own name is rljob.dev/operator."
+        ),
     )
 
     rules = (
