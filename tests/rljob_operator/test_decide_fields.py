@@ -9,6 +9,7 @@ from rljob_operator.decide import decide, refused
 from rljob_operator.decide.fields import ignored
 from rljob_operator.kube.errors import Invalid
 from rljob_operator.render import Placement, cluster_of
+from rljob_operator.words import one_line
 from tests.rljob_operator.decisions import phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
@@ -149,6 +150,50 @@ def test_a_field_that_the_ray_cluster_was_made_without_is_named_as_the_job_has_i
     )
 
 
+NIL = (
+    '<nil>: Invalid value: "": some validation rules were not checked because the object was invalid; correct the'
+    " existing errors to complete validation"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (  # of one thing that is written once, and is in head and worker
+            f'[{HEAD}.spec.volumes[3]: Duplicate value: "a, b", {WORKER}.spec.volumes[3]: Duplicate value: "a, b", spec.x: ?]',
+            '[spec.volumes[0]: Duplicate value: "a, b", spec.x: ?]',
+        ),
+        (f"[{HEAD}.spec.volumes[3].name: Required value, {NIL}]", "spec.volumes[0].name: Required value"),
+        (f"{HEAD}.spec.volumes[3].name: Required value", "spec.volumes[0].name: Required value"),
+    ],
+)
+def test_a_refusal_says_each_thing_once(words, expected):
+    seen = snapshot(JOB)
+    status = refused(seen, decide(seen, SETTINGS), Invalid(f'RayCluster.ray.io "job" is invalid: {words}')).status
+    assert status is not None
+    assert status.conditions[0].message == f'the API server refuses it: RayCluster.ray.io "job" is invalid: {expected}'
+
+
+def test_so_does_what_was_made_without_fields():
+    made = cluster_of(TYPOS, "trainer:1", SETTINGS, Placement())
+    unknown = [f'unknown field "{HEAD}.spec.bogusField"', 'unknown field "spec.x"', 'unknown field "spec.x"']
+    words = f'unknown field "{OWN_HEAD}.spec.bogusField"; unknown field "spec.x"'
+    assert ignored(TYPOS, made, unknown).message.endswith(f"does not know: {words}")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", ""),
+        ("quota", "quota"),
+        ("FailedCreateHeadPod\npods is forbidden", "FailedCreateHeadPod: pods is forbidden"),
+        ("typed patch: errors:\n  .a: no\n  .b: no\n  .a: no\n", "typed patch: errors: .a: no; .b: no"),
+    ],
+)
+def test_conditions_have_words_of_one_line(words, expected):
+    assert one_line(words) == expected
+
+
 def failing(message: str, **given: Any) -> dict[str, Any]:
     """KubeRay cannot make a pod of JOB."""
     made = cluster_of(JOB, "trainer:1", SETTINGS, Placement())
@@ -187,7 +232,16 @@ def test_a_pod_that_is_invalid_ends_a_job_that_has_not_begun(message, given, end
             in ready.message
         )
     else:
-        assert re.search(r"KubeRay: FailedCreate", ready.message)
+        assert re.search(r"KubeRay: FailedCreate(Head|Worker)Pod: ", ready.message)
+
+
+def test_a_field_of_a_pod_that_nobody_wrote_is_the_pod_s():
+    plan = plan_for(
+        **failing('FailedCreateWorkerPod\nPod "w" is invalid: spec.initContainers[7].image: Required value')
+    )
+    assert plan.status is not None
+    words = 'Pod "w" is invalid: the pod\'s spec.initContainers[7].image: Required value'
+    assert plan.status.conditions[0].message.endswith(words)
 
 
 def test_nobody_waits_for_no_pods():

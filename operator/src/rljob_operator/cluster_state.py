@@ -9,9 +9,10 @@ from rljob_operator import names
 from rljob_operator.kube.kinds import POD, VOLUME_CLAIM, Manifest
 from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles, unscheduled
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, was_asked_to_end
+from rljob_operator.words import one_line
 
 _PROVISIONED = "RayClusterProvisioned"
-_INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod\s+(Pod "[^"]*" is invalid: .*)', re.DOTALL)
+_INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod:? (Pod "[^"]*" is invalid: .*)')
 """In KubeRay's words. One that is forbidden is another matter: quotas and webhooks change."""
 
 
@@ -193,7 +194,7 @@ def _meddled(snapshot: Snapshot) -> Iterator[str]:
 def _replica_failures(cluster: Manifest) -> Iterator[str]:
     for condition in cluster.get("status", {}).get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield condition.get("message", condition["reason"])
+            yield one_line(condition.get("message", condition["reason"]))
 
 
 def _holds(status: Manifest, kind: str, says: str = "True") -> bool:

@@ -7,6 +7,7 @@ from rljob_operator import names
 from rljob_operator.kube.kinds import DEPLOYMENT
 from rljob_operator.pod_state import troubles
 from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.words import one_line
 
 
 def statuses(snapshot: Snapshot) -> list[RewardModelStatus]:
@@ -45,4 +46,4 @@ def _reasons(snapshot: Snapshot, model: str) -> Iterator[str]:
     found = snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model)) or {}
     for condition in found.get("status", {}).get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield str(condition.get("message", condition["reason"]))  # a quota, an admission webhook
+            yield one_line(condition.get("message", condition["reason"]))  # a quota, an admission webhook

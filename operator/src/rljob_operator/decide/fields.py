@@ -10,6 +10,7 @@ stays as it is.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rljob_api import RLJobSpec
@@ -19,6 +20,7 @@ from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
 from rljob_operator.plan import Event
 from rljob_operator.render.merge import identity
+from rljob_operator.words import told_once
 
 _PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
@@ -50,7 +52,7 @@ def by_fields_of_pod(job: Job, message: str, cluster: Manifest, role: str) -> st
 def ignored(job: Job, made: Manifest, unknown: Iterable[str]) -> Event:
     """What to tell of fields that were sent and that `made` lacks. unknown: the API server's words of each."""
     sources = list(_sources(job.spec, made))
-    words = "; ".join(_told(job, each, sources) for each in unknown)
+    words = "; ".join(dict.fromkeys(_told(job, each, sources) for each in unknown))
     name = f"{made['kind']} {made['metadata']['name']}"
     return Event(Note.FIELD_IGNORED, f"{name} is made without what the API server does not know: {words}", warning=True)
 
@@ -84,10 +86,11 @@ def _told(job: Job, message: str, sources: Iterable[_Source]) -> str:
         for source in sources:
             if whole.startswith(source.root):
                 path = whole.removeprefix(source.root)
-                return _field(job.spec, path, source.made, source.written, source.path) or found[0]
+                named = _field(job.spec, path, source.made, source.written, source.path)
+                return named or (found[0] if source.root else f"the pod's {whole}")  # which looks like the job's
         return found[0]
 
-    return _PATH.sub(field, message)
+    return told_once(message, partial(_PATH.sub, field))
 
 
 def _field(spec: RLJobSpec, path: str, made: Any, written: Any, at: str) -> str | None:
