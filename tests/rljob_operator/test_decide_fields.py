@@ -160,8 +160,8 @@ NIL = (
     ("words", "expected"),
     [
         (  # of one thing that is written once, and is in head and worker
-            f'[{HEAD}.spec.volumes[3]: Duplicate value: "a, b", {WORKER}.spec.volumes[3]: Duplicate value: "a, b", spec.x: ?]',
-            '[spec.volumes[0]: Duplicate value: "a, b", spec.x: ?]',
+            f'[{HEAD}.spec.volumes[3]: Repeated: "a, b", {WORKER}.spec.volumes[3]: Repeated: "a, b", spec.x: Required]',
+            '[spec.volumes[0]: Repeated: "a, b", spec.x: Required]',
         ),
         (f"[{HEAD}.spec.volumes[3].name: Required value, {NIL}]", "spec.volumes[0].name: Required value"),
         (f"{HEAD}.spec.volumes[3].name: Required value", "spec.volumes[0].name: Required value"),
