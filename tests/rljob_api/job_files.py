@@ -227,6 +227,7 @@ GOOD = (
             f"{_BUILTIN}    models: [{{name: {'a' * 19}, path: m, kind: classifier, timeout: 1h, lostAfter: 1h}}]\n",
         ),
     ),
+    good("a name that is no head's", (_BUILTIN, f"{_BUILTIN}    models: [{_RM.replace('rm', 'ahead-svc', 1)}}}]\n")),
     good("whole floats are integers", ("steps: 100", "steps: 100.0")),
     good("numbers of YAML 1.1", ("steps: 100", "steps: 1_000"), ("promptsPerStep: 64", "promptsPerStep: 0x40")),
     good("words for booleans", ("promptsPerStep: 64", "shuffle: no")),
@@ -894,6 +895,14 @@ BROKEN = (
         "{name: mean, path: m, kind: classifier}",
         "20:21: spec.rewards.models[0].name: reward/mean, std, min and max are metrics of the sum: choose another name"
         " for the reward model",
+    ),
+    *(
+        broken_model(
+            f"{{name: {name}, path: m, kind: classifier}}",
+            "20:21: spec.rewards.models[0].name: KubeRay gives the Service of a Ray cluster's head a name that ends in"
+            " -head-svc, perhaps another job's cluster: choose another name for the reward model",
+        )
+        for name in ("head-svc", "a-head-svc")
     ),
     broken_model(
         "{name: exact, path: m, kind: classifier}",

@@ -86,6 +86,12 @@ class RewardModel(ApiModel):
             "name",
         ),
         Rule(
+            "!('-' + self.name).endsWith('-head-svc')",
+            "KubeRay gives the Service of a Ray cluster's head a name that ends in -head-svc, perhaps another job's"
+            " cluster: choose another name for the reward model",
+            "name",
+        ),
+        Rule(
             "self.kind != 'generative' || (has(self.promptTemplate) && has(self.scorePattern))",
             "a generative reward model needs promptTemplate, what it is asked, and scorePattern, where its answer has"
             " the score",
