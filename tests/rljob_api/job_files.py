@@ -195,6 +195,13 @@ GOOD = (
         (_BUILTIN, f"{_BUILTIN}    models: [{_RM}, template: {_POD}}}]\n"),
     ),
     good("the operator by its own name", ("  training:", "  managedBy: rljob.dev/operator\n  training:")),
+    good(
+        "shared memory of another kind",
+        (
+            "  training:",
+            "  cluster: {worker: {template: {spec: {volumes: [{name: shared-memory, emptyDir: {}}]}}}}\n  training:",
+        ),
+    ),
     good("an empty template", ("  training:", "  cluster: {head: {template: {metadata: null, spec:}}}\n  training:")),
     good(
         "variables of both kinds, and two mounts of the job's own volume and of another",
@@ -780,6 +787,49 @@ BROKEN = (
         "  training:",
         "  managedBy: Example.com/other\n  training:",
         f"{_MANAGER}'Example.com/other'",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: a}, {name: b}, {name: a}]\n  training:",
+        "20:42: spec.volumes[2].name: 'a' stands in this list already. Rename it",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: job}]\n  training:",
+        "20:12: spec.volumes: checkpoints, job, auth and shared-memory are the operator's own volumes: choose another"
+        " name; spec.checkpoint.volume says where checkpoints go",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: a}]\n  volumeMounts: [{name: a, mountPath: /a}, {name: a, mountPath: /a}]\n  training:",
+        "21:65: spec.volumeMounts[1].mountPath: '/a' stands in this list already. Rename it",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: a}]\n  volumeMounts: [{name: a, mountPath: /checkpoints}]\n  training:",
+        "21:17: spec.volumeMounts: the operator mounts its own volumes at /checkpoints, /etc/rljob/job and"
+        " /dev/shm: choose another path",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {template: {spec: {volumes: [{name: checkpoints}]}}}}\n  training:",
+        "20:47: spec.cluster.head.template.spec.volumes: checkpoints, job and auth are the operator's own volumes:"
+        " choose another name; spec.checkpoint.volume says where checkpoints go",
+    ),
+    broken(
+        "  training:",
+        "  cluster: {worker: {template: {spec: {volumes: [{name: auth}]}}}}\n  training:",
+        "20:49: spec.cluster.worker.template.spec.volumes: checkpoints, job and auth are the operator's own volumes:"
+        " choose another name; spec.checkpoint.volume says where checkpoints go",
+    ),
+    *(
+        broken(
+            "  training:",
+            f"  cluster: {{head: {{template: {{spec: {{{entries}: [{{name: a}}, {{name: a}}]}}}}}}}}\n  training:",
+            f"20:{59 + len(entries)}: spec.cluster.head.template.spec.{entries}[1].name: 'a' stands in this list"
+            " already. Rename it",
+        )
+        for entries in ("volumes", "containers", "initContainers")
     ),
     broken(
         "  training:",

@@ -9,6 +9,7 @@ import pytest
 
 from rljob_api import parse_duration
 from rljob_api.contract import DriverJob
+from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY
 from rljob_operator import names, tokens
 from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
 from rljob_operator.render.merge import merged
@@ -228,6 +229,15 @@ def test_a_placement_reaches_every_pod_and_wins():
         assert pod["schedulerName"] == "volcano"
         assert group["template"]["metadata"]["labels"]["queue"] == "q"
         assert group["template"]["metadata"]["annotations"]["gang"] == "g"
+
+
+def test_the_api_keeps_the_names_and_places_of_our_volumes():
+    """Its rules have words of their own for them."""
+    made = cluster()
+    head, worker = (each["template"]["spec"] for each in (made["headGroupSpec"], made["workerGroupSpecs"][0]))
+    assert [each["name"] for each in head["volumes"]] == [*JOB_VOLUMES]
+    assert [each["name"] for each in worker["volumes"]] == [*JOB_VOLUMES, SHARED_MEMORY]
+    assert [each["mountPath"] for each in worker["containers"][0]["volumeMounts"]] == [*FOLDERS]
 
 
 def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():

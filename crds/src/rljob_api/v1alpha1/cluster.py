@@ -15,7 +15,15 @@ from rljob_api.v1alpha1.base import (
     Text,
     sized,
 )
-from rljob_api.v1alpha1.pods import PodTemplate
+from rljob_api.v1alpha1.pods import JOB_VOLUMES, PodTemplate, cel_list
+
+_VOLUMES = "self.template.spec.volumes"
+_JOB_VOLUMES = Rule(
+    f"!has(self.template.spec) || !has({_VOLUMES}) || {_VOLUMES}.all(v, !(v.name in {cel_list(JOB_VOLUMES)}))",
+    "checkpoints, job and auth are the operator's own volumes: choose another name; spec.checkpoint.volume says where"
+    " checkpoints go",
+    "template.spec.volumes",
+)
 
 
 class HeadPod(ApiModel):
@@ -31,7 +39,7 @@ class HeadPod(ApiModel):
         ),
     )
 
-    rules = (sized("memory"),)
+    rules = (sized("memory"), _JOB_VOLUMES)
 
 
 class WorkerPod(ApiModel):
@@ -47,7 +55,7 @@ class WorkerPod(ApiModel):
         description="A pod template that is merged into the pod's; its container is ray-worker.",
     )
 
-    rules = (sized("memory"), sized("sharedMemory"))
+    rules = (sized("memory"), sized("sharedMemory"), _JOB_VOLUMES)
 
 
 class Cluster(ApiModel):

@@ -3,16 +3,29 @@
 Fields that nothing here reads are left to the API server, which judges them where a pod is made of them.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule
+from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule, list_map
 
 FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
 """Part of a Kubernetes object, which the API server judges where it is used."""
 
 _FreeForms = Annotated[list[FreeForm], Field(max_length=64)]
+
+
+JOB_VOLUMES = ("checkpoints", "job", "auth")
+"""Of head and workers, made by the operator. shared-memory, which it makes too, a template may replace."""
+
+SHARED_MEMORY = "shared-memory"
+FOLDERS = ("/checkpoints", "/etc/rljob/job", "/dev/shm")
+"""Where it mounts them in the containers that spec.volumeMounts is for."""
+
+
+def cel_list(words: Sequence[str]) -> str:
+    return f"[{', '.join(map(repr, words))}]"
 
 
 class PodPart(ApiModel):
@@ -36,12 +49,32 @@ class PodMetadata(OpenPart):
     annotations: FreeForm | None = Field(None, description="Annotations of the pod.")
 
 
+class Volume(OpenPart):
+    """One volume, with its source."""
+
+    name: Name = Field(description="Name of the volume.")
+
+
+class Container(OpenPart):
+    """Part of one container."""
+
+    name: Name = Field(description="Name of the container.")
+
+
+_Containers = Annotated[list[Container], Field(max_length=64)]
+_Volumes = Annotated[list[Volume], Field(max_length=64)]
+
+
 class PodSpec(OpenPart):
     """A pod's spec. Lists must be lists of objects; what is in those, the API server judges."""
 
-    containers: _FreeForms | None = Field(None, description="Containers, merged by name.")
-    init_containers: _FreeForms | None = Field(None, description="Init containers.")
-    volumes: _FreeForms | None = Field(None, description="Volumes, merged by name.")
+    containers: _Containers | None = Field(
+        None, description="Containers, merged by name.", json_schema_extra=list_map("name")
+    )
+    init_containers: _Containers | None = Field(
+        None, description="Init containers.", json_schema_extra=list_map("name")
+    )
+    volumes: _Volumes | None = Field(None, description="Volumes, merged by name.", json_schema_extra=list_map("name"))
     tolerations: _FreeForms | None = Field(None, description="Tolerations.")
     topology_spread_constraints: _FreeForms | None = Field(None, description="How pods are spread.")
     host_aliases: _FreeForms | None = Field(None, description="Lines of /etc/hosts.")
@@ -52,12 +85,6 @@ class PodTemplate(OpenPart):
 
     metadata: PodMetadata | None = Field(None, description="Labels and annotations of the pod.")
     spec: PodSpec | None = Field(None, description="Part of the pod's spec.")
-
-
-class Volume(OpenPart):
-    """One volume, with its source."""
-
-    name: Name = Field(description="Name of the volume.")
 
 
 class VolumeMount(OpenPart):

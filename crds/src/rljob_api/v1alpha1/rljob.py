@@ -10,7 +10,7 @@ from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
-from rljob_api.v1alpha1.pods import EnvFrom, Volume, VolumeMount
+from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY, EnvFrom, Volume, VolumeMount, cel_list
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -50,10 +50,14 @@ class RLJobSpec(ApiModel):
         default_factory=list, description="ConfigMaps and Secrets whose keys become variables, as in a pod's envFrom."
     )
     volumes: Annotated[list[Volume], Field(max_length=64)] = Field(
-        default_factory=list, description="Volumes of head, workers and reward models, as in a pod's spec."
+        default_factory=list,
+        description="Volumes of head, workers and reward models, as in a pod's spec.",
+        json_schema_extra=list_map("name"),
     )
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64)] = Field(
-        default_factory=list, description="Where they are mounted, as in a container's volumeMounts."
+        default_factory=list,
+        description="Where they are mounted, as in a container's volumeMounts.",
+        json_schema_extra=list_map("mountPath"),
     )
     image_pull_secrets: Annotated[list[LocalObjectRef], Field(max_length=16)] = Field(
         default_factory=list,
@@ -151,6 +155,17 @@ class RLJobSpec(ApiModel):
             "self.volumeMounts.all(m, m.name == 'checkpoints' || self.volumes.exists(v, v.name == m.name))",
             "a volume can be mounted only where there is one of its name: add it to volumes, or correct the name in"
             " volumeMounts",
+            "volumeMounts",
+        ),
+        Rule(
+            f"self.volumes.all(v, !(v.name in {cel_list((*JOB_VOLUMES, SHARED_MEMORY))}))",
+            "checkpoints, job, auth and shared-memory are the operator's own volumes: choose another name;"
+            " spec.checkpoint.volume says where checkpoints go",
+            "volumes",
+        ),
+        Rule(
+            f"self.volumeMounts.all(m, !(m.mountPath in {cel_list(FOLDERS)}))",
+            "the operator mounts its own volumes at /checkpoints, /etc/rljob/job and /dev/shm: choose another path",
             "volumeMounts",
         ),
         *TRANSITIONS,
