@@ -194,12 +194,12 @@ def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, names
 
 
 def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_field(operator, heads, jobs):
-    """KubeRay takes a container without an image, and a path that is mounted twice; the API server takes neither."""
+    """KubeRay takes a container without an image, and a path with a colon; the API server takes neither."""
     heads.add(jobs.namespace, "job")
     unnamed = {"nodes": 2, "gpusPerNode": 4, "worker": {"template": {"spec": {"containers": [{"name": "side"}]}}}}
     jobs.create(cluster=unnamed)
     volumes = [{"name": "data", "emptyDir": {}}]
-    jobs.create("other", volumes=volumes, volumeMounts=[{"name": "data", "mountPath": "/checkpoints"}])
+    jobs.create("other", volumes=volumes, volumeMounts=[{"name": "data", "mountPath": "/a:b"}])
 
     for name, field in (
         ("job", "spec.cluster.worker.template.spec.containers[0].image: Required"),

@@ -99,6 +99,13 @@ def claim_goes(**status: Any) -> Plan:
     return decide(replace(found, children={**found.children, VOLUME_CLAIM: {"job-checkpoints": goes}}), SETTINGS)
 
 
+def no_priority(**status: Any) -> Plan:
+    cluster, words = ray_cluster(0, provisioned=False), "no PriorityClass with name high was found"
+    said = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": words}
+    cluster["status"]["conditions"].append(said)
+    return plan_for(cluster=cluster, **status)
+
+
 def tried_again(code: int, reason: str) -> list[Plan]:
     return [ended(code, reason), ended(code, reason, base=ruled(reason, "give_up"))]
 
@@ -136,6 +143,7 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.CLUSTER_DELETING: [plan_for(cluster=gone), plan_for(cluster=gone, **again)],
         Reason.CLUSTER_NOT_READY: [plan_for(), plan_for(cluster=partial), plan_for(cluster=partial, **again)],
         Reason.VOLUME_DELETING: [claim_goes(phase="Starting"), claim_goes(**again)],
+        Reason.OBJECT_MISSING: [no_priority(), no_priority(**again)],
         Reason.REWARD_MODELS_NOT_READY: [
             up(base=served),
             up(base=served, **again),

@@ -77,6 +77,54 @@ def test_a_claim_that_goes_under_a_pod_that_holds_it_stalls_a_job_that_needs_ano
         assert conditions(other.status)["Stalled"][0] == "False"
 
 
+PRIORITY = 'FailedCreateHeadPod\npods "job-head" is forbidden: no PriorityClass with name high was found'
+QUOTA = 'FailedCreateHeadPod\npods "job-head" is forbidden: exceeded quota: q'
+WAY_OUT = "create it, and the job goes on; or set spec.suspend, and name another one in the spec"
+
+
+def no_claim(name: str) -> str:
+    return f'0/2 nodes are available: persistentvolumeclaim "{name}" not found. preemption: not helpful'
+
+
+@pytest.mark.parametrize(
+    ("failure", "scheduler", "age", "lacks"),
+    [
+        (PRIORITY, None, 0, "PriorityClass high does not exist"),
+        (QUOTA, None, 600, None),
+        (None, no_claim("data"), 61, "PersistentVolumeClaim data does not exist"),
+        (PRIORITY, no_claim("data"), 61, "PriorityClass high and PersistentVolumeClaim data do not exist"),
+        (None, no_claim("data"), 60, None),  # who creates a job may create its claim with it
+        (None, no_claim("job-checkpoints"), 600, None),  # made again
+        (None, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", 600, None),  # nodes come
+    ],
+)
+def test_what_pods_lack_and_nobody_makes_stalls_the_job_with_the_way_out(failure, scheduler, age, lacks):
+    cluster = ray_cluster(0, provisioned=False)
+    if failure is not None:
+        said = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": failure}
+        cluster["status"]["conditions"].append(said)
+    refused_ = [{"type": "PodScheduled", "status": "False", "message": scheduler}] if scheduler else []
+    pods = [pod("worker-0", names.WORKER, "Pending", age=age, conditions=refused_)]
+    plan = plan_for(cluster=cluster, pods=pods)
+
+    found = conditions(plan.status)
+    stalled = ("True", "ObjectMissing") if lacks else ("False", "NotStalled")
+    assert (phase(plan), found["Stalled"], found["Reconciling"][0]) == ("Starting", stalled, f"{not lacks}")
+    assert plan.status is not None
+    ready = plan.status.conditions[0].message
+    assert ready.endswith(f"; {lacks}: {WAY_OUT}") if lacks else WAY_OUT not in ready
+    waits_for_a_claim = scheduler is not None and "data" in scheduler
+    assert (plan.again_in is not None) == (waits_for_a_claim and not lacks)
+
+
+def test_a_driver_that_may_live_is_looked_at_also_where_a_claim_is_missing():
+    refused_ = [{"type": "PodScheduled", "status": "False", "message": no_claim("data")}]
+    lacking = [*PODS[:2], pod("worker-1", names.WORKER, "Pending", conditions=refused_)]
+    plan = plan_for(**living(cluster=ray_cluster(1), pods=lacking))
+    assert conditions(plan.status)["Ready"][1] == "ClusterNotReady"
+    assert plan.again_in == SETTINGS.poll_seconds
+
+
 def test_what_takes_a_job_out_of_running_is_an_event_once():
     def after(plan, pods):
         return plan_for(base=replace(job(), status=plan.status), cluster=ray_cluster(), pods=pods, head=reports())

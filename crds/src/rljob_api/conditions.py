@@ -73,6 +73,11 @@ class Reason(Word):
         "Somebody deletes the job's claim, a pod still holds it, and another pod needs it: nothing changes by itself.",
         "Copy what you need of the checkpoints from that pod; then suspend and resume the job, and it begins anew.",
     )
+    OBJECT_MISSING = (
+        "ObjectMissing", ("Starting", "Recovering"),
+        "Pods need a PriorityClass or a PersistentVolumeClaim that does not exist; the message names it.",
+        "Create it, and the job goes on by itself; or set `spec.suspend`, and name another one in the spec.",
+    )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,
         "The Ray cluster is ready, servers of reward models are not; the message says what their pods say.",

@@ -116,8 +116,15 @@ def _restarted_since(when: datetime | None, container: Manifest) -> bool:
 
 def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
     """The role of a pod that KubeRay cannot make, for the API server finds it invalid, and the words of that."""
-    found = next(filter(None, map(_INVALID_POD.search, _replica_failures(cluster))), None)
+    found = next(filter(None, map(_INVALID_POD.search, replica_failures(cluster))), None)
     return None if found is None else (found[1].lower(), found[2])
+
+
+def replica_failures(cluster: Manifest) -> Iterator[str]:
+    """Why KubeRay cannot make a pod, in its words."""
+    for condition in cluster.get("status", {}).get("conditions", ()):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield one_line(condition.get("message", condition["reason"]))
 
 
 def waiting_for(snapshot: Snapshot) -> str:
@@ -175,7 +182,7 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     yield from _meddled(snapshot)
     yield from lost_labels(snapshot)
     yield from troubles(snapshot.ray_pods)
-    yield from (f"KubeRay: {words}" for words in _replica_failures(snapshot.cluster or {}))
+    yield from (f"KubeRay: {words}" for words in replica_failures(snapshot.cluster or {}))
 
 
 def _meddled(snapshot: Snapshot) -> Iterator[str]:
@@ -189,12 +196,6 @@ def _meddled(snapshot: Snapshot) -> Iterator[str]:
     asked = sum(each.get("replicas", 0) for each in groups)
     if groups and asked != wanted:
         yield f"somebody set the worker replicas of RayCluster {name} to {asked}: set them to {wanted} there"
-
-
-def _replica_failures(cluster: Manifest) -> Iterator[str]:
-    for condition in cluster.get("status", {}).get("conditions", ()):
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield one_line(condition.get("message", condition["reason"]))
 
 
 def _holds(status: Manifest, kind: str, says: str = "True") -> bool:

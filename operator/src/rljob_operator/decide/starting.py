@@ -15,6 +15,7 @@ from rljob_operator.decide.failing import failed, is_silent, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.missing import lacks_claim, missing
 from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
@@ -89,6 +90,8 @@ def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
     polls = driver is not None and driver.state != "Ended"  # it may live, or end, unheard
     if not polls and (message := claim_held(snapshot)) is not None:
         return Step(_phase(snapshot), Reason.VOLUME_DELETING, message)
+    if not polls and (message := missing(snapshot)) is not None:
+        return Step(_phase(snapshot), Reason.OBJECT_MISSING, f"{waiting_for(snapshot)}; {message}")
     again = settings.poll_seconds if polls else _look(snapshot)
     step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=again)
     if not any(map(waits_for_its_node, snapshot.ray_pods)):
@@ -222,8 +225,8 @@ _READ_ONCE = "training, checkpoint, recovery.hangAfter and recovery.takeoverWith
 
 
 def _look(snapshot: Snapshot) -> float | None:
-    """Nobody tells that the time has passed that a lost pod had to end."""
-    return WAIT_SECONDS if any(map(is_deleting, snapshot.pods)) else None
+    """Nobody tells that the time has passed that a lost pod had to end, or that a claim may take to come."""
+    return WAIT_SECONDS if any(map(is_deleting, snapshot.pods)) or lacks_claim(snapshot) else None
 
 
 def _phase(snapshot: Snapshot) -> Phase:

@@ -15,7 +15,13 @@ from rljob_operator.plan import Event
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting
 
-_STALLED = (Reason.SPEC_NOT_READABLE, Reason.IMAGE_MISSING, Reason.NAME_TAKEN, Reason.VOLUME_DELETING)
+_STALLED = (
+    Reason.SPEC_NOT_READABLE,
+    Reason.IMAGE_MISSING,
+    Reason.NAME_TAKEN,
+    Reason.VOLUME_DELETING,
+    Reason.OBJECT_MISSING,
+)
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
 Said = tuple[str, bool, str, str]

@@ -1,0 +1,50 @@
+"""What pods lack and nobody makes by himself, in the words of those who looked for it. Pure functions of a snapshot.
+
+A StorageClass that is not there is no part of it: only an event of the claim tells, and the operator reads no events.
+Nor is what no node has: nodes come.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+from rljob_operator import names
+from rljob_operator.cluster_state import replica_failures
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.pod_state import unscheduled
+from rljob_operator.snapshot import Snapshot, is_deleting
+
+PATIENCE_SECONDS = 60.0
+"""How old a pod is before the claim that it lacks counts as missing: who creates a job may create its claim with it."""
+
+_NO_PRIORITY = re.compile(r"no PriorityClass with name (\S+) was found")
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+
+
+def missing(snapshot: Snapshot) -> str | None:
+    """What the RayCluster's pods lack, and the way out; None where it is nothing, or not for long enough."""
+    found = dict.fromkeys(_missing(snapshot))
+    if not found:
+        return None
+    one = f"{' and '.join(found)} {'do' if len(found) > 1 else 'does'} not exist"
+    return f"{one}: create it, and the job goes on; or set spec.suspend, and name another one in the spec"
+
+
+def lacks_claim(snapshot: Snapshot) -> bool:
+    """Whether a pod does now: nobody tells that it has lasted long enough."""
+    return any(_claim(snapshot, pod) is not None for pod in snapshot.ray_pods)
+
+
+def _missing(snapshot: Snapshot) -> Iterator[str]:
+    for said in replica_failures(snapshot.cluster or {}):
+        yield from (f"PriorityClass {name}" for name in _NO_PRIORITY.findall(said))
+    for pod in snapshot.ray_pods:
+        age = (snapshot.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])).total_seconds()
+        if age > PATIENCE_SECONDS and (claim := _claim(snapshot, pod)) is not None:
+            yield f"PersistentVolumeClaim {claim}"
+
+
+def _claim(snapshot: Snapshot, pod: Manifest) -> str | None:
+    """That of the job itself is made again."""
+    found = None if is_deleting(pod) else _NO_CLAIM.search(unscheduled(pod) or "")
+    return None if found is None or found[1] == names.claim(snapshot.job.name) else found[1]
