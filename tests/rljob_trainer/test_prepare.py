@@ -57,6 +57,41 @@ def test_a_damaged_checkpoint_does_not_tell(tmp_path: Path, epochs: int | None, 
     assert nothing_left(run) is None, "the driver goes back as far as it has to"
 
 
+# ---- what this machine does otherwise
+
+
+@pytest.mark.parametrize(
+    ("visible", "override", "warned"),
+    [
+        ("", "cluster.gpusPerNode=1", "1"),
+        ("", "cluster=", "8"),  # removed, and the default takes GPUs
+        ("", "cluster.gpusPerNode=0", None),
+        ("0", "cluster.gpusPerNode=1", None),
+        ("0", "cluster.gpusPerNode=0", None),  # a GPU that is there is used
+    ],
+)
+def test_gpus_that_a_job_asks_for_and_that_are_not_there_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str, override: str, warned: str | None
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    notes = prepare(write_job(tmp_path, cluster={"nodes": 2}), None, None, [override]).notes
+    warnings = [note for note in notes if note.startswith("warning: no GPU is visible")]
+    if warned is None:
+        assert not warnings
+    else:
+        assert notes[0] == warnings[0], "before what matters less"
+        assert f"(cluster.gpusPerNode: {warned}): it trains on CPUs" in warnings[0]
+        assert "CUDA_VISIBLE_DEVICES, or set cluster.gpusPerNode=0" in warnings[0]
+
+
+def test_cluster_gpus_per_node_decides_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    file = write_job(tmp_path)
+    runs = [prepare(file, None, None, [f"cluster.gpusPerNode={gpus}"]) for gpus in (0, 1, 4)]
+    assert runs[0].spec == runs[1].spec == runs[2].spec
+    assert [run.gpus for run in runs] == [1, 1, 1]
+
+
 # ---- files of data
 
 

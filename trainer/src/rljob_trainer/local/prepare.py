@@ -80,7 +80,6 @@ def prepare(
     ranks = ranks or max(len(gpus) - taken, 1)
     if gpus and ranks + taken > len(gpus):
         raise JobError(_too_few(ranks, taken, len(gpus)))
-    ignored = _not_applied(spec)
     servers = _planned(started, base_dir, gpus[ranks:])
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])} if taken else {}
     resolved = resolve(with_ranks(spec, ranks, gpus=bool(gpus)))
@@ -92,7 +91,7 @@ def prepare(
         volume=Volume((directory or Path("runs") / job.metadata.name).resolve()),
         gpus=ranks if gpus else 0,
         environment=environment_of(spec) | devices,
-        notes=(f"not applied on this machine: {', '.join(ignored)}",) if ignored else (),
+        notes=tuple(_notes(spec, gpus)),
         servers=servers,
         running=running,
     )
@@ -128,6 +127,19 @@ def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: S
         own = tuple(left.pop(0) for _ in range(model.gpus_per_replica)) if left else ()
         plans.append(Plan(model, field, str(folder or model.path), own))
     return tuple(plans)
+
+
+def _notes(spec: RLJobSpec, gpus: Sequence[str]) -> Iterator[str]:
+    """What the file asks for and this machine does otherwise. Without cluster.gpusPerNode a job asks for GPUs too."""
+    if spec.cluster.gpus_per_node and not gpus:
+        yield (
+            "warning: no GPU is visible, and the job asks for GPUs"
+            f" (cluster.gpusPerNode: {spec.cluster.gpus_per_node}): it trains on CPUs, which may take hours. Stop it"
+            " and look at nvidia-smi, /dev/nvidia* and CUDA_VISIBLE_DEVICES, or set cluster.gpusPerNode=0 where CPUs"
+            " are meant"
+        )
+    if ignored := _not_applied(spec):
+        yield f"not applied on this machine: {', '.join(ignored)}"
 
 
 def _not_applied(spec: RLJobSpec) -> list[str]:
