@@ -44,7 +44,7 @@ test-slow: go $(READY)  ## Run those that are left out there: larger examples, v
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)
 
-bench-learning: $(READY)  ## Train every task, control and algorithm, best on GPUs (51 runs, 5 to 10 minutes each on an H200 that several share; not timed on CPUs; goes on where it stopped); writes docs/benchmarks/learning.md
+bench-learning: $(READY)  ## Train every task, control and algorithm, best on GPUs (dozens of runs, 3 to 10 minutes each on an H200 that several share; not timed on CPUs; goes on where it stopped); writes docs/benchmarks/learning.md
 	$(BIN)/python -m bench.learning $(ARGS)
 
 bench-operator: go $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
