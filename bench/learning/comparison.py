@@ -25,8 +25,8 @@ _MEASURES: Final = {
 ABOUT: Final = f"""TRL's GRPOTrainer, generating with transformers, from the weights that our run has after its
 supervised steps; the same data, rewards and hyper-parameters, equally many samples a step. Mean, and range over seeds.
 TRL's trainer takes biases and norms out of the weight decay, begins its warm-up with a step of 0, and adds 1e-4 to a
-group's standard deviation where ours adds 1e-6. Its seconds hold our supervised steps and the export; runs may have
-shared a machine.
+group's standard deviation where ours adds 1e-6. Seconds compare nothing: runs went side by side on
+one GPU, more of them or fewer, and TRL's hold our supervised steps and the export.
 
 Each run is compared with the other's of the same seed. Ours is within seed noise or better where the mean
 difference lies no more than {NOISE:g} standard errors below 0, at the end and over all validations. Of equal trainers

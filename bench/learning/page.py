@@ -37,11 +37,13 @@ dotted lines are goals. Advantages and losses are of seed 0 alone. A line has it
 they tell lines apart that are one."""
 
 _CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
-gains where one lies further above, and else it falls and gains nothing. Rewards that say nothing move the weights all
+gains where one lies further above, and else it falls and gains nothing. "Furthest" is how far the highest validation of
+all seeds lies above its run's start, and the lowest below. Rewards that say nothing move the weights all
 the same: advantages keep their size, so Adam's steps are as large as ever, and at the examples' penalty, whose
 coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. A stronger
 penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
-shrinks near 1, where a band of 0.1 could not be left."""
+shrinks near 1, where a band of 0.1 could not be left. What an arm with a stronger penalty has set was tried out on seed
+0 first: that seed's results helped to choose the settings, the others' did not."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
@@ -57,10 +59,11 @@ also less their mean over the step's tokens)."""
 
 _CLOSING = f"""Means over the last {LAST} steps, over all seeds. A run's own metrics have them at every step. The
 benchmark removes a run's folder when it has ended, and keeps these means, the rewards of all steps and validations, and
-a picture of seed 0 of each task's grpo."""
+a picture of seed 0 of each task's grpo. Seconds are of runs that went side by side on one GPU, and compare nothing."""
 
 _SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
-also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU.
+also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU, more
+of them or fewer, so seconds say how long it took and compare nothing.
 Versions there are the machine's, as the table says, not those that this project locks."""
 
 _NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
@@ -98,7 +101,7 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
         "![Reward on held-out prompts](learning.png)",
         _PICTURE,
         "## Goals",
-        table(("task", "arm", "start", "end, each seed", "goal", "reached", "commit"), _goals(every)),
+        table(("task", "arm", "start", "end, each seed", "goal", "reached", "furthest", "commit"), _goals(every)),
         _CONTROLS,
         "## TRL",
         ABOUT,
@@ -158,7 +161,9 @@ def _goals(every: Sequence[tuple[Arm, list[Result]]]) -> list[list[str]]:
             start = spread([run.start for run in runs]) if runs else ""
             ends = ", ".join(f"{run.end:.3f}" for run in runs)
             commits = ", ".join(dict.fromkeys(run.commit for run in runs))
-            rows.append([arm.task.name, arm.name, start, ends, _goal(arm), _reached(arm, runs), commits])
+            rows.append(
+                [arm.task.name, arm.name, start, ends, _goal(arm), _reached(arm, runs), _furthest(arm, runs), commits]
+            )
     return rows
 
 
@@ -194,6 +199,12 @@ def _move(control: Arm, run: Result) -> str:
     if max(values) > run.start + above:
         return GAINS
     return FLAT if min(values) >= run.start - below else FALLS
+
+
+def _furthest(arm: Arm, runs: Sequence[Result]) -> str:
+    """Of a control: how far any validation of any seed lies above its start, and how far below."""
+    moved = [value - run.start for run in runs for _, value in run.validation]
+    return f"+{max(moved):.3f}, -{abs(min(moved)):.3f}" if moved and arm.role == "control" else ""
 
 
 def _registry(found: Sequence[tuple[Arm, list[Result]]]) -> str:

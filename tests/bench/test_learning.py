@@ -132,12 +132,15 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     page = (tmp_path / "learning.md").read_text()
     assert (
         "| reverse-text | grpo | 0.500 (0.500 to 0.500) | 0.900, 0.800 | at least 0.9, and over its start |"
-        " 1 of 6, 4 not run yet | c1 |" in page
+        " 1 of 6, 4 not run yet |  | c1 |" in page
     )
-    assert "| 0.500 | 0.900 | flat: its start, at every validation | 0 of 3: gains, 2 not run yet | c1 |" in page
+    assert (
+        "| 0.500 | 0.900 | flat: its start, at every validation | 0 of 3: gains, 2 not run yet | +0.400, -0.000 | c1 |"
+        in page
+    )
     assert "| reverse-text | shuffled rewards |  |  | gains nothing: never more than 0.1, nor 25% of the way" in page
-    assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page
-    assert "| addition | grpo, KL 0.2 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |" in page
+    assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
+    assert "| addition | grpo, KL 0.2 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
     assert "| addition | shuffled rewards, KL 0.2 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
     assert "addition with `algorithm.kl.coefficient=0.2`, `actor.learningRate=0.0001`, `sft.data=" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
@@ -169,6 +172,18 @@ def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reac
         line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | {validation[0]:.3f}" in line
     ]
     assert f"| {reached} |" in row
+
+
+def test_the_furthest_validations_of_a_control_are_said_over_all_seeds_and_each_from_its_own_start(tmp_path):
+    moved = ([0.5, 0.59, 0.48], [0.4, 0.33, 0.45])
+    runs = [
+        replace(RESULT, arm="shuffled rewards, KL 0.2", seed=seed, validation=list(enumerate(values)))
+        for seed, values in enumerate(moved)
+    ]
+    assert write_page([RESULT, *runs], tmp_path)
+    page = (tmp_path / "learning.md").read_text()
+    assert "| 2 of 3: flat, 1 not run yet | +0.090, -0.070 |" in page
+    assert "| 1 of 6, 5 not run yet |  | c1 |" in page, "other arms are to move"
 
 
 def test_advantages_and_losses_are_drawn_of_seed_0_as_their_titles_say():
