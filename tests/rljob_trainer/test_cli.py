@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from click.testing import CliRunner
 
 from rljob_trainer.checkpoint.manifest import commit
 from rljob_trainer.cli.app import COMMANDS, _load
 from rljob_trainer.cli.failures import report
+from rljob_trainer.cli.validate import validate
 from rljob_trainer.data.tasks import TASKS
 from rljob_trainer.errors import DataError
 from rljob_trainer.local.lock import only_run_in
@@ -137,6 +139,86 @@ def test_validate_judges_generated_data_and_arguments_of_builtins(tmp_path: Path
     assert "spec.data.train[0]: synthetic://" in data
     assert "unknown argument 'maxLenght', did you mean 'maxLength'?" in data
     assert "spec.rewards.functions[0].arguments: unknown argument 'format_scor', did you mean 'format_score'?" in reward
+
+
+SEVERAL = """
+apiVersion: rljob.dev/v1alpha1
+kind: RLJob
+metadata: {{name: first}}
+spec:
+  model: {{path: some/model}}
+  data:
+    train: [{train}]
+    promptsPerStep: {prompts}
+  rewards:
+    functions: [{functions}]
+  training: {{steps: {steps}}}
+"""
+
+WRONG_URL = "'synthetic://countdown?cout=3&maxNumber=0&rows=none&split=test'"
+SAID_OF_IT = [
+    "spec.data.train[0]: unknown argument 'cout', did you mean 'count'?",
+    "spec.data.train[0]: maxNumber=0: Input should be greater than or equal to",
+    "spec.data.train[0]: rows=none: Input should be a valid integer",
+    "spec.data.train[0]: split=test: Input should be 'train' or 'validation'",
+]
+WRONG_BUILTIN = "{name: a, builtin: similarity, arguments: {method: none, other: 1}}"
+SAID_OF_THAT = [
+    "spec.rewards.functions[0].arguments: method: Input should be 'ratio' or 'positions'",
+    "spec.rewards.functions[0].arguments: unknown argument 'other'; similarity has method",
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"train": WRONG_URL}, SAID_OF_IT),
+        ({"functions": WRONG_BUILTIN}, SAID_OF_THAT),
+        (  # a value of another type elsewhere
+            {"train": WRONG_URL, "functions": WRONG_BUILTIN, "steps": "many"},
+            [*SAID_OF_IT, *SAID_OF_THAT, "spec.training.steps: must be a whole number"],
+        ),
+        ({"train": WRONG_URL, "prompts": "0"}, [*SAID_OF_IT, "spec.data.promptsPerStep: must be"]),
+        (  # another rule of the API
+            {"train": WRONG_URL, "functions": "{name: mean, builtin: exact_match}"},
+            [*SAID_OF_IT, "spec.rewards.functions[0].name: reward/mean, std, min and max are metrics"],
+        ),
+        (  # its neighbours in the list, and other fields of itself
+            {"train": f"3, {WRONG_URL}"},
+            ["spec.data.train[0]: must be", *(line.replace("train[0]", "train[1]") for line in SAID_OF_IT)],
+        ),
+        (
+            {"functions": WRONG_BUILTIN.replace("name: a", "name: a, weight: much")},
+            ["spec.rewards.functions[0].weight: must be a number", *SAID_OF_THAT],
+        ),
+        (  # fields that are broken themselves say nothing more
+            {"functions": "{name: a, builtin: similarty, arguments: {method: none}}"},
+            ["spec.rewards.functions[0].builtin: must be one of"],
+        ),
+        (
+            {"functions": "{name: a, builtin: similarity, arguments: [method]}"},
+            ["spec.rewards.functions[0].arguments: must be a mapping"],
+        ),
+        (
+            {"functions": "{name: a, builtin: similarity, argumnets: {method: none}}"},
+            ["spec.rewards.functions[0].argumnets: unknown field. Did you mean arguments?"],
+        ),
+        ({"functions": "exact_match"}, ["spec.rewards.functions[0]: must be a mapping"]),
+        ({"train": "'synthetic://[x'"}, ["spec.data.train[0]: synthetic://[x: "]),
+    ],
+)
+def test_validate_says_every_error_at_once_whatever_else_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, str], said: list[str]
+) -> None:
+    good = {"train": "a.parquet", "prompts": "8", "functions": "{name: a, builtin: exact_match}", "steps": "3"}
+    (tmp_path / "job.yaml").write_text(SEVERAL.format(**good | fields))
+    with pytest.raises(typer.Exit):
+        validate([tmp_path / "job.yaml"])
+    printed = [line.split(": ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    url = fields.get("train", "").rpartition("'synthetic")[2].rstrip("'")
+    shown = sorted(line.replace(f": synthetic{url}: ", ": ") if url.startswith("://c") else line for line in printed)
+    assert len(shown) == len(said), shown
+    assert all(line.startswith(start) for line, start in zip(shown, sorted(said), strict=True)), shown
 
 
 def test_show_fills_in_what_the_preset_decides(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Judges RLJob files: every error at once, each with its line, its field and what would be right."""
 
-from rljob_api.validation.judge import Validated, load_rljob, validate, validate_file
+from rljob_api.validation.judge import Judged, Validated, in_order, load_rljob, validate, validate_file
 from rljob_api.validation.overrides import apply_overrides
 from rljob_api.validation.problems import InvalidRLJob, Problem, render_problems
 from rljob_api.validation.ranks import with_ranks
@@ -9,9 +9,11 @@ from rljob_api.validation.source import Document, read_documents
 __all__ = [
     "Document",
     "InvalidRLJob",
+    "Judged",
     "Problem",
     "Validated",
     "apply_overrides",
+    "in_order",
     "load_rljob",
     "read_documents",
     "render_problems",

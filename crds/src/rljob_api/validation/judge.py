@@ -1,7 +1,7 @@
 """One file, judged as the API server would judge it, with every error at once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rljob_api.validation.metadata import METADATA
 from rljob_api.validation.overrides import apply_overrides
 from rljob_api.validation.problems import InvalidRLJob, Problem
 from rljob_api.validation.rules import rule_findings
-from rljob_api.validation.source import Document, dotted, read_documents
+from rljob_api.validation.source import Document, FieldPath, dotted, read_documents
 from rljob_api.validation.structure import broken_fields, findings
 from rljob_api.validation.suggest import closest
 
@@ -22,17 +22,52 @@ KIND = "RLJob"
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A document that is meant to be an RLJob. problems: of it, but for those with other documents.
+
+    broken: fields that have no sound value.
+    """
+
+    document: Document
+    problems: list[Problem]
+    broken: set[FieldPath] = field(default_factory=set)
+
+    def sound(self, *path: str | int) -> Any:
+        """The value of a field as the file has it; None where it is absent, or an error is of it or of a part of it."""
+        if self.is_broken(*path):
+            return None
+        value = self.document.value
+        for part in path:
+            if isinstance(value, dict):
+                value = value.get(part)
+            else:
+                value = value[part] if isinstance(value, list) and isinstance(part, int) and part < len(value) else None
+        return value
+
+    def is_broken(self, *path: str | int) -> bool:
+        """Whether an error is of the field or of a part of it; one of what holds it leaves it to be judged."""
+        return any(wrong[: len(path)] == path for wrong in self.broken)
+
+    def entries(self, *path: str) -> range:
+        """The indices of a list, whatever is wrong with some of its entries; empty where it is none."""
+        value = self.document.value
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return range(len(value) if isinstance(value, list) else 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Validated:
     """What a file holds.
 
     jobs: its valid RLJobs. problems: every error, in the order of the file. notes: what was left unjudged.
-    documents: one for each of jobs, which tells where its fields stand.
+    documents: all that are meant to be RLJobs, for whoever judges more of their fields than the API does.
     """
 
     jobs: tuple[RLJob, ...]
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
-    documents: tuple[Document, ...] = ()
+    documents: tuple[Judged, ...] = ()
 
 
 def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated:
@@ -42,7 +77,8 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
     overrides: "PATH=VALUE" each, written into every RLJob before it is judged.
     """
     documents, problems = read_documents(text, source)
-    jobs: list[tuple[RLJob, Document]] = []
+    jobs: list[RLJob] = []
+    judged: list[Judged] = []
     notes: list[Problem] = []
     named: dict[tuple[str, str], Document] = {}
     for document in documents:
@@ -52,15 +88,15 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
         if (name := _namespaced_name(document.value)) and (first := named.setdefault(name, document)) is not document:
             message = f"is the name of the RLJob that begins in line {first.start.line}"
             problems.append(_problem(document, _NAME, message, "Rename one of the two"))
-        if found := [*apply_overrides(document, overrides), *judge(document)]:
+        unwritten = apply_overrides(document, overrides)
+        judged.append(judge(document))
+        if found := [*unwritten, *judged[-1].problems]:
             problems += found
         else:
-            jobs.append((_parsed(document.value), document))
+            jobs.append(_parsed(document.value))
     if not jobs and not problems:
         problems.append(_nothing_in(source, notes))
-    return Validated(
-        tuple(job for job, _ in jobs), tuple(_in_order(problems)), tuple(notes), tuple(read for _, read in jobs)
-    )
+    return Validated(tuple(jobs), tuple(in_order(problems)), tuple(notes), tuple(judged))
 
 
 def validate_file(path: Path | str, overrides: Sequence[str] = ()) -> Validated:
@@ -89,15 +125,17 @@ def load_rljob(path: Path | str, overrides: Sequence[str] = ()) -> RLJob:
     return validated.jobs[0]
 
 
-def judge(document: Document) -> list[Problem]:
-    """Every error of one document that is meant to be an RLJob."""
+def judge(document: Document) -> Judged:
+    """One document that is meant to be an RLJob, with every error of it."""
     schema = document_schema()
     value = with_defaults(schema, document.value)
     found = [finding for finding in findings(schema, value) if finding.path not in document.broken]
-    found += rule_findings(schema, value, broken_fields(found) | document.broken)
-    return document.problems + [
+    broken = broken_fields(found) | document.broken
+    found += rule_findings(schema, value, broken)
+    said = [
         _problem(document, finding.path, finding.message, finding.remedy, at_key=finding.at_key) for finding in found
     ]
+    return Judged(document, document.problems + said, broken)
 
 
 @cache
@@ -146,5 +184,6 @@ def _unreadable(path: Path | str, message: str) -> Validated:
     return Validated((), (Problem(str(path), None, None, "", message),))
 
 
-def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """As they stand in their file."""
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:  # which take their time, and help needs none
-    from rljob_api.validation import Problem, Validated
+    from rljob_api.validation import Judged, Problem
 
 
 def validate(
@@ -17,12 +17,13 @@ def validate(
     line and ends with 64 if there is one.
     """
     from rljob_api.contract import ExitCode
-    from rljob_api.validation import render_problems, validate_file
+    from rljob_api.validation import in_order, render_problems, validate_file
 
     errors = 0
     for file in files:
         found = validate_file(file)
-        problems = [*found.problems, *_wrong_data(found), *_wrong_code(found, file)]
+        ours = (each for one in found.documents for each in (*_wrong_data(one), *_wrong_code(one, file)))
+        problems = in_order([*found.problems, *ours])
         errors += len(problems)
         if problems or found.notes:
             typer.echo(render_problems([*problems, *found.notes]))
@@ -33,46 +34,46 @@ def validate(
         raise typer.Exit(ExitCode.JOB)
 
 
-def _wrong_data(found: "Validated") -> "Iterator[Problem]":
+def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
     """Of generated tasks: their URLs tell all."""
     from rljob_api.validation import Problem
-    from rljob_trainer.data.tasks import SCHEME, check_synthetic
-    from rljob_trainer.errors import DataError
+    from rljob_trainer.data.tasks import SCHEME, synthetic_errors
 
-    for job, document in zip(found.jobs, found.documents, strict=True):
-        spec = job.spec
-        lists = {("data", "train"): spec.data.train, ("data", "validation"): spec.data.validation}
-        lists |= {("sft", "data"): spec.sft.data if spec.sft else []}
-        for place, urls in lists.items():
-            for index, url in enumerate(urls):
-                if not url.startswith(SCHEME):
-                    continue
-                field = f"spec.{'.'.join(place)}[{index}]"
-                try:
-                    check_synthetic(url, field)
-                except DataError as error:
-                    yield Problem(*document.locate(("spec", *place, index), key=False), field, error.message)
+    for block, name in (("data", "train"), ("data", "validation"), ("sft", "data")):
+        for index in judged.entries("spec", block, name):
+            place = ("spec", block, name, index)
+            url = judged.sound(*place)
+            if isinstance(url, str) and url.startswith(SCHEME):
+                field = f"spec.{block}.{name}[{index}]"
+                for error in synthetic_errors(url, field):
+                    yield Problem(*judged.document.locate(place, key=False), field, error.message)
 
 
-def _wrong_code(found: "Validated", file: Path) -> "Iterator[Problem]":
+_CODE_FIELDS = ("builtin", "path", "source", "function", "arguments")
+"""Of a reward function: what its code is, and what a builtin takes. Errors of other fields leave that to be judged."""
+
+
+def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
     """Of reward functions. A file that is not here may be in the cluster."""
+    from rljob_api.v1alpha1.rewards import RewardFunction
     from rljob_api.validation import Problem
-    from rljob_trainer.errors import RewardError
     from rljob_trainer.paths import locate
-    from rljob_trainer.rewards.check import check_code
+    from rljob_trainer.rewards.check import code_errors
 
-    for job, document in zip(found.jobs, found.documents, strict=True):
-        base_dir = file.resolve().parent
-        for index, function in enumerate(job.spec.rewards.functions):
-            if function.path is not None and not _is_here(locate(function.path, base_dir)):
-                continue
-            field = f"spec.rewards.functions[{index}]"
-            try:
-                check_code(function, base_dir, field)
-            except RewardError as error:
-                named = error.field or field
-                place = ("spec", "rewards", "functions", index, named.rpartition(".")[2])
-                yield Problem(*document.locate(place, key=False), named, error.message)
+    base_dir = file.resolve().parent
+    for index in judged.entries("spec", "rewards", "functions"):
+        at = ("spec", "rewards", "functions", index)
+        if any(judged.is_broken(*at, name) for name in _CODE_FIELDS):
+            continue
+        written = {name: value for name in _CODE_FIELDS if (value := judged.sound(*at, name)) is not None}
+        function = RewardFunction.model_validate({"name": "any"} | written, strict=True, by_alias=True, by_name=False)
+        if function.path is not None and not _is_here(locate(function.path, base_dir)):
+            continue
+        field = f"spec.rewards.functions[{index}]"
+        for error in code_errors(function, base_dir, field):
+            named = error.field or field
+            place = (*at, named.rpartition(".")[2])
+            yield Problem(*judged.document.locate(place, key=False), named, error.message)
 
 
 def _is_here(path: Path) -> bool:

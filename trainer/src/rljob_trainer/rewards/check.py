@@ -1,12 +1,13 @@
 """Reward code of a spec, judged before anything starts: nothing of it runs."""
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from rljob_api.v1alpha1.rewards import RewardFunction
 from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards.code import CodeError, find_code
-from rljob_trainer.rewards.load import LoadError, load_builtin
+from rljob_trainer.rewards.load import builtin_errors
 
 
 def check_code(function: RewardFunction, base_dir: Path, field: str) -> None:
@@ -15,11 +16,15 @@ def check_code(function: RewardFunction, base_dir: Path, field: str) -> None:
 
     field: its place in the spec ("spec.rewards.functions[0]"). A module is for a reward process to find.
     """
+    for error in code_errors(function, base_dir, field):
+        raise error
+
+
+def code_errors(function: RewardFunction, base_dir: Path, field: str) -> Iterator[RewardError]:
+    """Everything that check_code could raise."""
     if function.builtin is not None:
-        try:
-            load_builtin(function.builtin, function.arguments, field)
-        except LoadError as error:
-            raise RewardError(error.failure.message, field=error.failure.field) from error
+        for message in builtin_errors(function.builtin, function.arguments):
+            yield RewardError(message, field=f"{field}.arguments")
     if function.path is None and function.source is None:
         return
     part = "source" if function.path is None else "path"
@@ -30,4 +35,4 @@ def check_code(function: RewardFunction, base_dir: Path, field: str) -> None:
             part = "function"
             code.check_defines(function.function)
     except CodeError as error:
-        raise RewardError(str(error), field=f"{field}.{part}") from error
+        yield RewardError(str(error), field=f"{field}.{part}")

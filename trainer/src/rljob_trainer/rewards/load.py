@@ -6,13 +6,16 @@ import importlib
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rljob_trainer.rewards.code import CodeError, RewardCode, describe, find_code, no_function
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, LoadFailure
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 ComputeScore = Callable[[Call], Any]
 """Returns a number or a mapping, if the user's code is right."""
@@ -61,21 +64,40 @@ def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> Compute
     """One of those that the trainer ships. Raises LoadError for an unknown argument, or a wrong value of one."""
     from pydantic import ValidationError
 
-    kind = importlib.import_module(f"rljob_trainer.rewards.builtin.{name}").Reward
+    kind = _builtin(name)
     try:
         reward: ComputeScore = kind(**arguments)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        message = f"{place}: {said}" if place else said
-        if first["type"] == "unexpected_keyword_argument":
-            known = [each.name for each in dataclasses.fields(kind)]
+        raise LoadError(next(_wrong_arguments(name, kind, error)), f"{field}.arguments") from error
+    return reward
+
+
+def builtin_errors(name: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Everything that is wrong with a builtin's arguments."""
+    from pydantic import ValidationError
+
+    kind = _builtin(name)
+    try:
+        kind(**arguments)
+    except ValidationError as error:
+        yield from _wrong_arguments(name, kind, error)
+
+
+def _builtin(name: str) -> Any:
+    return importlib.import_module(f"rljob_trainer.rewards.builtin.{name}").Reward
+
+
+def _wrong_arguments(name: str, kind: Any, error: "ValidationError") -> Iterator[str]:
+    for each in error.errors():
+        place = ".".join(str(part) for part in each["loc"])
+        said = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "unexpected_keyword_argument":
+            known = [field.name for field in dataclasses.fields(kind)]
             close = difflib.get_close_matches(place, known, n=1)
             meant = f", did you mean {close[0]!r}?" if close else ""
-            message = f"unknown argument {place!r}{meant}; {name} has {', '.join(known) or 'none'}"
-        raise LoadError(message, f"{field}.arguments") from error
-    return reward
+            yield f"unknown argument {place!r}{meant}; {name} has {', '.join(known) or 'none'}"
+        else:
+            yield f"{place}: {said}" if place else said
 
 
 def _module(setup: FunctionSetup, base_dir: Path, field: str, origin: str) -> ModuleType:

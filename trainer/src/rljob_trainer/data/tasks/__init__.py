@@ -77,8 +77,19 @@ def read_synthetic(url: str, field: str) -> Sequence[Mapping[str, Any]]:
 
 def check_synthetic(url: str, field: str) -> None:
     """Raises DataError as read_synthetic, without a row: as far as the URL alone tells."""
-    with _blaming(url, field):
-        _parsed(url)
+    for error in synthetic_errors(url, field):
+        raise error
+
+
+def synthetic_errors(url: str, field: str) -> Iterator[DataError]:
+    """Everything that the URL alone tells to be wrong with it."""
+    try:
+        name, arguments = _split(url)
+    except ValueError as error:
+        yield DataError(f"{url}: {error}", field=field)
+        return
+    for message in _wrong(name, arguments):
+        yield DataError(f"{url}: {message}", field=field)
 
 
 @contextmanager
@@ -92,12 +103,24 @@ def _blaming(url: str, field: str) -> Iterator[None]:
 @lru_cache(maxsize=4)
 def _generated(url: str) -> tuple[Mapping[str, Any], ...]:
     """Once in a process: a run reads them for its tokenizer, for the supervised steps and for its prompts."""
-    return tuple(generate(*_parsed(url)))
+    name, arguments = _split(url)
+    return tuple(generate(name, *parse(name, arguments)))
 
 
-def _parsed(url: str) -> tuple[str, Task, Request]:
+def _split(url: str) -> tuple[str, dict[str, str]]:
+    """The task's name and all arguments. Raises ValueError for what is no URL."""
     parts = urlsplit(url)
-    return parts.netloc, *parse(parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def _wrong(name: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What `parse` would raise, one after the other as each is mended."""
+    if name not in TASKS:
+        yield _no_task(name)
+        return
+    yield from _unknown(name, arguments, _names(Request))
+    for kind in (TASKS[name], Request):
+        yield from _invalid(kind, {key: value for key, value in arguments.items() if key in _names(kind)})
 
 
 def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
@@ -115,13 +138,22 @@ def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
 def make_task(name: str, arguments: Mapping[str, Any], common: Collection[str] = ()) -> Task:
     """arguments: the task's own; `common` are known besides. Raises ValueError, with a message for a person."""
     if name not in TASKS:
-        raise ValueError(f"unknown task {name!r}{_suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}")
+        raise ValueError(_no_task(name))
+    for message in _unknown(name, arguments, common):
+        raise ValueError(message)
+    task: Task = _validate(TASKS[name], arguments)
+    return task
+
+
+def _no_task(name: str) -> str:
+    return f"unknown task {name!r}{_suggest(name, TASKS)}; the tasks are {', '.join(TASKS)}"
+
+
+def _unknown(name: str, arguments: Iterable[str], common: Collection[str]) -> Iterator[str]:
     known = sorted({*common, *_names(TASKS[name])})
     for key in arguments:
         if key not in known:
-            raise ValueError(f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(known)}")
-    task: Task = _validate(TASKS[name], arguments)
-    return task
+            yield f"unknown argument {key!r}{_suggest(key, known)}; {name} has {', '.join(known)}"
 
 
 def make_request(**values: Any) -> Request:
@@ -144,10 +176,21 @@ def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ValueError(f"{place}={first['input']}: {message}" if place else message) from error
+        raise ValueError(next(_said(error))) from error
+
+
+def _invalid(kind: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        TypeAdapter(kind).validate_python(dict(values))
+    except ValidationError as error:
+        yield from _said(error)
+
+
+def _said(error: ValidationError) -> Iterator[str]:
+    for each in error.errors():
+        place = ".".join(str(part) for part in each["loc"])
+        message = each["msg"].removeprefix("Value error, ")
+        yield f"{place}={each['input']}: {message}" if place else message
 
 
 def _names(kind: Any) -> set[str]:
