@@ -2,6 +2,9 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -11,26 +14,72 @@ from e2e.cluster.layout import Layout
 from e2e.cluster_chaos.faults import OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by
 from e2e.nodes import containers, release
+from e2e.nodes.containers import Container
 from e2e.nodes.images import NEWER_OPERATOR, NEWER_VERSION
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LONG, LONGER, Job
 from e2e.scenarios.removal import leaves_nothing
-from rljob_operator.names import RENDERER_ANNOTATION
+from e2e.scenarios.test_mistakes import reward
+from rljob_api.conditions import Reason
+from rljob_operator.names import JOB_LABEL, RENDERER_ANNOTATION, job_config
 
 pytestmark = [pytest.mark.timeout(2400), own_cluster_only("ends the operator's pods, on which others' jobs may depend")]
 
 
-def kill_operator(cluster: Access, layout: Layout) -> None:
-    """All of its replicas by SIGKILL, which leaves the Lease with the dead.
+HELD = "e2e.rljob.dev/held"
+"""A finalizer: Kubernetes waits for whoever wrote it before an object goes."""
 
-    Their pods go too: a kubelet waits longer and longer before it starts a container again that ends again and again.
+LASTING = ("phase", "attempt", "restarts", "completionTime", "progress", "checkpoint")
+"""What the status of a finished job says for ever."""
+
+
+def kill_operator(cluster: Access, layout: Layout, job: Job, phase: str) -> dict[str, Any]:
+    """All of its replicas by SIGKILL, which leaves the Lease with the dead, as soon as the job is in that phase.
+
+    Returns the status that they left: nobody writes another one before the Lease runs out. Their pods go too: a
+    kubelet waits longer and longer before it starts a container again that ends again and again.
+
+    Raises AssertionError where the job was in another phase when they were dead.
     """
-    pods = json.loads(cluster.kubectl("get", "pods", *release.PODS, "--output=json"))["items"]
-    running = list(containers.running(pods, OPERATOR_CONTAINER))
-    assert running
+    running = job.eventually(lambda: all_operators(cluster), "running containers of all operators")
+    job.reaches(phase)
     for container in running:
         containers.kill(layout.folder, container)
+    left = job.status
+    assert left.get("phase") == phase, f"the kill came too late: {left}"
     cluster.kubectl("delete", "pods", *release.PODS, "--force", "--grace-period=0")
+    return left
+
+
+def all_operators(cluster: Access) -> list[Container]:
+    """Containers of the replicas, once all of them run: one that begins later would outlive a kill."""
+    wanted = cluster.kubectl(
+        "get", "deployment/rljob-operator", f"--namespace={release.NAMESPACE}", "--output=jsonpath={.spec.replicas}"
+    )
+    pods = json.loads(cluster.kubectl("get", "pods", *release.PODS, "--output=json"))["items"]
+    running = list(containers.running(pods, OPERATOR_CONTAINER))
+    return running if len(running) == len(pods) == int(wanted) else []
+
+
+@contextmanager
+def an_earlier_job_is_held(job: Job) -> Iterator[None]:
+    """One of that name was deleted before it began, and somebody's finalizer keeps its ConfigMap until the end of this.
+
+    Kubernetes alone has removed all of it within a second or two.
+    """
+    config = f"configmap/{job_config(job.name)}"
+    job.apply(checkpoint={"volume": {"retain": False}})
+    job.eventually(lambda: job.kubectl("get", config, "--ignore-not-found", "--output=name"), "ConfigMap")
+    finalizers(job, config, [HELD])
+    try:
+        job.kubectl("delete", "rljob", job.name, "--timeout=300s")
+        yield
+    finally:
+        finalizers(job, config, [])
+
+
+def finalizers(job: Job, what: str, names: list[str]) -> None:
+    job.kubectl("patch", what, "--type=merge", f"--patch={json.dumps({'metadata': {'finalizers': names}})}")
 
 
 def operators(cluster: Access) -> set[str]:
@@ -66,34 +115,33 @@ def cluster_of(job: Job) -> tuple[str, str, str]:
 def test_the_operator_is_killed_in_every_phase_of_a_job(
     cluster: Access, layout: Layout, job: Job, report: Report
 ) -> None:
-    """Of a life with a lost head and a suspension; before its first one, Pending, no operator is there to see the job.
+    """Of a life with a name that is not free yet, a lost head and a suspension; how it ends is the next one's story.
     `make chaos-operator` kills it at every write of such a life, where drivers are played.
     """
-    kill_operator(cluster, layout)
-    job.apply(**LONGER)
-    job.reaches("Starting")
-    kill_operator(cluster, layout)
+    with an_earlier_job_is_held(job):
+        job.apply(**LONGER)
+        kill_operator(cluster, layout, job, "Pending")
+        assert job.conditions["Ready"]["reason"] == Reason.WAITING_FOR_REMOVAL
+    kill_operator(cluster, layout, job, "Starting")
     job.trains()
     pods = set(job.pods())
-    kill_operator(cluster, layout)
+    kill_operator(cluster, layout, job, "Running")
     job.trains(beyond=job.step + 4)
     assert set(job.pods()) == pods
 
     (head,), saved = job.pods("head"), job.saved
     job.kubectl("delete", head, "--force", "--grace-period=0")
     lost = time.time()
-    job.reaches("Recovering")
-    job.eventually(lambda: "RayLost" in job.events(), "event RayLost")
-    kill_operator(cluster, layout)
+    job.eventually(lambda: Reason.RAY_LOST in job.events(), "event of the lost head")
+    kill_operator(cluster, layout, job, "Recovering")
     report(job.seconds_to_next_update(lost, attempt=2))
     job.resumes(attempt=2, after=saved)
 
     job.patch(suspend=True)
-    job.reaches("Suspending")
-    kill_operator(cluster, layout)
+    kill_operator(cluster, layout, job, "Suspending")
     saved = job.reaches("Suspended")["checkpoint"]["step"]
     assert job.pods() == []
-    kill_operator(cluster, layout)
+    kill_operator(cluster, layout, job, "Suspended")
     job.patch(suspend=False)
     job.eventually(lambda: job.runs(attempt=3), "attempt 3")
     job.resumes(attempt=3, after=saved)
@@ -102,12 +150,37 @@ def test_the_operator_is_killed_in_every_phase_of_a_job(
     assert (status["restarts"], status["attempt"]) == (1, 3)
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_the_operator_is_killed_while_a_finished_job_is_cleaned_up(
+    cluster: Access, layout: Layout, job: Job, phase: str
+) -> None:
+    """First before anything of it is deleted, then while its pods end. How it ended stands, and everything goes."""
+    wrong = {} if phase == "Succeeded" else {"rewards": reward("    return float('nan')\n")}
+    job.apply(**wrong, ttlAfterFinished="20s")
+    left = kill_operator(cluster, layout, job, phase)
+    assert job.pods("head"), "nothing is deleted yet"
+    assert job.pods("worker")
+
+    job.eventually(lambda: not job.kubectl("get", "rayclusters", "--output=name"), "end of the RayCluster")
+    assert lasting(kill_operator(cluster, layout, job, phase)) == lasting(left)
+    job.eventually(lambda: not job.pods(), "end of the pods")
+    policy = ("get", "networkpolicies", f"--selector={JOB_LABEL}={job.name}", "--output=name")
+    job.eventually(lambda: not job.kubectl(*policy), "end of the NetworkPolicy, which is the next operator's work")
+    assert lasting(job.status) == lasting(left)
+    assert job.holds(phase)
+    assert job.events().count(job.conditions[phase]["reason"]) <= 1, "a death may lose an event"
+
+
+def lasting(status: dict[str, Any]) -> dict[str, Any]:
+    return {name: status.get(name) for name in LASTING}
+
+
 def test_the_operator_is_killed_while_a_job_is_deleted(cluster: Access, layout: Layout, job: Job) -> None:
     before = set(left_by(job))
     job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
     job.kubectl("delete", "rljob", job.name, "--wait=false")
-    kill_operator(cluster, layout)
+    kill_operator(cluster, layout, job, "Deleting")
     leaves_nothing(job, before)
 
 
