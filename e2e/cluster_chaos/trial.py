@@ -37,6 +37,7 @@ TRAINED: dict[str, Any] = {
     "training": {"steps": STEPS, "validateEvery": 0},
     "checkpoint": {"everySteps": 5, "volume": {"retain": False}},
     "recovery": {"hangAfter": "5s", "maxRestarts": 100, "backoff": {"initial": "100ms", "max": "1s"}},
+    "ttlAfterFinished": "0s",
 }
 """A job whose weights hang on nothing but its spec."""
 

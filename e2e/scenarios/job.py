@@ -13,6 +13,7 @@ import yaml
 
 from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
+from e2e.scenarios.rewards import check_end
 from rljob_api.conditions import Reason
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
@@ -27,8 +28,9 @@ SMALL = {
     "sft": {"steps": SFT_STEPS},
     "training": {"steps": 12, "validateEvery": 6},
     "checkpoint": {"everySteps": 2},
+    "ttlAfterFinished": "30s",
 }
-"""Steps enough to tell one from the next, so that it is over soon."""
+"""Steps enough to tell one from the next, so that it is over soon. What its volume tells of the end is read then."""
 
 ACCESS_MODE = "E2E_ACCESS_MODE"
 """Of volumes, where a cluster has none that are ReadWriteMany, which is what jobs ask for by default."""
@@ -232,15 +234,16 @@ class Job:
         return self.eventually(there, f"phase {phase}", within)
 
     def succeeds(self) -> dict[str, Any]:
-        """The status of the end, with all steps, a reward, the last step's checkpoint, and the conditions and the event
-        that say so.
+        """The status of the end, with all steps, the reward that the volume tells of, the last step's checkpoint, and
+        the conditions and the event that say so.
 
         Raises AssertionError where something is missing.
         """
         status = self.reaches("Succeeded")
-        progress = status["progress"]
+        progress, attempt = status["progress"], status["attempt"]
         if progress["step"] != progress["totalSteps"] or not progress.get("reward"):
             raise AssertionError(f"steps or the reward are missing: {progress}")
+        check_end(status, self.claim(attempt), [line for number, line in self.lines() if number == attempt])
         if (status.get("checkpoint") or {}).get("step") != progress["step"]:
             raise AssertionError(f"the last step's checkpoint is missing: {status.get('checkpoint')}")
         self._says(SUCCESS_CONDITIONS, Reason.COMPLETED)

@@ -25,8 +25,7 @@ def test_a_job_trains_to_its_end_and_shows_its_reward(job: Job) -> None:
     assert (status["progress"]["totalSteps"], status["restarts"], status["attempt"]) == (22, 0, 1)
     assert {"AllPodsReady", "AttemptStarting", "DriverRunning", "CheckpointSaved"} <= set(job.events())
     columns = job.kubectl("get", "rlj", job.name, "--no-headers").split()
-    assert columns[:2] == [job.name, "Succeeded"]
-    assert f"{status['progress']['reward']}" in columns
+    assert columns[:4] == [job.name, "Succeeded", "22", f"{status['progress']['reward']}"]
     claim = json.loads(job.kubectl("get", "pvc", f"{job.name}-checkpoints", "--output=json"))
     assert claim["status"]["phase"] == "Bound"
 

@@ -86,7 +86,7 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
 
     status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)
-    assert job.kubectl("get", "deployments", "--output=name") == ""
+    job.eventually(lambda: not job.kubectl("get", "deployments", "--output=name"), "end of the servers")
 
 
 def servers(job: Job, model: str) -> list[dict[str, Any]]:

@@ -161,6 +161,9 @@ class Volume(Access):
         match arguments[1:]:
             case ["exec", *_, "cat", file]:
                 return self.files[file.removeprefix("/checkpoints/")]
+            case ["exec", *_, "sh", "-c", _]:
+                named = [(name, text) for name, text in self.files.items() if name.startswith("metrics/")]
+                return "".join(f"/checkpoints/{name} {line}\n" for name, text in named for line in text.splitlines())
             case ["get", "rljob", *_]:
                 return json.dumps({"status": self.status})
             case ["get", "events", *_]:
@@ -191,24 +194,62 @@ def test_an_attempt_takes_ranks_over():
         resumed(resumedFrom="step-12-a1", resumedStep=12).takes_over(attempt=2, after=12)
 
 
-def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
-    status: dict[str, Any] = {
-        "phase": "Succeeded",
-        "progress": {"step": 70, "totalSteps": 70, "reward": 0.1},
-        "checkpoint": {"step": 70},
-        "conditions": [{"type": kind, "status": word} for kind, word in SUCCESS_CONDITIONS.items()],
+def line(step: int, mean: float = 0.12344, **more: float) -> dict[str, Any]:
+    rewards = {"reward/min": 0.0, "reward/mean": mean, "reward/max": 0.5}
+    return {"step": step, "stage": "rl", "time": 1.0, "time/step": 1.0, **rewards, **more}
+
+
+LAST = line(70, **{"validation/reward": 0.2})
+
+SUCCEEDED: dict[str, Any] = {
+    "phase": "Succeeded",
+    "attempt": 2,
+    "progress": {"step": 70, "totalSteps": 70, "reward": 0.1234, "validationReward": 0.2},
+    "checkpoint": {"step": 70},
+    "conditions": [{"type": kind, "status": word} for kind, word in SUCCESS_CONDITIONS.items()],
+}
+
+
+def succeeded(*lines: dict[str, Any], **status: Any) -> Job:
+    """Its second attempt began after step 68. lines: of its metrics; both steps, if none are given."""
+    files = {
+        "attempts/2.json": json.dumps({"parent": 1, "resumedFrom": "step-68-a1", "resumedStep": 68}),
+        "metrics/a1.jsonl": json.dumps(line(69, 0.9)),
+        "metrics/a2.jsonl": "\n".join(map(json.dumps, lines or (line(69), LAST))),
     }
-    job = Job(Volume(status=status, events=("RankLost", "Completed")), "namespace")
-    assert job.succeeds_after("RankLost", "RayLost") == status
+    volume = Volume(files=files, status={**SUCCEEDED, **status}, events=("RankLost", "Completed"))
+    return Job(volume, "namespace")
+
+
+def test_a_job_succeeds_with_a_reward_after_its_loss_was_told():
+    assert succeeded().succeeds_after("RankLost", "RayLost") == SUCCEEDED
     with pytest.raises(AssertionError, match="no event tells of DriverLost"):
-        job.succeeds_after("DriverLost")
-    for other in ({"checkpoint": {"step": 68}}, {"checkpoint": None}, {"conditions": status["conditions"][1:]}):
+        succeeded().succeeds_after("DriverLost")
+    for other in ({"checkpoint": {"step": 68}}, {"checkpoint": None}, {"conditions": SUCCEEDED["conditions"][1:]}):
         with pytest.raises(AssertionError, match="missing"):
-            Job(Volume(status={**status, **other}, events=("Completed",)), "namespace").succeeds()
+            succeeded(**other).succeeds()
     for missing in ("reward", "step"):
-        less = {**status, "progress": {**status["progress"], missing: None}}
         with pytest.raises(AssertionError, match="missing"):
-            Job(Volume(status=less, events=("RankLost",)), "namespace").succeeds_after("RankLost")
+            succeeded(progress={**SUCCEEDED["progress"], missing: None}).succeeds()
+
+
+@pytest.mark.parametrize("other", [{"reward": 0.9}, {"validationReward": None}], ids=str)
+def test_a_reward_that_is_not_the_last_steps_is_none_of_success(other):
+    with pytest.raises(AssertionError, match="the status says"):
+        succeeded(progress={**SUCCEEDED["progress"], **other}).succeeds()
+
+
+@pytest.mark.parametrize("lines", [(LAST,), (line(68), line(69), LAST), (line(69), line(69), LAST)], ids=len)
+def test_an_attempt_that_leaves_steps_out_or_repeats_them_is_none_of_success(lines):
+    with pytest.raises(AssertionError, match="after step 68 attempt 2 took the steps"):
+        succeeded(*lines).succeeds()
+
+
+def test_rewards_that_the_job_cannot_give_are_none_of_success():
+    for wrong in ({"reward/max": 1.5}, {"reward/min": float("nan")}, {"reward/min": 0.3}):
+        with pytest.raises(AssertionError, match="cannot be"):
+            succeeded(line(69), LAST | wrong).succeeds()
+    succeeded(line(69), LAST | {"reward/max": 1.5}, rewardModels=[{"name": "rm"}]).succeeds()
 
 
 def test_a_job_fails_with_its_conditions_and_an_event():
