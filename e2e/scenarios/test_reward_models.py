@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from e2e.cluster.access import Access
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
 from e2e.nodes import containers, kuberay, release
+from e2e.nodes.images import TRAINER
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LIST_TOKENS, Job
 from rljob_operator.names import SERVER_CONTAINER
@@ -121,6 +123,14 @@ def beside_operators(cluster: Access) -> Iterator[Job]:
     job.kubectl("delete", "configmap", "rm", "--ignore-not-found")
 
 
+PRIVILEGED = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "privileged"},
+    "spec": {"containers": [{"name": "any", "image": TRAINER, "securityContext": {"privileged": True}}]},
+}
+
+
 @own_cluster_only("trains in the operators' namespace")
 def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
     beside_operators: Job, tmp_path: Path
@@ -138,6 +148,8 @@ def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
 
     namespace = json.loads(job.kubectl("get", "namespace", job.namespace, "--output=json"))
     assert namespace["metadata"]["labels"].items() >= kuberay.RESTRICTED.items()
+    with pytest.raises(ClusterError, match=r'Forbidden.* violates PodSecurity "restricted:.*privileged'):
+        job.kubectl("create", "--dry-run=server", "--filename=-", objects=json.dumps(PRIVILEGED))
     own = [f"--selector=rljob.dev/{label}" for label in ("role=head", "role=worker", "reward-model=rm")]
     for chosen in (kuberay.PODS, release.PODS, *([each] for each in own)):
         assert job.kubectl("get", "pods", *chosen, "--output=name"), chosen
