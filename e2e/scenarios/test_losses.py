@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from e2e.nodes import up
 from e2e.nodes.machine import Machine
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import LONG, LONGER, LOST_WORKER, Job
+from rljob_operator.names import JOB_LABEL, ROLE_LABEL, WORKER
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -31,6 +33,52 @@ def test_a_lost_head_pod_costs_a_new_cluster(job: Job, report: Report) -> None:
 
     status = job.succeeds_after("RayLost")
     assert (status["restarts"], status["attempt"]) == (1, 2)
+
+
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {ROLE_LABEL: WORKER}},
+}
+"""Of the job's pods in its own namespace; a single node takes all of them."""
+
+TWO_WORKERS: dict[str, Any] = {
+    "model": {"fromScratch": {"layers": 2, "hiddenSize": 64, "heads": 2}},
+    "data": {"promptsPerStep": 8},
+    "rollout": {"samplesPerPrompt": 8},
+    "actor": {"miniBatchSize": 4},
+    "cluster": {"nodes": 2, "worker": {"template": {"spec": {"topologySpreadConstraints": [SPREAD]}}}},
+}
+"""A rank and an engine in each, with little to do: all of it shares two cores."""
+
+
+def test_one_of_two_worker_pods_is_lost(cluster: Access, job: Job, report: Report) -> None:
+    """They train as one; where there are two nodes, each is on one of its own."""
+    job.apply(**LONG, **TWO_WORKERS)
+    job.trains()
+    assert job.status["cluster"]["readyWorkers"] == 2
+    nodes = cluster.kubectl("get", "nodes", "--output=name").split()
+    assert len(nodes_of_workers(job)) == min(2, len(nodes))
+
+    (head,), (worker, _), saved = job.pods("head"), job.pods("worker"), job.saved
+    lost = time.time()
+    job.kubectl("delete", worker, "--force", "--grace-period=0")
+    job.recovers()
+    report(job.seconds_to_next_update(lost, attempt=2))
+    assert job.pods("head") == [head]
+    assert len(job.pods("worker")) == 2
+    assert worker not in job.pods("worker")
+    job.resumes(attempt=2, after=saved)
+
+    status = job.succeeds_after(*LOST_WORKER, "StoppedOnRequest")
+    assert status["attempt"] == 2
+    assert status["restarts"] <= 1, "free of charge where the driver heard of it in time"
+
+
+def nodes_of_workers(job: Job) -> set[str]:
+    selector = f"--selector={JOB_LABEL}={job.name},{ROLE_LABEL}={WORKER}"
+    return set(job.kubectl("get", "pods", selector, "--output=jsonpath={.items[*].spec.nodeName}").split())
 
 
 @own_cluster_only("drains a node")
