@@ -18,7 +18,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from types import MappingProxyType
+from typing import IO
 
 import yaml
 
@@ -91,9 +93,9 @@ def train(access: Access, volume: Mapping[str, str] = MappingProxyType({})) -> s
     """The phase in which it ended. volume: fields of spec.checkpoint.volume."""
     _say(f"kubectl apply {WITHIN} --filename={EXAMPLE}")
     access.kubectl("apply", WITHIN, "--filename=-", objects=manifest(volume))
-    with _columns(access):
+    with _columns(access) as columns:
         access.kubectl("wait", "rljob", JOB, WITHIN, "--for=jsonpath={.status.completionTime}", "--timeout=60m")
-    _say(access.kubectl("get", "rljob", JOB, WITHIN, "--no-headers").rstrip())  # the watch may not have had the last
+    columns.show(access.kubectl("get", "rljob", JOB, WITHIN, "--no-headers"))  # the watch may not have had the last
     status = json.loads(access.kubectl("get", "rljob", JOB, WITHIN, "--output=json"))["status"]
     _say(f"{JOB}: {status['phase']}, reward {status.get('progress', {}).get('reward')}")
     return str(status["phase"])
@@ -130,15 +132,37 @@ def ways_on(access: Access) -> list[str]:
     ]
 
 
+class _Columns:
+    """kubectl's table: a line for each change. That the job is older is none."""
+
+    def __init__(self) -> None:
+        self._last: list[str] = []
+
+    def show(self, line: str) -> None:
+        if (columns := line.split()[:-1]) != self._last:
+            _say(line.rstrip())
+        self._last = columns
+
+
 @contextmanager
-def _columns(access: Access) -> Iterator[None]:
-    """A line for each change, as kubectl shows it."""
-    shown = subprocess.Popen(access.command("get", "rljob", JOB, WITHIN, "--watch"))
+def _columns(access: Access) -> Iterator[_Columns]:
+    """Live, until the end of this."""
+    columns = _Columns()
+    command = access.command("get", "rljob", JOB, WITHIN, "--watch")
+    watch = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    reader = Thread(target=_follow, args=(watch.stdout, columns))
+    reader.start()
     try:
-        yield
+        yield columns
     finally:
-        shown.terminate()
-        shown.wait()
+        watch.terminate()
+        reader.join()
+        watch.wait()
+
+
+def _follow(lines: IO[str], columns: _Columns) -> None:
+    for line in lines:
+        columns.show(line)
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,41 @@ def test_ctrl_c_says_what_goes_on_and_how_to_take_it_away(interrupted, monkeypat
     assert "stopped looking; what was begun in the cluster goes on" in said
     assert "make cluster-down" in said
     assert ("kubectl rljob describe" in said) == (interrupted == "train")
+
+
+HEADING = "NAME PHASE STEP REWARD GPUS RESTARTS AGE"
+RUNS, ENDED, ENDED_LATER = (f"reverse-text {each}" for each in (
+    "Running 199 0.7 0 0 70s", "Succeeded 200 0.8 0 0 71s", "Succeeded 200 0.8 0 0 72s"
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained(Cluster):
+    """Where the job ends. watched: what kubectl's watch shows until then."""
+
+    watched: tuple[str, ...] = ()
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["printf", "%s\\n", *self.watched]
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        match arguments:
+            case ["wait", *_]:
+                time.sleep(1)  # so that the watch tells it all
+                return ""
+            case ["get", *_, "--no-headers"]:
+                return ENDED_LATER
+            case _:
+                return json.dumps({"status": {"phase": "Succeeded", "progress": {"reward": 0.8}}})
+
+
+@pytest.mark.parametrize(
+    ("watched", "end"), [((HEADING, RUNS), ENDED_LATER), ((HEADING, RUNS, ENDED, ENDED_LATER), ENDED)], ids=len
+)
+def test_each_line_of_the_columns_is_shown_once_and_the_last_one_is_there(watched, end, capsys):
+    assert demo.train(Trained(watched=watched)) == "Succeeded"
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1:] == [HEADING, RUNS, end, "reverse-text: Succeeded, reward 0.8"]
 
 
 def test_the_volume_has_what_is_asked_for():

@@ -90,6 +90,14 @@ def test_resuming_says_where_it_goes_on(shell, suspended):
     assert shell.output("resume", "job") == "job starts; it goes on from step 40; --wait waits until it runs\n"
 
 
+def test_resuming_what_was_never_suspended_says_so(shell, jobs):
+    jobs.create()
+    jobs.decide()
+    assert shell.output("resume", "job") == "job was not suspended; it is Starting; --wait waits until it runs\n"
+    jobs.decide(**LIVING, head=reports(), **attempted("Submitted"))
+    assert shell.output("resume", "job") == "job runs: attempt 1\n"
+
+
 def test_a_job_that_fails_or_is_deleted_meanwhile_ends_the_wait(shell, suspended):
     with shell.running("resume", "job", "--wait") as waiting:
         eventually(spec_says(suspended, value=False))

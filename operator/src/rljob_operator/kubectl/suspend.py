@@ -11,6 +11,9 @@ from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
 
 _WITHOUT_PODS = ("", "Pending", "Queued", "Suspended")
 
+_SUSPENDED = ("Suspending", "Suspended")
+"""What the operator says until it has seen that a job is resumed."""
+
 UNSEEN_SECONDS = 10.0
 UNSEEN = "no operator has seen the change yet; does rljob-operator run, and watch this namespace?"
 
@@ -34,13 +37,16 @@ def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context:
 def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
     """Start a suspended job again, from its newest checkpoint."""
     kubectl = Kubectl(namespace, context)
-    job = _set(kubectl, job_named(kubectl, name), suspended=False)
+    before = job_named(kubectl, name)
+    job = _set(kubectl, before, suspended=False)
     if wait and job.other_manager is None:
         job = _wait(kubectl, job, "Running")
     if job.other_manager is not None:
         typer.echo(_left_to_another(job))
     elif job.is_seen and job.phase == "Running":
         typer.echo(f"{name} runs: attempt {job.status['attempt']}")
+    elif not before.spec.get("suspend") and before.phase not in _SUSPENDED:
+        typer.echo(f"{name} was not suspended; it is {before.phase or 'new'}; --wait waits until it runs")
     else:
         typer.echo(f"{name} starts; {_goes_on(job)}; --wait waits until it runs")
 
