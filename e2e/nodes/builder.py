@@ -4,8 +4,10 @@ buildah runs in namespaces of its own, so whatever ends it leaves no mount behin
 """
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,10 +84,35 @@ def storage() -> Path:
     return cache() / "buildah"
 
 
+NOTES = Path("/var/lib/containers/cache")
+"""Of the layers that it has written: buildah keeps them there whatever its --root, for any other buildah and podman."""
+
+
+def _ours() -> Path:
+    """A file that is there where the notes are by our builds alone."""
+    return storage() / "notes-are-ours"
+
+
+def notes() -> list[Path]:
+    """The folder of buildah's notes, where our builds have made it; it is not needed to build again."""
+    return [NOTES] if _ours().exists() else []
+
+
+def remove_notes() -> None:
+    """If they are ours, and the folder around them if nothing else is there."""
+    for folder in notes():
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+        _ours().unlink(missing_ok=True)
+
+
 def _buildah(*arguments: str) -> str:
     folders = [f"--root={storage()}/root", f"--runroot={storage()}/run", "--storage-driver=overlay"]
     temporary = storage() / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
+    if not NOTES.exists():
+        _ours().touch()
     environment = {**os.environ, "TMPDIR": str(temporary), "BUILDAH_ISOLATION": "chroot"}
     run = subprocess.run(
         [*APART, "buildah", *folders, *arguments], env=environment, capture_output=True, text=True, check=False

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,27 @@ def _others(record: dict[str, Any], cluster: Path) -> list[str]:
     return [each for each in record.get("clusters", ()) if each != str(cluster) and Path(each).exists()]
 
 
+def no_cluster_is_recorded() -> bool:
+    """Also where an empty record is left."""
+    return not (RECORD.exists() and RECORD.read_text().strip())
+
+
 @contextmanager
 def _recorded() -> Iterator[dict[str, Any]]:
-    """The machine's record, nobody else's meanwhile: `settings` by name, and the `clusters` that have changed them."""
-    RECORD.parent.mkdir(exist_ok=True)
-    with RECORD.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        record: dict[str, Any] = json.loads(file.read() or "{}")
+    """The machine's record, nobody else's meanwhile: `settings` by name, and the `clusters` that have changed them.
+
+    An empty one goes, with its folder. So the lock is the folder's above it, which stays.
+    """
+    lock = os.open(RECORD.parent.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record: dict[str, Any] = {} if no_cluster_is_recorded() else json.loads(RECORD.read_text())
         yield record
-        file.truncate(0)
-        file.write(json.dumps(record) if record else "")
+        RECORD.parent.mkdir(exist_ok=True)
+        RECORD.write_text(json.dumps(record))
+        if not record:
+            RECORD.unlink()
+            with suppress(OSError):  # somebody else's files are there, too
+                RECORD.parent.rmdir()
+    finally:
+        os.close(lock)

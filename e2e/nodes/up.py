@@ -11,7 +11,7 @@ from e2e.cluster.binaries import NODES
 from e2e.cluster.build import build
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
-from e2e.nodes import addons, agents, cgroups, images, kuberay, network, packages, store
+from e2e.nodes import addons, agents, builder, cgroups, images, kuberay, network, packages, store
 from e2e.nodes.machine import Machine, machines, mark
 
 READY_SECONDS = 300
@@ -98,7 +98,10 @@ def _missing(access: Access, what: str, node: Machine) -> ClusterError | None:
 
 
 def down(cluster: Path) -> list[Path]:
-    """Everything of all nodes but their folders. Harmless where there are none. Returns cgroups that are in use."""
+    """Everything of all nodes but their folders; with the last cluster, what all of them shared, too.
+
+    Harmless where there are none. Returns cgroups that are in use.
+    """
     nodes = machines(cluster)
     for node in nodes:
         node.power_off()
@@ -106,4 +109,6 @@ def down(cluster: Path) -> list[Path]:
     if not nodes:
         return []
     cgroups.restore_settings(cluster)
+    if cgroups.no_cluster_is_recorded():
+        builder.remove_notes()
     return cgroups.remove(mark(cluster))

@@ -15,9 +15,11 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster.layout import Layout
 from e2e.cluster.progress import Progress, shown
-from e2e.nodes import agents, cgroups, machine, network, up
+from e2e.nodes import agents, builder, cgroups, machine, network, up
+from e2e.nodes import traces as traces_module
 from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
+from e2e.nodes.traces import traces
 from tests.e2e.waiting import eventually
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and cgroups of a node need root")
@@ -210,6 +212,7 @@ def test_the_kernels_settings_come_back_with_the_last_of_two_clusters(kernel, tm
     assert panic(kernel) == "10", "the other cluster's kubelets run"
     cgroups.restore_settings(tmp_path / order[1])
     assert panic(kernel) == "0"
+    assert not (tmp_path / "run").exists(), "nothing is left of the record"
 
     (kernel / "kernel/panic").write_text("5\n")
     cgroups.keep_settings(tmp_path / "first")
@@ -226,6 +229,35 @@ def test_a_cluster_that_was_removed_by_hand_keeps_no_settings(kernel, tmp_path):
     cgroups.restore_settings(tmp_path / "second")
 
     assert panic(kernel) == "0"
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_buildahs_notes_go_with_the_last_cluster_if_they_are_ours(kernel, tmp_path, monkeypatch, others):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(builder, "NOTES", tmp_path / "containers/cache")
+    monkeypatch.setattr(builder, "APART", ("sh", "-c", f"mkdir -p {builder.NOTES}"))
+    if others:
+        builder.NOTES.mkdir(parents=True)
+    builder.number("any")
+    for cluster in ("first", "second"):
+        (tmp_path / cluster / "nodes/node-0").mkdir(parents=True)
+        cgroups.keep_settings(tmp_path / cluster)
+
+    up.down(tmp_path / "first")
+    assert builder.NOTES.exists(), "the second one is there"
+    assert traces(tmp_path / "other") == []
+    cgroups.restore_settings(tmp_path / "second")
+    assert traces(tmp_path / "other") == ([] if others else [f"folder {builder.NOTES}"])
+    up.down(tmp_path / "second")
+    assert (builder.NOTES.exists(), builder.NOTES.parent.exists()) == (others, others)
+    assert traces(tmp_path / "other") == []
+
+
+def test_rules_of_both_protocols_are_what_a_cluster_leaves_as_they_were(kernel, monkeypatch):
+    monkeypatch.setattr(traces_module.shutil, "which", lambda _: "there")
+    monkeypatch.setattr(traces_module, "output", lambda each: f"*filter\n-A FORWARD {each}\n")
+    rules = {each for each in traces_module.kernel() if "FORWARD" in each}
+    assert rules == {f"{each}: -A FORWARD {each}" for each in ("iptables-save", "ip6tables-save")}
 
 
 def test_settings_that_were_never_kept_are_left_alone(kernel, tmp_path):
