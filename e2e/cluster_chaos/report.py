@@ -21,9 +21,26 @@ def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
         f"ETTR: {undisturbed:.2f} of the undisturbed job, which ran alone; {fmean(others):.2f} of the others, which"
         f" shared the cores and had a fault every {_between(trials):.0f} s. {ETTR}"
     )
-    parts = ["# Recovery in a cluster", about, verdict, effective, "![Jobs and faults over time](recovery_cluster.png)"]
+    picture = "![Jobs and faults over time](recovery_cluster.png)"
+    parts = ["# Recovery in a cluster", about, verdict, effective, picture, between(trials)]
     table_of_costs = costs([each for trial in trials for each in trial.struck])
     return "\n\n".join([*parts, table_of_costs, "## What the verdicts rest on", basis(trials)])
+
+
+def between(trials: Sequence[Trial]) -> str:
+    """Markdown: what fills the time between a job's end and the first step of the next one, which takes its place."""
+    removal = _longest([each.removal for each in trials])
+    start = _longest([each.start for each in trials])
+    return (
+        "In the picture a job begins where another one has ended and is removed. Until nothing was left of a job that"
+        f" was deleted: {removal}; from `kubectl apply` of the next one to its first RL step, with pods, imports and"
+        f" supervised steps: {start}."
+    )
+
+
+def _longest(seconds: Sequence[float | None]) -> str:
+    known = [each for each in seconds if each is not None]
+    return f"{max(known):.0f} s at most" if known else "not recorded"
 
 
 _BASIS = """\

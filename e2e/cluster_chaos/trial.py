@@ -82,7 +82,11 @@ class Struck:
 
 @dataclass(slots=True)
 class Trial:
-    """lines: every RL step that any attempt finished. history: those that count. left: objects, after its deletion."""
+    """lines: every RL step that any attempt finished. history: those that count. left: objects, after its deletion.
+
+    applied: Unix time of `kubectl apply`; None where it was not recorded.
+    removal: seconds from the deletion until nothing was left, or it was given up; None where it was not recorded.
+    """
 
     name: str
     volume: Volume
@@ -93,6 +97,13 @@ class Trial:
     struck: list[Struck] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    applied: float | None = None
+    removal: float | None = None
+
+    @property
+    def start(self) -> float | None:
+        """Seconds from `kubectl apply` to the first RL step."""
+        return None if self.applied is None else self.begin - self.applied
 
     @property
     def begin(self) -> float:
@@ -110,10 +121,11 @@ def trial(
     job: Job, plane: Plane, faults: Iterator[Fault], dice: random.Random, say: Callable[[str], None] = lambda _: None
 ) -> Trial:
     """Apply the job, strike while it trains, and wait for its end. Its objects stay; `remove` deletes them."""
+    applied = time.time()
     patiently(lambda: job.apply(**TRAINED))
     volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
     watch, steps = VolumeWatch(volume), Steps(volume)
-    found = Trial(job.namespace, volume, attempts=watch.attempts)
+    found = Trial(job.namespace, volume, attempts=watch.attempts, applied=applied)
     with job.access.client() as client:
         pods = ClusterWatch(job, client)
         found.running = pods.running
@@ -153,11 +165,12 @@ def _cost(struck: Struck) -> str:
 
 def remove(job: Job, found: Trial) -> None:
     """Delete the job, and see what it leaves."""
+    began = time.monotonic()
     patiently(lambda: job.kubectl("delete", "rljob", job.name, "--timeout=300s", "--ignore-not-found"))
     deadline = time.monotonic() + GONE_SECONDS
     while (left := patiently(lambda: left_by(job))) and time.monotonic() < deadline:
         time.sleep(1)
-    found.left = left
+    found.left, found.removal = left, time.monotonic() - began
 
 
 def problems(found: Trial) -> list[str]:

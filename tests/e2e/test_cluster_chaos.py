@@ -94,6 +94,15 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
     assert replace(sound, status={}).seconds == float("inf")
 
 
+def test_the_page_tells_what_fills_the_time_between_two_jobs(sound):
+    """The first RL step of both began at 121 s."""
+    timed = [replace(sound, applied=at, removal=seconds) for at, seconds in ((100.0, 31.0), (91.0, 12.0))]
+    told = page("About.", sound, [*timed, sound], "All well.")
+    assert "nothing was left of a job that was deleted: 31 s at most;" in told
+    assert "with pods, imports and supervised steps: 30 s at most." in told
+    assert page("About.", sound, [sound], "All well.").count("not recorded") == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
