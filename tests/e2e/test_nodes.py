@@ -254,7 +254,7 @@ def test_buildahs_notes_go_with_the_last_cluster_if_they_are_ours(kernel, tmp_pa
 
 
 def test_rules_of_both_protocols_are_what_a_cluster_leaves_as_they_were(kernel, monkeypatch):
-    monkeypatch.setattr(traces_module.shutil, "which", lambda _: "there")
+    monkeypatch.setattr(shutil, "which", lambda _: "there")
     monkeypatch.setattr(traces_module, "output", lambda each: f"*filter\n-A FORWARD {each}\n")
     rules = {each for each in traces_module.kernel() if "FORWARD" in each}
     assert rules == {f"{each}: -A FORWARD {each}" for each in ("iptables-save", "ip6tables-save")}
