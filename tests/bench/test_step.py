@@ -75,6 +75,16 @@ def test_the_page_has_vllm_alone_beside_our_rollout(tmp_path):
     assert "vLLM alone takes 0.050 s for the responses, our rollout with it 2.00 times that" in page(tmp_path, made)
 
 
+def test_the_page_says_of_the_tiny_shape_what_vllm_and_an_update_take_without_us(tmp_path):
+    """0.06 s of update and 0.05 s of vLLM, over 0.1 s of TRL."""
+    made = rows(vllm=[STEPS], **{ALONE: [Steps([0.05], 16.0, 0)]})
+    assert "Why vllm" not in page(tmp_path, made)
+    written = " ".join(page(tmp_path, [replace(row, shape="tiny") for row in made]).split())
+    assert "without sync, rewards or any message, take 1.10 of TRL's step" in written
+    assert "TRL's step took 0.127 s when this benchmark was asked for" in written
+    assert "Why vllm" not in page(tmp_path, [replace(row, shape="tiny") for row in rows(hf=[STEPS])])
+
+
 @pytest.mark.parametrize(
     ("alone", "said"), [(0.122, "9.0% in the median repetition (9.0%): reached"), (0.1, "not reached")]
 )

@@ -27,7 +27,7 @@ PROBE_SIZES: Mapping[Engine, ProbeSize] = {
     "vllm": ProbeSize(length=96, tokens=2),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
     "hf": ProbeSize(length=24, tokens=2),
 }
-"""One token from the prompt, one from its cache and in a KV block of its own. Every step of a run pays for the probe."""
+"""One token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe."""
 
 DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
     ("float32", "cpu"): 0.001,
