@@ -19,10 +19,7 @@ from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
-    REWARDS,
-    SERVED,
     SETTINGS,
-    UID,
     attempted,
     conditions,
     job,
@@ -282,18 +279,6 @@ def test_an_image_that_lacks_its_program_ends_a_job_and_a_node_s_fault_does_not(
     assert plan.status is not None
     (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
     assert message in ready.message
-
-
-def test_a_job_that_fails_beside_a_driver_that_lives_ends_it():
-    """As after an upgrade of the operator whose renderer refuses a template."""
-    template = {"spec": {"containers": [{"name": "vllm", "env": "none"}]}}
-    wrong: dict[str, Any] = {"models": [{**REWARDS["models"][0], "template": template}]}
-    for head, ended_ in ((reports(), f"{UID}-a1"), (None, None)):
-        plan = plan_for(base=job(rewards=wrong), **living(head=head, models=SERVED[:1]))
-        assert (phase(plan), plan.end) == ("Failed", ended_)
-        assert plan.status is not None
-        assert plan.status.driver is not None
-        assert plan.status.driver.state == "Ended"
 
 
 @pytest.mark.parametrize(

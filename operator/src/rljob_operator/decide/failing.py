@@ -231,12 +231,8 @@ _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
 def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
-    """For ever, so a driver that lives is ended: nobody looks after it any more."""
-    driver, end = snapshot.job.status.driver, None
-    if driver is not None and driver.state != "Ended" and "driver" not in changes:
-        changes = changes | {"driver": driver.model_copy(update={"state": "Ended"})}
-        end = driver.submission_id if snapshot.head is not None else None
-    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now}, end=end)
+    """For ever. No driver lives then: what is wrong with a job that has begun does not end it beside its driver."""
+    return Step("Failed", reason, message, changes | {"completion_time": snapshot.now})
 
 
 def _durable(snapshot: Snapshot) -> int:
