@@ -98,6 +98,10 @@ def test_a_rule_points_at_a_field_that_exists():
             assert len(rule["message"]) <= 2048
 
 
+TEMPLATES = (".spec.cluster.head.template", ".spec.cluster.worker.template", ".spec.rewards.models[].template")
+NAMED = ("containers", "initContainers", "volumes")
+
+
 def test_lists_of_named_things_are_merged_by_name():
     keys = {
         path: node["x-kubernetes-list-map-keys"] for path, node in NODES.items() if "x-kubernetes-list-map-keys" in node
@@ -108,6 +112,9 @@ def test_lists_of_named_things_are_merged_by_name():
         ".status.rewardModels": ["name"],
         ".spec.env": ["name"],
         ".spec.imagePullSecrets": ["name"],
+        ".spec.volumes": ["name"],
+        ".spec.volumeMounts": ["mountPath"],
+        **{f"{template}.spec.{entries}": ["name"] for template in TEMPLATES for entries in NAMED},
         ".status.conditions": ["type"],
     }
     for path, (key,) in keys.items():
