@@ -21,6 +21,7 @@ _STALLED = (
     Reason.NAME_TAKEN,
     Reason.VOLUME_DELETING,
     Reason.OBJECT_MISSING,
+    Reason.OBJECT_INVALID,
 )
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
