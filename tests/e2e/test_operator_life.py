@@ -194,16 +194,15 @@ def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, names
 
 
 def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_field(operator, heads, jobs):
-    """KubeRay takes a container without an image, and a path with a colon; the API server takes neither."""
+    """KubeRay takes a container without an image, and a path with a step back; the API server takes neither."""
     heads.add(jobs.namespace, "job")
     unnamed = {"nodes": 2, "gpusPerNode": 4, "worker": {"template": {"spec": {"containers": [{"name": "side"}]}}}}
     jobs.create(cluster=unnamed)
-    volumes = [{"name": "data", "emptyDir": {}}]
-    jobs.create("other", volumes=volumes, volumeMounts=[{"name": "data", "mountPath": "/a:b"}])
+    jobs.create("other", volumes=[{"name": "data", "hostPath": {"path": "/a/../b"}}])
 
     for name, field in (
         ("job", "spec.cluster.worker.template.spec.containers[0].image: Required"),
-        ("other", "spec.volumeMounts[0]"),
+        ("other", "invalid: spec.volumes[0].hostPath.path: Invalid"),
     ):
         jobs.reaches("Failed", name)
         _, reason, message = jobs.conditions(name)["Failed"]
