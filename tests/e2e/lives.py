@@ -108,7 +108,7 @@ class Life:
         comes(lambda: jobs.objects() == ["PersistentVolumeClaim/job-checkpoints"])
         assert [driver.attempt for driver in head.drivers] == [*range(1, self.attempts + 1)]
         assert not any(driver.beside for driver in head.drivers)
-        assert not (told := jobs.told_twice()), told
+        assert not (told := jobs.told_twice(self.attempts)), told
 
 
 def _kinds(jobs: Jobs) -> list[str]:
