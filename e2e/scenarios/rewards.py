@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from typing import Any
 
-from rljob_trainer.checkpoint.lineage import Claim
+from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Claim
 from rljob_trainer.progress.names import REWARD_MAX, REWARD_MEAN, REWARD_MIN, VALIDATION_REWARD
 
 Line = dict[str, Any]
@@ -21,7 +21,7 @@ def check_end(status: dict[str, Any], claim: Claim, lines: Sequence[Line]) -> No
     progress = status["progress"]
     steps = [line["step"] for line in lines]
     after = claim.resumed_step or 0
-    if steps[:1] == [after]:  # ranks that were taken over had done it, and their driver did not live to write it down
+    if _took_over(claim) and steps[:1] == [after]:  # a step that ranks had done, whose driver did not write it down
         steps = steps[1:]
     if steps != list(range(after + 1, progress["step"] + 1)):
         raise AssertionError(f"after step {after} attempt {claim.attempt} took the steps {steps}")
@@ -39,3 +39,9 @@ def check_end(status: dict[str, Any], claim: Claim, lines: Sequence[Line]) -> No
 def _shown(value: float) -> float:
     """As the status has it."""
     return float(f"{value:.4g}")
+
+
+def _took_over(claim: Claim) -> bool:
+    """Whether ranks lived that were further than the checkpoint."""
+    saved = CHECKPOINT_NAME.fullmatch(claim.resumed_from or "")
+    return saved is not None and int(saved[1]) < (claim.resumed_step or 0)

@@ -210,10 +210,10 @@ SUCCEEDED: dict[str, Any] = {
 }
 
 
-def succeeded(*lines: dict[str, Any], **status: Any) -> Job:
-    """Its second attempt began after step 68. lines: of its metrics; both steps, if none are given."""
+def succeeded(*lines: dict[str, Any], checkpoint_step: int = 68, **status: Any) -> Job:
+    """Its second attempt began after step 68, of a checkpoint or of ranks that were further than theirs. lines: of its metrics; both steps, if none are given."""
     files = {
-        "attempts/2.json": json.dumps({"parent": 1, "resumedFrom": "step-68-a1", "resumedStep": 68}),
+        "attempts/2.json": json.dumps({"parent": 1, "resumedFrom": f"step-{checkpoint_step}-a1", "resumedStep": 68}),
         "metrics/a1.jsonl": json.dumps(line(69, 0.9)),
         "metrics/a2.jsonl": "\n".join(map(json.dumps, lines or (line(69), LAST))),
     }
@@ -243,6 +243,11 @@ def test_a_reward_that_is_not_the_last_steps_is_none_of_success(other):
 def test_an_attempt_that_leaves_steps_out_or_repeats_them_is_none_of_success(lines):
     with pytest.raises(AssertionError, match="after step 68 attempt 2 took the steps"):
         succeeded(*lines).succeeds()
+
+
+def test_a_step_of_ranks_that_were_taken_over_may_be_written_down_late():
+    succeeded(line(68), line(69), LAST, checkpoint_step=67).succeeds()
+    succeeded(line(69), LAST, checkpoint_step=67).succeeds()
 
 
 def test_rewards_that_the_job_cannot_give_are_none_of_success():
