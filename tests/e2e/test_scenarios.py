@@ -211,7 +211,10 @@ SUCCEEDED: dict[str, Any] = {
 
 
 def succeeded(*lines: dict[str, Any], checkpoint_step: int = 68, **status: Any) -> Job:
-    """Its second attempt began after step 68, of a checkpoint or of ranks that were further than theirs. lines: of its metrics; both steps, if none are given."""
+    """Its second attempt began after step 68, of a checkpoint or of ranks that were further than theirs.
+
+    lines: of its metrics; both steps, if none are given.
+    """
     files = {
         "attempts/2.json": json.dumps({"parent": 1, "resumedFrom": f"step-{checkpoint_step}-a1", "resumedStep": 68}),
         "metrics/a1.jsonl": json.dumps(line(69, 0.9)),
