@@ -208,12 +208,12 @@ class Performer:
 
     async def _check_head_service(self, cluster: Ref) -> None:
         """KubeRay could not make it for the RayCluster, which would say nothing of that."""
-        service = Ref(SERVICE, cluster.namespace, head_service(cluster.name))
-        for found in (await self._kube.list(SERVICE, service.namespace, name=service.name)).items:
+        name = head_service(cluster.name)
+        for found in (await self._kube.list(SERVICE, cluster.namespace, name=name)).items:
             owners = found["metadata"].get("ownerReferences", ())
             if (RAY_CLUSTER.name, cluster.name) not in ((each["kind"], each["name"]) for each in owners):
                 raise AlreadyExists(
-                    f"Service {service.name} exists and is not this job's: choose another name for the job, or remove"
+                    f"Service {name} exists and is not this job's: choose another name for the job, or remove"
                     " it; KubeRay makes one of that name for the head pod",
                     status=HTTPStatus.CONFLICT, reason="AlreadyExists",
                 )  # fmt: skip
