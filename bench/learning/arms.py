@@ -71,8 +71,13 @@ TASKS: Final = (
     Task(
         "addition",
         0.9,
-        held=0.2,
-        held_with=("actor.learningRate=0.0001", 'sft.data=["synthetic://addition?rows=1000&minDigits=2"]'),
+        held=0.1,
+        held_with=(
+            'sft.data=["synthetic://addition?rows=800&minDigits=2"]',
+            "sft.steps=700",
+            "actor.learningRate=0.0001",
+            "actor.lrSchedule=constant",
+        ),
     ),
     Task("countdown", 0.3, held=0.2, above_start=True),
 )
