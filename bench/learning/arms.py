@@ -26,7 +26,7 @@ class Task:
     held: the coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that
     do. held_with: what else is set there. Addition's supervised steps see fewer sums there: of all sums a
     model learns the rule within few steps, at other ones with each seed, so that after 600 one has 0.98 and another
-    0.14, from where a policy that is held close does not learn it.
+    0.14. Of 800 it knows most by heart, and begins alike with all three.
     """
 
     name: str

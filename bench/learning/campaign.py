@@ -9,6 +9,7 @@ counts signals (stop.py) ─────────> ends its run, begins no ot
 import argparse
 import os
 import queue
+import re
 import shutil
 import tempfile
 import time
@@ -92,12 +93,17 @@ class Campaign:
         shutil.rmtree(run)
 
     def _place(self, arm: Arm, seed: int) -> Path:
-        return self._folder / f"{arm.task.name}-{arm.name.replace(' ', '-')}-{seed}"
+        return self._folder / folder_name(arm, seed)
 
     def _say(self, text: str, total: int) -> None:
         self._done += 1
         left = (time.monotonic() - self._start) / self._done * (total - self._done)
         print(f"[{self._done}/{total}, {left / 60:.0f} min left] {text}", flush=True)
+
+
+def folder_name(arm: Arm, seed: int) -> str:
+    """Without a dot: logs of runs side by side are named by it with another suffix."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{arm.task.name} {arm.name} {seed}".lower())
 
 
 def slots(parallel: int, stop: Stop) -> list[Slot]:

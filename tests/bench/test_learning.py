@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.learning import data, shuffled
 from bench.learning.arms import ADDITION, COUNTDOWN, REVERSE_TEXT, Arm, Role
+from bench.learning.campaign import folder_name
 from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
@@ -27,6 +29,11 @@ RESULT = Result(
 @pytest.mark.parametrize("arm", known_arms(), ids=lambda arm: f"{arm.task.name}, {arm.name}")
 def test_every_arm_is_a_valid_job(arm):
     assert resolve(load_rljob(arm.task.example, list(arm.overrides)).spec).total_steps > 0
+
+
+def test_no_two_runs_share_a_folder_or_a_log():
+    names = [folder_name(arm, seed) for arm in known_arms() for seed in arm.seeds]
+    assert len({Path(name).with_suffix(".log") for name in names}) == len(names)
 
 
 def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
@@ -140,9 +147,9 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     )
     assert "| reverse-text | shuffled rewards |  |  | gains nothing: never more than 0.1, nor 25% of the way" in page
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
-    assert "| addition | grpo, KL 0.2 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
-    assert "| addition | shuffled rewards, KL 0.2 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
-    assert "addition with `algorithm.kl.coefficient=0.2`, `actor.learningRate=0.0001`, `sft.data=" in page
+    assert "| addition | grpo, KL 0.1 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
+    assert "| addition | shuffled rewards, KL 0.1 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
+    assert "addition with `algorithm.kl.coefficient=0.1`, `sft.data=" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
 
