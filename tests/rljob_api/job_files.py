@@ -210,7 +210,8 @@ GOOD = (
             (
                 "  envFrom: [{prefix: A_, configMapRef: {name: a, optional: true}}, {secretRef: {name: b}}]\n"
                 "  volumes: [{name: data, emptyDir: {}}]\n"
-                "  volumeMounts: [{name: data, mountPath: /d, readOnly: true}, {name: checkpoints, mountPath: /all}]\n"
+                "  volumeMounts: [{name: data, mountPath: /d, readOnly: true},"
+                " {name: checkpoints, mountPath: /checkpoints2}]\n"
                 "  checkpoint: {volume: {subPath: ..a/.b/...}}\n  cluster: {gpuResource: amd.com/gpu}\n  training:"
             ),
         ),
@@ -804,11 +805,14 @@ BROKEN = (
         "  volumes: [{name: a}]\n  volumeMounts: [{name: a, mountPath: /a}, {name: a, mountPath: /a}]\n  training:",
         "21:65: spec.volumeMounts[1].mountPath: '/a' stands in this list already. Rename it",
     ),
-    broken(
-        "  training:",
-        "  volumes: [{name: a}]\n  volumeMounts: [{name: a, mountPath: /checkpoints}]\n  training:",
-        "21:17: spec.volumeMounts: the operator mounts its own volumes at /checkpoints, /etc/rljob/job and"
-        " /dev/shm: choose another path",
+    *(
+        broken(
+            "  training:",
+            f"  volumes: [{{name: a}}]\n  volumeMounts: [{{name: a, mountPath: {path}}}]\n  training:",
+            "21:17: spec.volumeMounts: the operator mounts its own volumes at /checkpoints, /etc/rljob/job and"
+            " /dev/shm: choose another path",
+        )
+        for path in ("/checkpoints", "/checkpoints/", "//checkpoints/.", "/etc/./rljob//job", "/dev/shm/", "dev/shm")
     ),
     broken(
         "  training:",

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
+from rljob_api.conditions_reference import render
 from rljob_api.contract import ExitRecord
 from rljob_api.recovery import decide_recovery
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, RecoveryStatus
@@ -22,6 +23,7 @@ from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide import broken, decide, refused
 from rljob_operator.decide.fields import ignored
+from rljob_operator.decide.status import TOLD_REASONS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
@@ -183,7 +185,11 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.REBUILDING_CLUSTER: [recovering("rebuild_cluster")],
         Reason.RESTARTS_EXHAUSTED: [ended(75, "RankLost", recovery=RecoveryStatus(charged=5))],
         Reason.BUG_REPEATED: [ended(70, "Bug", recovery=RecoveryStatus(charged=1, bugs=1))],
-        Reason.IMAGE_NOT_USABLE: [plan_for(cluster=partial, pods=[BAD_IMAGE])],
+        Reason.IMAGE_NOT_USABLE: [
+            plan_for(cluster=partial, pods=[BAD_IMAGE]),
+            plan_for(cluster=partial, pods=[BAD_IMAGE], **attempted("Ended", phase="Starting")),
+            plan_for(cluster=partial, pods=[BAD_IMAGE], **attempted("Ended", phase="Recovering")),
+        ],
         Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
         Reason.NAME_TAKEN: [refused(snapshot(), Plan(), AlreadyExists("ConfigMap job-job exists"))],
@@ -257,3 +263,11 @@ def test_no_reason_is_written_but_in_the_table(file):
     constants = {node.value for node in nodes(file) if isinstance(node, ast.Constant)}
     words = {each for each in constants if isinstance(each, str) and re.fullmatch("([A-Z][a-z]+)+", each)}
     assert words <= {*get_args(Phase), *CONDITIONS, *DRIVER_STATES, "True", "False", "Unknown"}
+
+
+def test_the_page_names_the_events_that_no_condition_makes():
+    said = re.search(
+        r"PodsNotReady and\s+ServersNotReady while the\s+job runs; .*?becomes (.*?)\. Of events", render(), re.DOTALL
+    )
+    assert said is not None
+    assert set(re.findall(r"[A-Z]\w+", said[1])) == {*TOLD_REASONS}

@@ -228,28 +228,27 @@ UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
 LEAVING = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
 LEAVING["metadata"]["deletionTimestamp"] = stamp(NOW)
 
-IMAGES: list[tuple[str, dict[str, Any], str]] = [
-    ("of a new job", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}, "Failed"),
-    ("of a pod that leaves", {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], LEAVING]}, "Starting"),
-    ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting"),
-    ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering"),
-    (
-        "in a cluster after an attempt",
-        {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}
-        | attempted("Ended", phase="Recovering"),
-        "Recovering",
-    ),
+NEVER_UP: dict[str, Any] = {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}
+IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
+    ("of a new job", NEVER_UP, "Failed", True),
+    ("of a pod that leaves", NEVER_UP | {"pods": [*PODS[:2], LEAVING]}, "Starting", False),
+    ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting", False),
+    ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering", False),
+    ("in a cluster after an attempt", NEVER_UP | attempted("Ended", phase="Recovering"), "Recovering", True),
+    ("of a job that was resumed with it", NEVER_UP | attempted("Ended", phase="Starting"), "Starting", True),
 ]
 
 
-@pytest.mark.parametrize(("given", "phase_"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
-def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given, phase_):
+@pytest.mark.parametrize(("given", "phase_", "stalls"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
+def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given, phase_, stalls):
+    """Where it has, it waits; and nobody is told that it goes on by itself, where no pod of its cluster had one."""
     plan = plan_for(**given)
 
     assert phase(plan) == phase_
     assert plan.status is not None
-    reason = "ImageNotUsable" if phase_ == "Failed" else "ClusterNotReady"
+    reason = "ImageNotUsable" if stalls else "ClusterNotReady"
     assert conditions(plan.status)["Ready"] == ("False", reason)
+    assert conditions(plan.status)["Stalled"][0] == f"{stalls}"
     assert plan.end is None
     assert plan.status.driver is None or plan.status.driver.state == given["driver"].state
     (ready,) = (each for each in plan.status.conditions if each.type == "Ready")

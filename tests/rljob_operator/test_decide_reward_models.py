@@ -248,3 +248,30 @@ def test_one_that_an_older_operator_merged_stays_where_an_attempt_has_begun():
     assert plan.status is not None
     assert (plan.status.phase, plan.delete) == ("Running", ())
     assert "containers[1] has the same name side" in plan.status.conditions[0].message
+
+
+NO_CLAIM = {"type": "PodScheduled", "status": "False", "message": 'persistentvolumeclaim "rm-data" not found'}
+NO_PRIORITY = {
+    "type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",
+    "message": "pods is forbidden: no PriorityClass with name high was found",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("deployed", "pod", "reason", "words"),
+    [
+        ({}, {"conditions": [NO_CLAIM]}, "ObjectMissing", "PersistentVolumeClaim rm-data does not exist: create it"),
+        ({"conditions": [NO_PRIORITY]}, {}, "ObjectMissing", "PriorityClass high does not exist: create it"),
+        ({}, NO_IMAGE, "ImageNotUsable", "image vllm:9: not found. Set spec.rewards.models[0].image"),
+    ],
+)
+def test_what_no_waiting_mends_stalls_a_job_that_goes_on(deployed, pod, reason, words):
+    given: dict[str, Any] = {
+        "pods": [*PODS, server("rm", **pod)],
+        "models": [deployment("rm", 0, **deployed), SERVED[1]],
+    }
+    seen = snapshot(JOB, cluster=ray_cluster(), **given, **attempted("Ended", phase="Recovering"))
+    plan = decide(seen, SETTINGS)
+    assert conditions(plan.status)["Stalled"] == ("True", reason)
+    assert plan.status is not None
+    assert words in plan.status.conditions[0].message

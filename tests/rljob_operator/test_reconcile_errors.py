@@ -70,6 +70,9 @@ async def test_so_is_what_raises_while_it_is_carried_out() -> None:
     with pytest.raises(AttributeError):
         await reconciler(performed).reconcile(Key("team", "job"))
     assert said(performed.plans[-1]).reason == "OperatorError"
+    status = performed.plans[-1].status
+    assert status is not None
+    assert status.operator == SETTINGS.operator_namespace, "also what is said first claims the job"
 
 
 def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():

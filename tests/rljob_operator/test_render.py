@@ -14,6 +14,7 @@ from rljob_operator import names, tokens
 from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
 from rljob_operator.render.merge import merged
 from rljob_operator.render.placement import Placement as PlacementClass
+from rljob_operator.render.pods import LOST_NODE_TAINTS
 from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
 from tests.rljob_operator.snapshots import SETTINGS, UID, job
 
@@ -249,6 +250,20 @@ def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():
     )
     assert spec["headGroupSpec"]["template"]["spec"]["tolerations"] == own
     assert spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] == [stays, own[1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"key": LOST_NODE_TAINTS[0], "operator": "Exists", "effect": "NoSchedule"}, 2),
+        ({"key": LOST_NODE_TAINTS[0], "operator": "Exists"}, 1),
+        ({"operator": "Exists"}, 0),
+        ({"operator": "Exists", "effect": "NoSchedule"}, 2),
+    ],
+)
+def test_a_toleration_of_another_effect_says_nothing_of_lost_nodes(given, ours):
+    spec = cluster(cluster={"head": {"template": {"spec": {"tolerations": [given]}}}})
+    assert len(spec["headGroupSpec"]["template"]["spec"]["tolerations"]) == 1 + ours
 
 
 def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():

@@ -137,3 +137,12 @@ def test_an_empty_value_that_the_api_server_leaves_out_is_no_drift(value):
     found = {**wanted, "spec": {"env": [{"name": "A"}]}}
     assert not has_drifted(found, wanted)
     assert has_drifted({**wanted, "spec": {"env": [{"name": "A", "value": "x"}]}}, wanted) is (value not in ({}, []))
+
+
+def test_the_job_s_volume_is_in_servers_where_volume_mounts_name_it():
+    mounts = [{"name": "data", "mountPath": "/d"}, {"name": "checkpoints", "mountPath": "/all"}]
+    pod = pod_of(volumes=[{"name": "data", "emptyDir": {}}], volumeMounts=mounts)["spec"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert {each["name"] for each in pod["containers"][0]["volumeMounts"]} == set(volumes)
+    assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "job-checkpoints"}
+    assert "checkpoints" not in {each["name"] for each in pod_of()["spec"]["volumes"]}

@@ -196,9 +196,15 @@ class Reason(Word):
     # ---- the operator's own verdicts
 
     IMAGE_NOT_USABLE = (
-        "ImageNotUsable", ("Failed",),
-        "An image does not exist, may not be pulled, or lacks the program to start, and no attempt has begun yet.",
-        "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled.",
+        "ImageNotUsable", ("Failed", "Starting", "Recovering"),
+        (
+            "An image does not exist, may not be pulled, or lacks the program to start. A job without any attempt yet"
+            " fails; another one waits, and is Stalled."
+        ),
+        (
+            "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, to what can be pulled;"
+            " of a job that waits, with `spec.suspend: true` first."
+        ),
     )
     OBJECT_INVALID = (
         "ObjectInvalid", _ANY,

@@ -33,9 +33,9 @@ Where a condition does not speak of the phase, or does not hold:
 _NOTES = """## Events
 
 A condition that becomes true is an event with its reason, but for Ready, Reconciling and CheckpointAvailable. So is
-each failure that is tried again, whatever else takes a job from Running to Recovering, and ServersNotReady while the
-job runs; and Ready's reason where it becomes ObjectForbidden, ObjectInvalid, StoppedOnRequest, MoreSteps, SpecChanged,
-KeyChanged or Deleting. Of events alone:
+each failure that is tried again, whatever else takes a job from Running to Recovering, and PodsNotReady and
+ServersNotReady while the job runs; and Ready's reason where it becomes ObjectForbidden, StoppedOnRequest, MoreSteps,
+SpecChanged, KeyChanged or Deleting. Of events alone:
 """
 
 

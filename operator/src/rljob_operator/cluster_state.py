@@ -120,9 +120,9 @@ def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
     return None if found is None else (found[1].lower(), found[2])
 
 
-def replica_failures(cluster: Manifest) -> Iterator[str]:
-    """Why KubeRay cannot make a pod, in its words."""
-    for condition in cluster.get("status", {}).get("conditions", ()):
+def replica_failures(maker: Manifest) -> Iterator[str]:
+    """Why a RayCluster's or a Deployment's controller cannot make a pod, in its words."""
+    for condition in maker.get("status", {}).get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield one_line(condition.get("message", condition["reason"]))
 

@@ -5,12 +5,12 @@ Nor is what no node has: nodes come.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from rljob_operator import names
 from rljob_operator.cluster_state import replica_failures
-from rljob_operator.kube.kinds import Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
 from rljob_operator.pod_state import unscheduled
 from rljob_operator.snapshot import Snapshot, is_deleting
 
@@ -23,7 +23,17 @@ _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 
 def missing(snapshot: Snapshot) -> str | None:
     """What the RayCluster's pods lack, and the way out; None where it is nothing, or not for long enough."""
-    found = dict.fromkeys(_missing(snapshot))
+    return _told(snapshot, [snapshot.cluster or {}], snapshot.ray_pods)
+
+
+def missing_of_servers(snapshot: Snapshot) -> str | None:
+    """The same of the pods of reward models."""
+    pods = [pod for model in snapshot.job.spec.rewards.models for pod in snapshot.servers_of(model.name)]
+    return _told(snapshot, snapshot.children.get(DEPLOYMENT, {}).values(), pods)
+
+
+def _told(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Manifest]) -> str | None:
+    found = dict.fromkeys(_missing(snapshot, makers, pods))
     if not found:
         return None
     one = f"{' and '.join(found)} {'do' if len(found) > 1 else 'does'} not exist"
@@ -35,10 +45,11 @@ def lacks_claim(snapshot: Snapshot) -> bool:
     return any(_claim(snapshot, pod) is not None for pod in snapshot.ray_pods)
 
 
-def _missing(snapshot: Snapshot) -> Iterator[str]:
-    for said in replica_failures(snapshot.cluster or {}):
+def _missing(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Manifest]) -> Iterator[str]:
+    """makers: of the pods."""
+    for said in (said for maker in makers for said in replica_failures(maker)):
         yield from (f"PriorityClass {name}" for name in _NO_PRIORITY.findall(said))
-    for pod in snapshot.ray_pods:
+    for pod in pods:
         age = (snapshot.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])).total_seconds()
         if age > PATIENCE_SECONDS and (claim := _claim(snapshot, pod)) is not None:
             yield f"PersistentVolumeClaim {claim}"

@@ -74,7 +74,7 @@ class Reconciler:
         except (KubeError, HeadError):
             raise
         except Exception as error:
-            await self.performer.perform(snapshot, broken(snapshot, error))
+            await self.performer.perform(snapshot, self._claimed(broken(snapshot, error)))
             raise
 
     async def _observe(self, key: Key) -> Snapshot | None:
@@ -130,7 +130,7 @@ class Reconciler:
         try:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
-            error, rest = refusal.error, refused(snapshot, plan, refusal.error)
+            error, rest = refusal.error, self._claimed(refused(snapshot, plan, refusal.error))
             self._tell_refusal(key, error)
             await self.performer.perform(_at(snapshot, refusal.version), rest)
             if rest.again_in is None:
@@ -142,6 +142,12 @@ class Reconciler:
             raise refusal.error from None
         self.refusals.pop(key, None)
         return plan
+
+    def _claimed(self, plan: Plan) -> Plan:
+        """Whatever is written into a status first says too whose the job is (`foreign`)."""
+        if plan.status is None:
+            return plan
+        return replace(plan, status=plan.status.model_copy(update={"operator": self.settings.operator_namespace}))
 
     def _tell_refusal(self, key: Key, error: KubeError) -> None:
         """Once while it lasts, however often it is tried; who hears of the error then need not tell of it again."""

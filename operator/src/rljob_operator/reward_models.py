@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from rljob_api.v1alpha1 import RewardModel, RewardModelStatus
 from rljob_operator import names
+from rljob_operator.cluster_state import replica_failures
 from rljob_operator.kube.kinds import DEPLOYMENT
 from rljob_operator.pod_state import troubles
 from rljob_operator.snapshot import Snapshot, is_deleting
-from rljob_operator.words import one_line
 
 
 def statuses(snapshot: Snapshot) -> list[RewardModelStatus]:
@@ -44,6 +44,4 @@ def _missing(snapshot: Snapshot) -> Iterator[str]:
 def _reasons(snapshot: Snapshot, model: str) -> Iterator[str]:
     yield from troubles(pod for pod in snapshot.servers_of(model) if not is_deleting(pod))
     found = snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model)) or {}
-    for condition in found.get("status", {}).get("conditions", ()):
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield one_line(condition.get("message", condition["reason"]))  # a quota, an admission webhook
+    yield from replica_failures(found)  # a quota, an admission webhook

@@ -23,6 +23,9 @@ SHARED_MEMORY = "shared-memory"
 FOLDERS = ("/checkpoints", "/etc/rljob/job", "/dev/shm")
 """Where it mounts them in the containers that spec.volumeMounts is for."""
 
+FOLDERS_PATTERN = r"^/*(\./+)*(" + "|".join(each[1:].replace("/", r"/+(\./+)*") for each in FOLDERS) + r")(/+\.?)*$"
+"""These, also as `//checkpoints/.`: two mounts of one folder would hide each other."""
+
 
 def cel_list(words: Sequence[str]) -> str:
     return f"[{', '.join(map(repr, words))}]"

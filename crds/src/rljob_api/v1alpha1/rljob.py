@@ -10,7 +10,7 @@ from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
-from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY, EnvFrom, Volume, VolumeMount, cel_list
+from rljob_api.v1alpha1.pods import FOLDERS_PATTERN, JOB_VOLUMES, SHARED_MEMORY, EnvFrom, Volume, VolumeMount, cel_list
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -56,7 +56,8 @@ class RLJobSpec(ApiModel):
     )
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64)] = Field(
         default_factory=list,
-        description="Where they are mounted, as in a container's volumeMounts.",
+        description="Where they are mounted in head, workers and reward models, as in a container's volumeMounts;"
+        " checkpoints is the job's own volume.",
         json_schema_extra=list_map("mountPath"),
     )
     image_pull_secrets: Annotated[list[LocalObjectRef], Field(max_length=16)] = Field(
@@ -164,7 +165,7 @@ class RLJobSpec(ApiModel):
             "volumes",
         ),
         Rule(
-            f"self.volumeMounts.all(m, !(m.mountPath in {cel_list(FOLDERS)}))",
+            f"self.volumeMounts.all(m, !m.mountPath.matches(r'{FOLDERS_PATTERN}'))",
             "the operator mounts its own volumes at /checkpoints, /etc/rljob/job and /dev/shm: choose another path",
             "volumeMounts",
         ),

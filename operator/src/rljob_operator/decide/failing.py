@@ -49,14 +49,24 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return failed(snapshot, Reason.OBJECT_INVALID, f"the API server refuses it: {words}", {})
     if job.status.attempt > 0:
         return None
-    provisioned = snapshot.cluster is not None and was_provisioned(snapshot.cluster)
-    if not provisioned and (message := unusable_image(snapshot.ray_pods)) is not None:
-        remedy = "Set spec.cluster.image to an image that can be pulled"
-        return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
+    message = cluster_image(snapshot) or server_image(snapshot)
+    return None if message is None else failed(snapshot, Reason.IMAGE_NOT_USABLE, message, {})
+
+
+def cluster_image(snapshot: Snapshot) -> str | None:
+    """Why the image of a RayCluster that never had all pods cannot be used, and what to do."""
+    if snapshot.cluster is not None and was_provisioned(snapshot.cluster):
+        return None
+    message = unusable_image(snapshot.ray_pods)
+    return None if message is None else f"{message}. Set spec.cluster.image to an image that can be pulled"
+
+
+def server_image(snapshot: Snapshot) -> str | None:
+    """The same of a reward model's."""
     for index, model in enumerate(snapshot.job.spec.rewards.models):
         if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
-            remedy = f"Set spec.rewards.models[{index}].image, or spec.cluster.image, to an image that can be pulled"
-            return failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}. {remedy}", {})
+            where = f"spec.rewards.models[{index}].image, or spec.cluster.image,"
+            return f"{message}. Set {where} to an image that can be pulled"
     return None
 
 

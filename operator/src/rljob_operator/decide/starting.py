@@ -11,11 +11,11 @@ from rljob_operator import names
 from rljob_operator import reward_models as servers
 from rljob_operator.cluster_state import claim_held, is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
-from rljob_operator.decide.failing import failed, is_silent, settled
+from rljob_operator.decide.failing import cluster_image, failed, is_silent, server_image, settled
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import Manifest, Ref
-from rljob_operator.missing import lacks_claim, missing
+from rljob_operator.missing import lacks_claim, missing, missing_of_servers
 from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
@@ -88,16 +88,25 @@ def _is_heard(snapshot: Snapshot) -> bool:
 def _incomplete(snapshot: Snapshot, settings: Settings) -> Step:
     driver = snapshot.job.status.driver
     polls = driver is not None and driver.state != "Ended"  # it may live, or end, unheard
-    if not polls and (message := claim_held(snapshot)) is not None:
-        return Step(_phase(snapshot), Reason.VOLUME_DELETING, message)
-    if not polls and (message := missing(snapshot)) is not None:
-        return Step(_phase(snapshot), Reason.OBJECT_MISSING, f"{waiting_for(snapshot)}; {message}")
+    if not polls and (stuck := _stuck(snapshot)) is not None:
+        return Step(_phase(snapshot), *stuck)
     again = settings.poll_seconds if polls else _look(snapshot)
     step = Step(_phase(snapshot), Reason.CLUSTER_NOT_READY, waiting_for(snapshot), again_in=again)
     if not any(map(waits_for_its_node, snapshot.ray_pods)):
         return step
     # Perhaps for what they mount: a watch tells of all else that somebody deletes, but not of what nobody may read.
     return replace(step, secret=secret_of(snapshot.job, settings.key), again_in=step.again_in or SECRET_SECONDS)
+
+
+def _stuck(snapshot: Snapshot) -> tuple[Reason, str] | None:
+    """What no waiting mends, and what to do about it."""
+    if (message := claim_held(snapshot)) is not None:
+        return Reason.VOLUME_DELETING, message
+    if (message := missing(snapshot)) is not None:
+        return Reason.OBJECT_MISSING, f"{waiting_for(snapshot)}; {message}"
+    if (message := cluster_image(snapshot)) is not None:  # the job was resumed with it, so it has checkpoints perhaps
+        return Reason.IMAGE_NOT_USABLE, message
+    return None
 
 
 def _made(snapshot: Snapshot, image: str, settings: Settings) -> Step:
@@ -121,8 +130,12 @@ def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
     driver = snapshot.job.status.driver
     if (driver is not None and driver.state != "Ended") or servers.all_ready(snapshot):
         return None
-    message = servers.waiting_for(snapshot)
-    return Step(_phase(snapshot), Reason.REWARD_MODELS_NOT_READY, message, again_in=WAIT_SECONDS)
+    reason, message = Reason.REWARD_MODELS_NOT_READY, servers.waiting_for(snapshot)
+    if (lacked := missing_of_servers(snapshot)) is not None:
+        reason, message = Reason.OBJECT_MISSING, f"{message}; {lacked}"
+    elif (unusable := server_image(snapshot)) is not None:
+        reason, message = Reason.IMAGE_NOT_USABLE, unusable
+    return Step(_phase(snapshot), reason, message, again_in=WAIT_SECONDS)
 
 
 def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:

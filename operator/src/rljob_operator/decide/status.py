@@ -22,6 +22,7 @@ _STALLED = (
     Reason.VOLUME_DELETING,
     Reason.OBJECT_MISSING,
     Reason.OBJECT_INVALID,
+    Reason.IMAGE_NOT_USABLE,
 )
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
@@ -112,7 +113,7 @@ def _transitions(status: RLJobStatus) -> tuple[RLJobStatus, dict[str, str], list
 
 def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
     """What a person should read about the way from one status to the next: each transition once, in its order."""
-    return tuple(_events(old, new))
+    return tuple(dict.fromkeys(_events(old, new)))
 
 
 def _conditions(snapshot: Snapshot, step: Step, status: RLJobStatus) -> Iterator[Said]:
@@ -184,9 +185,8 @@ def _condition(snapshot: Snapshot, said: Said) -> Condition:
     )  # fmt: skip
 
 
-_TOLD_REASONS: dict[str, bool] = {
+TOLD_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
-    Reason.OBJECT_INVALID: True,
     Reason.STOPPED_ON_REQUEST: False,
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,
@@ -210,12 +210,12 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
         (lost,) = (each.message for each in new.conditions if each.type == "CheckpointAvailable")
         yield Event(Note.CHECKPOINT_LOST, lost, warning=True)
     decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
-    left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in _TOLD_REASONS
+    left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in TOLD_REASONS
     if decided or left:
         yield Event(ready.reason, ready.message, warning=True)
     before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
-    if ready.reason in _TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
-        yield Event(ready.reason, ready.message, _TOLD_REASONS[ready.reason])
+    if ready.reason in TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
+        yield Event(ready.reason, ready.message, TOLD_REASONS[ready.reason])
     yield from _turned(old, new, "Suspended", "Succeeded")
     yield from _turned(old, new, "Failed" if new.phase == "Failed" else "Stalled", warning=True)
 

@@ -98,9 +98,15 @@ def tolerant(template: Template, spec: RLJobSpec) -> Template:
     own = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
         for key in LOST_NODE_TAINTS
-        if all(each.get("key") != key for each in given)
+        if not any(_tolerates(each, key) for each in given)
     ]
     return {**template, "spec": {**template["spec"], "tolerations": [*given, *own]}}
+
+
+def _tolerates(given: Mapping[str, Any], key: str) -> bool:
+    """Whether the toleration is for the taint that evicts; without a key it is for all."""
+    all_keys = given.get("key") in (None, "") and given.get("operator") == "Exists"
+    return (all_keys or given.get("key") == key) and given.get("effect") in (None, "", "NoExecute")
 
 
 def container(
@@ -118,6 +124,9 @@ def container(
         "volumeMounts": [*mounts, *(mount.written() for mount in spec.volume_mounts)],
     }
 
+
+CHECKPOINTS = "checkpoints"
+"""The volume's name in a pod; spec.volumeMounts may mount it a second time."""
 
 SHARED_MEMORY_MOUNT = {"name": "shared-memory", "mountPath": "/dev/shm"}
 
@@ -168,9 +177,8 @@ def _grace_seconds(spec: RLJobSpec) -> int:
 
 
 def _own_volumes(job: Job, settings: Settings) -> list[dict[str, Any]]:
-    claim = job.spec.checkpoint.volume.existing_claim or names.claim(job.name)
     return [
-        {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}},
+        checkpoint_volume(job),
         {"name": "job", "configMap": {"name": names.job_config(job.name)}},
         {
             "name": "auth",
@@ -182,8 +190,13 @@ def _own_volumes(job: Job, settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
+def checkpoint_volume(job: Job) -> dict[str, Any]:
+    claim = job.spec.checkpoint.volume.existing_claim or names.claim(job.name)
+    return {"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": claim}}
+
+
 def _volume_mount(spec: RLJobSpec) -> dict[str, Any]:
-    mount = {"name": "checkpoints", "mountPath": names.VOLUME_FOLDER}
+    mount = {"name": CHECKPOINTS, "mountPath": names.VOLUME_FOLDER}
     return mount | ({"subPath": path} if (path := spec.checkpoint.volume.sub_path) else {})
 
 

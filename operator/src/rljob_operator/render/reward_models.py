@@ -9,8 +9,10 @@ from rljob_operator.drift import digest
 from rljob_operator.job import Job
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
+    CHECKPOINTS,
     SHARED_MEMORY_MOUNT,
     Template,
+    checkpoint_volume,
     container,
     customized,
     pod_template,
@@ -79,7 +81,10 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
         "terminationMessagePolicy": "FallbackToLogsOnError",  # a condition then says why it crashed
     }
     labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
-    template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
+    volumes = [shared_memory()]
+    if any(mount.name == CHECKPOINTS for mount in spec.volume_mounts):
+        volumes.append(checkpoint_volume(job))
+    template = pod_template(job, labels, {"containers": [server], "volumes": volumes})
     where = f"spec.rewards.models[{spec.rewards.models.index(model)}].template"
     return tolerant(placement.on(customized(template, model.template.written(), where)), spec)
 
