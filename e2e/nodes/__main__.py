@@ -1,6 +1,8 @@
 """`python -m e2e.nodes build`: all that takes long before a cluster with real nodes and the operator can start.
 
 `python -m e2e.nodes images`: the images that its pods run alone, RLJob's own among them.
+
+`python -m e2e.nodes gpu-image`: the trainer's image for GPUs (10 GB, 30 GB on the way), and one step in it, on CPUs.
 """
 
 import argparse
@@ -24,6 +26,8 @@ def main() -> None:
                 packages.ensure()
                 build((*NODES, "kuberay-operator"))
                 images.ensure(arguments.names or images.ALL)
+            case "gpu-image":
+                print(images.gpu_trainer())
     except ClusterError as error:
         sys.exit(f"nodes: {error}")
 
@@ -45,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m e2e.nodes", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="programs, and all images, where they have changed; what scenarios need")
+    commands.add_parser("gpu-image", help="build the trainer's image for GPUs, and train a step in it")
     named = commands.add_parser("images", help="build those named, or all, where they have changed")
     named.add_argument("names", nargs="*", metavar="NAME", help=", ".join(images.ALL))
     return parser.parse_args()

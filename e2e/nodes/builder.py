@@ -49,6 +49,15 @@ def build(image: Image) -> str:
     return number(image.name)
 
 
+def run(name: str, script: Path) -> str:
+    """What a script of Python prints in a container of the image, as its user. The container is removed."""
+    container = _buildah("from", "--pull-never", f"--signature-policy={_policy()}", name).strip()
+    try:
+        return _buildah("run", "--isolation=chroot", container, "python", "-c", script.read_text())
+    finally:
+        _buildah("rm", container)
+
+
 def number(name: str) -> str:
     return _buildah("images", "--quiet", "--no-trunc", name).strip()
 

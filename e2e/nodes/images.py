@@ -11,7 +11,7 @@ from e2e.cluster.binaries import BINARIES, cache
 from e2e.cluster.build import find_go
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.progress import shown
-from e2e.nodes import builder, debian, store
+from e2e.nodes import builder, debian, packages, store
 from e2e.nodes.builder import Image
 from e2e.nodes.configuration import PAUSE
 
@@ -25,6 +25,7 @@ KUBERAY = "localhost/rljob/kuberay-operator:1"
 OPERATOR = "localhost/rljob-operator:dev"
 NEWER_OPERATOR, NEWER_VERSION = "localhost/rljob-operator:newer", "999.0"
 TRAINER = "localhost/rljob-trainer:dev"
+GPU_TRAINER = "localhost/rljob-trainer:gpu"
 
 
 def _pause() -> Image:
@@ -63,9 +64,12 @@ def _newer_operator() -> Image:
 
 def trainer() -> Image:
     """For CPUs."""
-    choices = {"REQUIREMENTS": "image-cpu.txt", "PACKAGES": "", "UV_CACHE_DIR": builder.WHEELS}
-    arguments = {**_on_debian("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), **choices}
-    return Image(TRAINER, REPOSITORY / "runtime_image/Dockerfile", REPOSITORY, arguments)
+    return _trainer(TRAINER, REQUIREMENTS="image-cpu.txt", PACKAGES="")
+
+
+def _trainer(name: str, **choices: str) -> Image:
+    arguments = {**_on_debian("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), **choices, "UV_CACHE_DIR": builder.WHEELS}
+    return Image(name, REPOSITORY / "runtime_image/Dockerfile", REPOSITORY, arguments)
 
 
 def _on_debian(*settings: str) -> dict[str, str]:
@@ -100,6 +104,16 @@ def ensure(names: Iterable[str]) -> None:
             built[name] = builder.build(image)
             progress.unchanged = known.get(name) == built[name]
     store.bring(built)
+
+
+def gpu_trainer() -> str:
+    """Build the image for GPUs, which no node here gets, and train a step in it, on CPUs. Returns what that printed."""
+    packages.ensure()
+    ensure([DEBIAN])
+    with shown(f"building {GPU_TRAINER}"):
+        builder.build(_trainer(GPU_TRAINER))
+    with shown("training a step in it"):
+        return builder.run(GPU_TRAINER, REPOSITORY / "runtime_image/smoke.py")
 
 
 def _compiled(source: Path, name: str) -> Path:
