@@ -72,7 +72,8 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
     verdict = (
         f"All {len(trials)} jobs succeeded with each step once and the undisturbed job's weights, bit for bit; no"
         " finished group of the journal was generated again, no update repeated that a durable checkpoint had, no job"
-        " had two heads, clusters or drivers at work, and none left an object or a volume behind."
+        " had two head pods or clusters, nor two drivers or Ray heads at work for longer than is said below, and none"
+        " left an object or a volume behind."
         if not wrong
         else f"WRONG: {'; '.join(wrong)}."
     )

@@ -55,7 +55,7 @@ _BASIS = """\
 - **Nothing twice**: in no look (one a second) may a job have two RayClusters that nobody has deleted, running pods of
   two (by uid), two running head pods, or two drivers of an attempt among its pods' processes, which this machine sees;
   a driver that was replaced is fenced, and may be awake beside the next for {allowed:.0f} s (here {longest:.0f} s at
-  most).
+  most), and so may a Ray head that ends beside one that starts (here {heads:.0f} s at most).
 - **Nothing left**: {gone:.0f} s after a job's deletion kubectl may list nothing in its namespace, of any kind but
   events and what Kubernetes makes there, and no PersistentVolume of its claim whose reclaim policy is `Delete`.
 - **Ends**: a pod that is deleted, also by force, gets preStop and SIGTERM from its kubelet, which is a graceful end; a
@@ -65,7 +65,8 @@ _BASIS = """\
 def basis(trials: Sequence[Trial]) -> str:
     """Markdown: a sentence for each verdict."""
     longest = max(each.running.awake.longest for each in trials)
-    return _BASIS.format(allowed=SIDE_BY_SIDE_SECONDS, longest=longest, gone=GONE_SECONDS)
+    heads = max(each.running.ray_heads.longest for each in trials)
+    return _BASIS.format(allowed=SIDE_BY_SIDE_SECONDS, longest=longest, heads=heads, gone=GONE_SECONDS)
 
 
 def costs(struck: Sequence[Struck]) -> str:

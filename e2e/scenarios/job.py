@@ -143,10 +143,17 @@ class Job:
         return [(int(name[1]), json.loads(line)) for name, line in split if name and '"time/step"' in line]
 
     def seconds_to_next_update(self, since: float, attempt: int) -> float:
-        """From a loss to the end of the first optimizer step of that attempt. since: Unix time."""
+        """From a loss to the end of the first optimizer step of that attempt. since: Unix time.
+
+        A line of a step that ranks had done before it, whose driver did not write it down, is none of those.
+        """
 
         def there() -> float | None:
-            ends = [line["time"] for number, line in self.lines() if number == attempt] if self.runs(attempt) else []
+            claim = self._decided(attempt) if self.runs(attempt) else None
+            if claim is None:
+                return None
+            after = claim.resumed_step or 0
+            ends = [line["time"] for number, line in self.lines() if number == attempt and line["step"] > after]
             return float(min(ends)) - since if ends else None
 
         return self.eventually(there, f"step of attempt {attempt}")
@@ -182,6 +189,10 @@ class Job:
         claim = self._continues(attempt, after)
         if claim.checkpoint_step != claim.resumed_step:
             raise AssertionError(f"it does not begin where its checkpoint ends: {claim}")
+
+    def last_step(self, attempt: int) -> int:
+        """That the volume tells of, while a head runs."""
+        return max(int(line["step"]) for number, line in self.lines() if number == attempt)
 
     def claim(self, attempt: int) -> Claim:
         """What that attempt goes on with, while a head runs."""

@@ -46,15 +46,20 @@ class Result:
 
 
 class Recorder:
-    """A plugin of pytest's: leaves out what has passed with this very code, and keeps each result at once."""
+    """A plugin of pytest's: leaves out what has passed with this very code, and keeps each result at once.
+
+    left_out: how many that were.
+    """
 
     def __init__(self, file: Path, commit: str, code: str, *, again: bool = False) -> None:
         self._file, self._commit, self._code = file, commit, code
         self._done = set() if again else passed(read(file), code)
+        self.left_out = 0
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         done = [item for item in items if _name(item.nodeid) in self._done]
         items[:] = [item for item in items if item not in done]
+        self.left_out = len(done)
         config.hook.pytest_deselected(items=done)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -22,9 +22,10 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
     before = set(left_by(job))
     job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
-    job.kubectl("delete", "rljob", job.name, "--timeout=300s")
-    assert "Deleting" in job.events()
+    job.kubectl("delete", "rljob", job.name, "--wait=false")
+    job.reaches("Deleting")
     leaves_nothing(job, before)
+    assert "Deleting" in job.events()
 
 
 def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:

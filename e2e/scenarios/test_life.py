@@ -44,6 +44,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_where_it_was(job: Job) -> None:
 
     job.patch(suspend=False)
     job.eventually(lambda: job.runs(attempt=2), "attempt 2")
+    assert saved == job.last_step(attempt=1), "no step is done again"
     job.resumes(attempt=2, after=saved)
     status = job.succeeds_after("Suspended")
     assert (status["restarts"], status["attempt"], status["progress"]["totalSteps"]) == (0, 2, 70)

@@ -100,13 +100,13 @@ def loses_its_node(cluster: Access, job: Job, role: str, report: Report) -> None
 
     role: of the pod whose node is drained, also of operators and whatever else runs there.
     """
-    node, step = job.nodes()[role], job.step
+    node = job.nodes()[role]
     begin = time.time()
     try:
         cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
         report(job.seconds_to_next_update(begin, attempt=2))
         assert node not in job.nodes().values()
-        job.resumes(attempt=2, after=step)
+        job.resumes(attempt=2, after=job.last_step(attempt=1))
     finally:
         cluster.kubectl("uncordon", node)
 

@@ -187,7 +187,7 @@ def test_the_operator_is_killed_while_a_job_is_deleted(cluster: Access, layout: 
 def test_the_operator_is_rolled_to_another_version_and_back_while_a_job_trains(
     cluster: Access, helm: Helm, job: Job
 ) -> None:
-    job.apply(**LONGER)
+    job.apply(training={"steps": 400})
     job.trains()
     pods, before, older = set(job.pods()), operators(cluster), versions(cluster)
     rendered = cluster_of(job)
@@ -201,7 +201,13 @@ def test_the_operator_is_rolled_to_another_version_and_back_while_a_job_trains(
         job.trains(beyond=job.step + 4)
         assert (set(job.pods()), cluster_of(job)) == (pods, rendered)
     finally:
+        newer = operators(cluster)
         release.install(cluster, helm.home)
 
+    job.eventually(lambda: not newer & operators(cluster), "end of the newer version")
+    assert versions(cluster) == older
+    assert job.phase == "Running", "it is rolled back while the job trains"
+    job.trains(beyond=job.step + 4)
+    assert (set(job.pods()), cluster_of(job)) == (pods, rendered)
     status = job.succeeds()
     assert (status["restarts"], status["attempt"]) == (0, 1)
