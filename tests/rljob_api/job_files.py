@@ -797,8 +797,14 @@ BROKEN = (
     broken(
         "  training:",
         "  volumes: [{name: job}]\n  training:",
-        "20:12: spec.volumes: checkpoints, job, auth and shared-memory are the operator's own volumes: choose another"
-        " name; spec.checkpoint.volume says where checkpoints go",
+        "20:12: spec.volumes: checkpoints, job, auth and shared-memory are the operator's own volumes, shared-mem is"
+        " KubeRay's: choose another name; spec.checkpoint.volume says where checkpoints go",
+    ),
+    broken(
+        "  training:",
+        "  volumes: [{name: shared-mem}]\n  training:",
+        "20:12: spec.volumes: checkpoints, job, auth and shared-memory are the operator's own volumes, shared-mem is"
+        " KubeRay's: choose another name; spec.checkpoint.volume says where checkpoints go",
     ),
     broken(
         "  training:",

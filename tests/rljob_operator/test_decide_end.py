@@ -342,3 +342,15 @@ def test_a_child_that_is_there_twice_in_kind_only_is_named_by_the_job():
     secret = f"job-auth-{UID[:8]}-{tokens.fingerprint(SETTINGS.key)}"
     for kind, name in ((CONFIG_MAP, "job-job"), (SECRET, secret), (RAY_CLUSTER, "job")):
         assert [each for each in made if each[0] == kind.name] == [(kind.name, name)]
+
+
+def test_what_stalls_a_job_next_is_an_event_of_its_own():
+    seen = snapshot()
+    taken = refused(seen, Plan(), AlreadyExists("ConfigMap job-job exists"))
+    assert taken.status is not None
+    begun = replace(seen, job=replace(seen.job, status=taken.status.model_copy(update={"start_time": NOW})))
+    invalid = refused(begun, Plan(), Invalid("spec.x: no"))
+    assert [(each.reason, each.warning) for each in invalid.events] == [("ObjectInvalid", True)]
+    assert invalid.status is not None
+    again = replace(begun, job=replace(begun.job, status=invalid.status))
+    assert refused(again, Plan(), Invalid("spec.x: no")).events == ()

@@ -72,8 +72,8 @@ FIELDS = [
     (f"{HEAD}.spec.containers[2].image", f"{OWN_HEAD}.spec.containers[0].image"),
     (f"{HEAD}.spec.containers[2].env[1].value", f"{OWN_HEAD}.spec.containers[0].env[1].value"),
     (f"{HEAD}.spec.initContainers[0].env[0]", f"{OWN_HEAD}.spec.initContainers[0].env[0]"),
-    (f"{HEAD}.spec.tolerations[1].operator", f"{OWN_HEAD}.spec.tolerations[1].operator"),
-    (f"{HEAD}.spec.tolerations[2]", f"{HEAD}.spec.tolerations[2]"),
+    (f"{HEAD}.spec.tolerations[3].operator", f"{OWN_HEAD}.spec.tolerations[1].operator"),
+    (f"{HEAD}.spec.tolerations[0]", f"{HEAD}.spec.tolerations[0]"),
     (f"{HEAD}.metadata.annotations[a]", f"{OWN_HEAD}.metadata.annotations[a]"),
     (f"{WORKER}.spec.volumes[5]", "spec.volumes[2]"),
     (f"{WORKER}.spec.containers[0].livenessProbe.periodSeconds",
@@ -98,7 +98,7 @@ def test_a_field_of_the_ray_cluster_is_named_as_the_job_has_it(field, expected):
     ("field", "expected"),
     [
         ("spec.template.spec.volumes[1].name", "spec.volumes[0].name"),
-        ("spec.template.spec.tolerations[0].key", "spec.rewards.models[1].template.spec.tolerations[0].key"),
+        ("spec.template.spec.tolerations[2].key", "spec.rewards.models[1].template.spec.tolerations[0].key"),
         ("spec.template.spec.containers[1].image", "spec.rewards.models[1].template.spec.containers[0].image"),
     ],
 )

@@ -19,6 +19,7 @@ from tests.rljob_operator.snapshots import (
     pod,
     ray_cluster,
     reports,
+    server,
     snapshot,
     stamp,
 )
@@ -144,3 +145,25 @@ def test_a_driver_is_looked_at_also_while_a_pod_is_missing():
     plan = plan_for(**living(cluster=ray_cluster(1), pods=PODS[:2]))
     assert conditions(plan.status)["Ready"][1] == "ClusterNotReady"
     assert plan.again_in == SETTINGS.poll_seconds
+
+
+def test_a_claim_that_the_spec_names_is_missing_also_under_the_name_that_the_job_would_give_it():
+    refused_ = [{"type": "PodScheduled", "status": "False", "message": no_claim("job-checkpoints")}]
+    pods = [pod("worker-0", names.WORKER, "Pending", age=600, conditions=refused_)]
+    given = job(checkpoint={"volume": {"existingClaim": "job-checkpoints"}})
+    plan = plan_for(base=given, cluster=ray_cluster(0, provisioned=False), pods=pods)
+    assert conditions(plan.status)["Stalled"] == ("True", "ObjectMissing")
+
+
+def test_a_reward_model_that_still_has_the_claim_is_a_holder_too():
+    refused_ = {"type": "PodScheduled", "status": "False", "message": "its claim is being deleted"}
+    waits = pod("worker-0", names.WORKER, "Pending", conditions=[refused_])
+    holder = server("rm")
+    holder["status"]["phase"] = "Running"
+    holder["spec"]["volumes"] = [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": "job-checkpoints"}}]
+    goes = {**CLAIM, "metadata": {**CLAIM["metadata"], "deletionTimestamp": stamp(NOW)}}
+    given = snapshot(cluster=ray_cluster(0), pods=[waits, holder], **attempted("Ended", phase="Recovering"))
+    seen = replace(given, children={**given.children, VOLUME_CLAIM: {"job-checkpoints": goes}})
+    assert conditions(decide(seen, SETTINGS).status)["Stalled"] == ("True", "VolumeDeleting")
+    holder["spec"]["volumes"] = []
+    assert conditions(decide(seen, SETTINGS).status)["Stalled"][0] == "False"

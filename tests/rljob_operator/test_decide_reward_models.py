@@ -165,7 +165,7 @@ def test_an_image_that_cannot_be_pulled_is_terminal_and_names_the_field():
     assert failed.reason == "ImageNotUsable"
     assert failed.message == (
         "job-rm-judge-x: ErrImagePull of image vllm:9: not found. Set spec.rewards.models[1].image, or"
-        " spec.cluster.image, to an image that can be pulled"
+        " spec.cluster.image, to an image that can be pulled, in another RLJob"
     )
 
 

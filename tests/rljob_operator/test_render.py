@@ -226,7 +226,7 @@ def test_a_placement_reaches_every_pod_and_wins():
     for group in (spec["headGroupSpec"], spec["workerGroupSpecs"][0]):
         pod = group["template"]["spec"]
         assert pod["nodeSelector"] == {"zone": "b", "pool": "x"}
-        assert pod["tolerations"][:2] == [{"key": "gpu"}, {"key": "spot", "operator": "Exists"}]
+        assert pod["tolerations"][2:] == [{"key": "gpu"}, {"key": "spot", "operator": "Exists"}]
         assert pod["schedulerName"] == "volcano"
         assert group["template"]["metadata"]["labels"]["queue"] == "q"
         assert group["template"]["metadata"]["annotations"]["gang"] == "g"
@@ -249,7 +249,7 @@ def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():
         recovery={"nodeLostAfter": "1m30s"}, cluster={"worker": {"template": {"spec": {"tolerations": [stays]}}}}
     )
     assert spec["headGroupSpec"]["template"]["spec"]["tolerations"] == own
-    assert spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] == [stays, own[1]]
+    assert spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] == [own[1], stays]
 
 
 @pytest.mark.parametrize(
@@ -257,13 +257,20 @@ def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():
     [
         ({"key": LOST_NODE_TAINTS[0], "operator": "Exists", "effect": "NoSchedule"}, 2),
         ({"key": LOST_NODE_TAINTS[0], "operator": "Exists"}, 1),
-        ({"operator": "Exists"}, 0),
-        ({"operator": "Exists", "effect": "NoSchedule"}, 2),
+        ({"operator": "Exists"}, 2),
     ],
 )
-def test_a_toleration_of_another_effect_says_nothing_of_lost_nodes(given, ours):
+def test_a_toleration_that_does_not_name_the_taint_says_nothing_of_lost_nodes(given, ours):
     spec = cluster(cluster={"head": {"template": {"spec": {"tolerations": [given]}}}})
-    assert len(spec["headGroupSpec"]["template"]["spec"]["tolerations"]) == 1 + ours
+    tolerations = spec["headGroupSpec"]["template"]["spec"]["tolerations"]
+    assert (len(tolerations), tolerations[-1]) == (1 + ours, given), "the first that matches counts"
+
+
+def test_a_template_takes_no_folder_of_the_operator_s():
+    mounts = [{"name": "scratch", "mountPath": "/checkpoints"}]
+    template = {"spec": {"containers": [{"name": "ray-head", "volumeMounts": mounts}]}}
+    with pytest.raises(CannotMerge, match=r"head.template.spec.containers\[ray-head\].volumeMounts: /checkpoints is"):
+        cluster(volumes=[{"name": "scratch", "emptyDir": {}}], cluster={"head": {"template": template}})
 
 
 def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():

@@ -146,3 +146,10 @@ def test_the_job_s_volume_is_in_servers_where_volume_mounts_name_it():
     assert {each["name"] for each in pod["containers"][0]["volumeMounts"]} == set(volumes)
     assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "job-checkpoints"}
     assert "checkpoints" not in {each["name"] for each in pod_of()["spec"]["volumes"]}
+
+
+def test_the_job_s_volume_is_in_a_server_whose_template_mounts_it():
+    container = {"name": names.SERVER_CONTAINER, "volumeMounts": [{"name": "checkpoints", "mountPath": "/ck"}]}
+    model = {**REWARDS["models"][0], "template": {"spec": {"containers": [container]}}}
+    pod = pod_of(rewards={"models": [model]})["spec"]
+    assert [each["name"] for each in pod["volumes"]] == ["shared-memory", "checkpoints"]

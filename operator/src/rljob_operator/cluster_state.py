@@ -144,16 +144,24 @@ def waiting_for(snapshot: Snapshot) -> str:
 def claim_held(snapshot: Snapshot) -> str | None:
     """That somebody deletes the job's claim while a pod uses it: no other pod gets it meanwhile, nor another claim its
     name, so a cluster that lacks a pod waits for ever. What is in it is there as long as that pod.
+
+    Reward models' pods use it where spec.volumeMounts names it.
     """
     name = names.claim(snapshot.job.name)
     claim = snapshot.child(VOLUME_CLAIM, name)
-    users = [pod["metadata"]["name"] for pod in snapshot.ray_pods if is_up(pod) and not is_deleting(pod)]
-    if claim is None or not is_deleting(claim) or not users or not any(map(unscheduled, snapshot.ray_pods)):
+    pods = [pod for pod in snapshot.pods if pod in snapshot.ray_pods or _mounts(pod, name)]
+    users = [pod["metadata"]["name"] for pod in pods if is_up(pod) and not is_deleting(pod)]
+    if claim is None or not is_deleting(claim) or not users or not any(map(unscheduled, pods)):
         return None
     return (
         f"{name} is being deleted, so no new pod gets it, and {users[0]} still has it: copy from there what you need,"
         " then suspend and resume the job, which begins anew"
     )
+
+
+def _mounts(pod: Manifest, claim: str) -> bool:
+    volumes = pod.get("spec", {}).get("volumes", ())
+    return any(each.get("persistentVolumeClaim", {}).get("claimName") == claim for each in volumes)
 
 
 def pods_left(snapshot: Snapshot) -> str:

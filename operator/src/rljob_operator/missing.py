@@ -57,5 +57,7 @@ def _missing(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Mani
 
 def _claim(snapshot: Snapshot, pod: Manifest) -> str | None:
     """That of the job itself is made again."""
+    job = snapshot.job
     found = None if is_deleting(pod) else _NO_CLAIM.search(unscheduled(pod) or "")
-    return None if found is None or found[1] == names.claim(snapshot.job.name) else found[1]
+    made_again = job.spec.checkpoint.volume.existing_claim is None and found and found[1] == names.claim(job.name)
+    return None if found is None or made_again else found[1]

@@ -20,6 +20,9 @@ JOB_VOLUMES = ("checkpoints", "job", "auth")
 """Of head and workers, made by the operator. shared-memory, which it makes too, a template may replace."""
 
 SHARED_MEMORY = "shared-memory"
+KUBERAY_VOLUME = "shared-mem"
+"""Its operator mounts one of this name at the head's /dev/shm, and takes one that is there for its own."""
+
 FOLDERS = ("/checkpoints", "/etc/rljob/job", "/dev/shm")
 """Where it mounts them in the containers that spec.volumeMounts is for."""
 

@@ -10,7 +10,16 @@ from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import Model
-from rljob_api.v1alpha1.pods import FOLDERS_PATTERN, JOB_VOLUMES, SHARED_MEMORY, EnvFrom, Volume, VolumeMount, cel_list
+from rljob_api.v1alpha1.pods import (
+    FOLDERS_PATTERN,
+    JOB_VOLUMES,
+    KUBERAY_VOLUME,
+    SHARED_MEMORY,
+    EnvFrom,
+    Volume,
+    VolumeMount,
+    cel_list,
+)
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -159,9 +168,9 @@ class RLJobSpec(ApiModel):
             "volumeMounts",
         ),
         Rule(
-            f"self.volumes.all(v, !(v.name in {cel_list((*JOB_VOLUMES, SHARED_MEMORY))}))",
-            "checkpoints, job, auth and shared-memory are the operator's own volumes: choose another name;"
-            " spec.checkpoint.volume says where checkpoints go",
+            f"self.volumes.all(v, !(v.name in {cel_list((*JOB_VOLUMES, SHARED_MEMORY, KUBERAY_VOLUME))}))",
+            "checkpoints, job, auth and shared-memory are the operator's own volumes, shared-mem is KubeRay's: choose"
+            " another name; spec.checkpoint.volume says where checkpoints go",
             "volumes",
         ),
         Rule(

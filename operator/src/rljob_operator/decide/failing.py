@@ -50,22 +50,25 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if job.status.attempt > 0:
         return None
     message = cluster_image(snapshot) or server_image(snapshot)
-    return None if message is None else failed(snapshot, Reason.IMAGE_NOT_USABLE, message, {})
+    return None if message is None else failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}, in another RLJob", {})
 
 
 def cluster_image(snapshot: Snapshot) -> str | None:
-    """Why the image of a RayCluster that never had all pods cannot be used, and what to do."""
+    """Why the image of a RayCluster that never had all pods cannot be used, and what to set."""
     if snapshot.cluster is not None and was_provisioned(snapshot.cluster):
         return None
-    message = unusable_image(snapshot.ray_pods)
-    return None if message is None else f"{message}. Set spec.cluster.image to an image that can be pulled"
+    message, cluster = unusable_image(snapshot.ray_pods), snapshot.job.spec.cluster
+    templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
+    where = "spec.cluster.image, or its template's in spec.cluster," if templates else "spec.cluster.image"
+    return None if message is None else f"{message}. Set {where} to an image that can be pulled"
 
 
 def server_image(snapshot: Snapshot) -> str | None:
     """The same of a reward model's."""
     for index, model in enumerate(snapshot.job.spec.rewards.models):
         if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
-            where = f"spec.rewards.models[{index}].image, or spec.cluster.image,"
+            template = ", or its template's" if model.template.written().get("spec") else ""
+            where = f"spec.rewards.models[{index}].image{template}, or spec.cluster.image,"
             return f"{message}. Set {where} to an image that can be pulled"
     return None
 

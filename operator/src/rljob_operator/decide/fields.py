@@ -145,6 +145,7 @@ def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
         return None
     key = identity(name, entry)
     if key is None:
-        return index if index < len(entries) and entries[index] == entry else None
+        same = [i for i, each in enumerate(entries) if each == entry]
+        return index if index in same else next(iter(same), None)
     same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and identity(name, each) == key]
     return same[-1] if same else None

@@ -105,7 +105,7 @@ def _stuck(snapshot: Snapshot) -> tuple[Reason, str] | None:
     if (message := missing(snapshot)) is not None:
         return Reason.OBJECT_MISSING, f"{waiting_for(snapshot)}; {message}"
     if (message := cluster_image(snapshot)) is not None:  # the job was resumed with it, so it has checkpoints perhaps
-        return Reason.IMAGE_NOT_USABLE, message
+        return Reason.IMAGE_NOT_USABLE, f"{message}, with spec.suspend: true meanwhile"
     return None
 
 
@@ -131,7 +131,9 @@ def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if (driver is not None and driver.state != "Ended") or servers.all_ready(snapshot):
         return None
     reason, message = Reason.REWARD_MODELS_NOT_READY, servers.waiting_for(snapshot)
-    if (lacked := missing_of_servers(snapshot)) is not None:
+    if (held := claim_held(snapshot)) is not None:
+        reason, message = Reason.VOLUME_DELETING, f"{message}; {held}"
+    elif (lacked := missing_of_servers(snapshot)) is not None:
         reason, message = Reason.OBJECT_MISSING, f"{message}; {lacked}"
     elif (unusable := server_image(snapshot)) is not None:
         reason, message = Reason.IMAGE_NOT_USABLE, unusable

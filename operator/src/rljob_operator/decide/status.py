@@ -217,7 +217,18 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     if ready.reason in TOLD_REASONS and ready.reason not in before_ready and new.phase != "Failed":
         yield Event(ready.reason, ready.message, TOLD_REASONS[ready.reason])
     yield from _turned(old, new, "Suspended", "Succeeded")
-    yield from _turned(old, new, "Failed" if new.phase == "Failed" else "Stalled", warning=True)
+    if new.phase == "Failed":
+        yield from _turned(old, new, "Failed", warning=True)
+    else:
+        yield from _stalled_by(old, new)
+
+
+def _stalled_by(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """Another reason is news too: it asks for something else."""
+    before = {each.reason for each in old.conditions if each.type == "Stalled" and each.status == "True"}
+    for each in new.conditions:
+        if each.type == "Stalled" and each.status == "True" and each.reason not in before:
+            yield Event(each.reason, each.message, warning=True)
 
 
 def _lost_beside(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljob_api import RLJobSpec, parse_duration
+from rljob_api.v1alpha1.pods import JOB_VOLUMES
 from rljob_operator import names, tokens
 from rljob_operator.head import AGENT_PORT, RAY_PORT
 from rljob_operator.job import Job
-from rljob_operator.render.merge import merged
+from rljob_operator.render.merge import CannotMerge, merged
 from rljob_operator.render.placement import Placement
 from rljob_operator.settings import Settings
 
@@ -84,15 +85,37 @@ def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) ->
 
 
 def customized(template: Template, patch: Mapping[str, Any], path: str) -> Template:
-    """With the user's own on top, but for our labels: by those we tell whose a pod is. Raises CannotMerge."""
+    """With the user's own on top, but for our labels: by those we tell whose a pod is. Raises CannotMerge, also where
+    one of our folders would be another volume.
+    """
     made = merged(template, patch, path)
+    _keeps_our_folders(template, made, path)
     metadata = made.get("metadata", {})
     labels = {**metadata.get("labels", {}), **template["metadata"]["labels"]}
     return {**made, "metadata": {**metadata, "labels": labels}}
 
 
+def _keeps_our_folders(ours: Template, made: Template, path: str) -> None:
+    """Raises CannotMerge. Shared memory a template may replace."""
+    containers = {each.get("name"): each for each in made["spec"].get("containers", ())}
+    for before in ours["spec"]["containers"]:
+        now = _mounted(containers.get(before["name"], {}))
+        for folder, volume in _mounted(before).items():
+            if volume in JOB_VOLUMES and now.get(folder, volume) != volume:
+                where = f"{path}.spec.containers[{before['name']}].volumeMounts"
+                raise CannotMerge(f"{where}: {folder} is that of the operator's volume {volume}: choose another")
+
+
+def _mounted(container: Mapping[str, Any]) -> dict[str, str]:
+    """Volumes by folder."""
+    return {each.get("mountPath"): each.get("name") for each in container.get("volumeMounts", ())}
+
+
 def tolerant(template: Template, spec: RLJobSpec) -> Template:
-    """Kubernetes evicts the pod when its node has been lost for long enough, unless the template says otherwise."""
+    """Kubernetes evicts the pod when its node has been lost for long enough, unless the template names the taint.
+
+    Ours come first, because the first that matches counts: a template that tolerates everything is of other nodes.
+    """
     given = template["spec"].get("tolerations", ())
     seconds = math.ceil(parse_duration(spec.recovery.node_lost_after))
     own = [
@@ -100,13 +123,12 @@ def tolerant(template: Template, spec: RLJobSpec) -> Template:
         for key in LOST_NODE_TAINTS
         if not any(_tolerates(each, key) for each in given)
     ]
-    return {**template, "spec": {**template["spec"], "tolerations": [*given, *own]}}
+    return {**template, "spec": {**template["spec"], "tolerations": [*own, *given]}}
 
 
 def _tolerates(given: Mapping[str, Any], key: str) -> bool:
-    """Whether the toleration is for the taint that evicts; without a key it is for all."""
-    all_keys = given.get("key") in (None, "") and given.get("operator") == "Exists"
-    return (all_keys or given.get("key") == key) and given.get("effect") in (None, "", "NoExecute")
+    """Whether the toleration names the taint that evicts."""
+    return given.get("key") == key and given.get("effect") in (None, "", "NoExecute")
 
 
 def container(

@@ -81,12 +81,19 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
         "terminationMessagePolicy": "FallbackToLogsOnError",  # a condition then says why it crashed
     }
     labels = {names.ROLE_LABEL: names.REWARD_MODEL, names.REWARD_MODEL_LABEL: model.name}
-    volumes = [shared_memory()]
-    if any(mount.name == CHECKPOINTS for mount in spec.volume_mounts):
-        volumes.append(checkpoint_volume(job))
-    template = pod_template(job, labels, {"containers": [server], "volumes": volumes})
+    template = pod_template(job, labels, {"containers": [server], "volumes": [shared_memory()]})
     where = f"spec.rewards.models[{spec.rewards.models.index(model)}].template"
-    return tolerant(placement.on(customized(template, model.template.written(), where)), spec)
+    made = _with_checkpoints(job, customized(template, model.template.written(), where))
+    return tolerant(placement.on(made), spec)
+
+
+def _with_checkpoints(job: Job, template: Template) -> Template:
+    """With the job's volume, where spec.volumeMounts or the template mounts it."""
+    pod = template["spec"]
+    mounted = {mount.get("name") for each in pod["containers"] for mount in each.get("volumeMounts", ())}
+    if CHECKPOINTS not in mounted or any(each.get("name") == CHECKPOINTS for each in pod["volumes"]):
+        return template
+    return {**template, "spec": {**pod, "volumes": [*pod["volumes"], checkpoint_volume(job)]}}
 
 
 def _selector(job: Job, model: RewardModel) -> dict[str, str]:
