@@ -24,6 +24,7 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
     job.trains()
     job.kubectl("delete", "rljob", job.name, "--wait=false")
     job.reaches("Deleting")
+    job.kubectl("delete", "rljob", job.name, "--ignore-not-found", "--timeout=300s")  # waits for its end
     leaves_nothing(job, before)
     assert "Deleting" in job.events()
 
