@@ -8,7 +8,7 @@ from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, VOLUME_CLAIM, Manifest
 from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles, unscheduled
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, was_asked_to_end
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, role_of, was_asked_to_end
 from rljob_operator.words import one_line
 
 _PROVISIONED = "RayClusterProvisioned"
@@ -149,7 +149,8 @@ def claim_held(snapshot: Snapshot) -> str | None:
     """
     name = names.claim(snapshot.job.name)
     claim = snapshot.child(VOLUME_CLAIM, name)
-    pods = [pod for pod in snapshot.pods if pod in snapshot.ray_pods or _mounts(pod, name)]
+    servers = (pod for pod in snapshot.pods if role_of(pod) == names.REWARD_MODEL and _mounts(pod, name))
+    pods = [*snapshot.ray_pods, *servers]
     users = [pod["metadata"]["name"] for pod in pods if is_up(pod) and not is_deleting(pod)]
     if claim is None or not is_deleting(claim) or not users or not any(map(unscheduled, pods)):
         return None
