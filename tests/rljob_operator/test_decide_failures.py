@@ -19,6 +19,8 @@ from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
+    REWARDS,
+    SERVED,
     SETTINGS,
     attempted,
     conditions,
@@ -193,6 +195,18 @@ def test_a_driver_whose_head_leaves_has_its_time_however_often_one_looks():
         again = LEAVING_CLUSTER | {"head": reports(), "base": replace(job(), status=status)}
 
 
+def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and_not_the_reward_models():
+    base = job(rewards=REWARDS)
+    asked = plan_for(**living(base=base, models=SERVED, **LEAVING_CLUSTER)).status
+    assert asked is not None
+    seen = snapshot(replace(base, status=asked), seconds=121, head=reports(), models=SERVED, **LEAVING_CLUSTER)
+    late = decide(seen, SETTINGS)
+
+    assert (phase(late), late.delete, late.restart) == ("Recovering", (CLUSTER,), None)
+    assert late.status is not None
+    assert conditions(late.status)["Ready"] == ("False", "StoppedOnRequest")
+
+
 @pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
 def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
     waits = recovering("restart_driver", wait=4.0)
@@ -255,6 +269,23 @@ def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given
     assert "i:2: not found" in ready.message
 
 
+@pytest.mark.parametrize(
+    ("message", "phase_"),
+    [
+        ("failed to resolve reference: pull access denied, repository does not exist", "Failed"),
+        ("reg/x:1: manifest unknown", "Failed"),
+        ("failed to extract layer sha256:a: content digest sha256:a: not found", "Starting"),
+        ("mkdir /var/lib/containerd/tmpmounts: permission denied", "Starting"),
+        ("failed to do request: dial tcp: lookup reg: no such host", "Starting"),
+    ],
+)
+def test_an_image_that_its_registry_refuses_ends_a_job_and_a_node_that_cannot_store_it_does_not(message, phase_):
+    waiting = {"reason": "ErrImagePull", "message": message}
+    container = {"name": "ray-worker", "image": "reg/x:1", "state": {"waiting": waiting}}
+    unpulled = pod("worker-1", names.WORKER, "Pending", containerStatuses=[container])
+    assert phase(plan_for(**NEVER_UP | {"pods": [*PODS[:2], unpulled]})) == phase_
+
+
 def not_started(message: str) -> Manifest:
     waiting = {"reason": "RunContainerError", "message": message}
     container = {"name": "ray-worker", "image": "i:2", "state": {"waiting": waiting}}
@@ -312,6 +343,21 @@ def ending(name: str, role: str, seconds: int = 150, **status: Any) -> Manifest:
     found = pod(name, role, **status)
     found["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": seconds}
     return found
+
+
+def test_a_head_that_is_lost_before_the_next_attempt_is_judged_once():
+    """The last attempt's driver has ended with another RayCluster: what is lost now is not that one."""
+    new: dict[str, Any] = {
+        "cluster": ray_cluster(-1, uid="another"),
+        "pods": [pod("head", names.HEAD, "Failed"), *PODS[1:]],
+    }
+    lost = plan_for(**new, **attempted("Ended", phase="Starting"))
+    assert (lost.restart, phase(lost)) == ("RayLost", "Recovering")
+    assert lost.status is not None
+    assert lost.status.recovery.cluster_uid == "another"
+
+    again = decide(snapshot(replace(job(), status=lost.status), **new), SETTINGS)
+    assert (again.restart, [each.uid for each in again.delete]) == (None, ["another"])
 
 
 WORKERS = [ending("worker-0", names.WORKER), ending("worker-1", names.WORKER)]

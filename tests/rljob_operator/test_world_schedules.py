@@ -72,6 +72,8 @@ async def test_any_schedule_keeps_the_invariants_and_ends_well(
     troubles=st.lists(disturbances, min_size=1, max_size=5),
     namespaces=scopes,
 )
+@example(story="loses its head while servers load", served=True, troubles=[(60, "DONE", "nothing")], namespaces=())
+@example(story="forgets its driver", served=False, troubles=[(30, "DONE", "delete")], namespaces=())
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
     story: str, served: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]

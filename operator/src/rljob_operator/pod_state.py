@@ -9,6 +9,9 @@ _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
 _REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference")
+_NOT_STORED = ("content digest", "failed to extract layer", "permission denied")
+"""Of a node whose store of images is broken or full. Another node, or the same one later, may have the image."""
+
 _NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
 _NO_PROGRAM = ('exec: "', "executable file", "exec format error")
 """Of an image that does not start anywhere. All else may be its node's fault: a device, a driver, a mount."""
@@ -108,8 +111,13 @@ def _unusable(pod: str, container: Manifest) -> str | None:
     state = container.get("state", {})
     now = state.get("waiting") or state.get("terminated") or {}
     reason, message = now.get("reason"), now.get("message", "")
-    refused = reason in _PULLING and any(word in message.lower() for word in _REFUSED)
-    broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and any(word in message for word in _NO_PROGRAM)
+    words = message.lower()
+    refused = reason in _PULLING and _has(words, _REFUSED) and not _has(words, _NOT_STORED)
+    broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and _has(message, _NO_PROGRAM)
     if not (refused or reason in _NEVER_PULLED or broken):
         return None
     return f"{pod}: {reason} of image {container.get('image')}{': ' if message else ''}{message}"
+
+
+def _has(message: str, words: Iterable[str]) -> bool:
+    return any(word in message for word in words)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from rljob_operator.kube.kinds import RAY_CLUSTER
+from tests.rljob_operator.world.kuberay import holds
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.world import World
 
@@ -23,6 +24,12 @@ def begun(world: World, attempt: int) -> bool:
     """Whether a driver of that attempt, or of a later one, works, and the status says so."""
     working = [driver for driver in world.heads.living() if driver.job is not None and driver.attempt >= attempt]
     return bool(working) and phase(world) == "Running"
+
+
+def is_provisioned(world: World) -> bool:
+    """Whether all pods of the RayCluster have been ready."""
+    cluster = world.server.find(RAY_CLUSTER, KEY)
+    return cluster is not None and holds(cluster, "RayClusterProvisioned")
 
 
 async def attempt(world: World, number: int) -> None:
@@ -80,6 +87,17 @@ async def loses_its_reward_models(world: World) -> None:
 async def forgets_its_driver(world: World) -> None:
     await attempt(world, 1)
     world.trouble.head_restarts()
+    await finishes(world)
+
+
+async def loses_its_head_while_servers_load(world: World) -> None:
+    """Ray is up long before them, and no attempt has begun in it."""
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspended")
+    world.user.change(suspend=False)
+    await world.until(lambda: is_provisioned(world), servers=False)
+    world.trouble.pod_is_lost("head", "failed")
     await finishes(world)
 
 
@@ -157,9 +175,9 @@ async def is_followed_by_another(world: World) -> None:
 
 _TOLD = (
     finishes, fails_and_goes_on, gets_other_pods, waits_long_for_other_pods, gets_another_cluster, loses_a_worker,
-    loses_its_reward_models, forgets_its_driver, is_suspended_and_resumed, is_reshaped_while_it_stops,
-    is_resumed_while_it_stops, is_resumed_before_its_driver_stops, does_not_listen, is_wrong, takes_too_long,
-    is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    loses_its_reward_models, loses_its_head_while_servers_load, forgets_its_driver, is_suspended_and_resumed,
+    is_reshaped_while_it_stops, is_resumed_while_it_stops, is_resumed_before_its_driver_stops, does_not_listen,
+    is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

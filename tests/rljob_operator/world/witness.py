@@ -62,7 +62,7 @@ def check_actions(snapshot: Snapshot, plan: Plan) -> None:
 def check_reason(snapshot: Snapshot, told: RLJobStatus) -> None:
     """What a job that is to run waits for is not over: neither in what is said now, nor in what is left to stand."""
     ready = next((each for each in told.conditions if each.type == "Ready"), None)
-    if ready is not None and told.phase in ("Starting", "Recovering"):
+    if ready is not None and told.phase in ("Starting", "Recovering") and snapshot.job.deleted is None:
         assert _WAITS.get(ready.reason, _may_be)(snapshot), f"it says {ready.reason}, and that is over"
 
 

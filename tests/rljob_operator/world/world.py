@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rljob_operator.kube.kinds import POD
+from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, Refusal
 from tests.rljob_operator.world.clock import seconds, settle
 from tests.rljob_operator.world.connection import Connection, Session
 from tests.rljob_operator.world.controllers import Deployments, GarbageCollector, Nodes
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.invariants import Invariants
-from tests.rljob_operator.world.kuberay import KubeRay
+from tests.rljob_operator.world.kuberay import TYPE, KubeRay
 from tests.rljob_operator.world.process import Process
 from tests.rljob_operator.world.trouble import Trouble
 from tests.rljob_operator.world.user import User
@@ -106,8 +107,11 @@ class World:
                     await self.process.hear(kind, self.streams.take(kind))
             await self.settle()
 
-    async def live(self, *, drivers: bool = True) -> None:
-        """Some time, in which everybody does what they have to do. Drivers begin, and then do a step each."""
+    async def live(self, *, drivers: bool = True, servers: bool = True) -> None:
+        """Some time, in which everybody does what they have to do. Drivers begin, and then do a step each.
+
+        servers: whether those of reward models get ready.
+        """
         for driver in self.heads.living():
             if drivers or driver.job is None:  # one that never began would be given up
                 self.heads.step(driver)
@@ -115,17 +119,17 @@ class World:
             self._listed = seconds()
             self.process.resync()
         for pause in SLICES:
-            while self._move(drivers=drivers) or self.streams.waiting():
+            while self._move(drivers=drivers, servers=servers) or self.streams.waiting():
                 await self.deliver()
                 await asyncio.sleep(MOVE_SECONDS)
             await asyncio.sleep(pause)
             await self.settle()
 
-    async def until(self, holds: Callable[[], bool], *, drivers: bool = True) -> bool:
+    async def until(self, holds: Callable[[], bool], *, drivers: bool = True, servers: bool = True) -> bool:
         """Live until it holds, or for so long that it never will. Whether it does."""
         deadline = seconds() + PATIENCE_SECONDS
         while not holds() and seconds() < deadline:
-            await self.live(drivers=drivers)
+            await self.live(drivers=drivers, servers=servers)
         return holds()
 
     async def rest(self, *, drivers: bool = True) -> None:
@@ -146,9 +150,12 @@ class World:
             with suppress(Refusal):
                 self.late.pop(0)()
 
-    def _move(self, *, drivers: bool) -> bool:
+    def _move(self, *, drivers: bool, servers: bool) -> bool:
         """Whether anybody had anything to do. Drivers that are asked to stop do not wait."""
         asked = [driver for driver in self.heads.living() if drivers and driver.job and driver.volume.asked]
         stopped = [self.heads.step(driver) for driver in asked]
-        pods = [self.nodes.step(pod) for pod in self.server.all(POD)]
+        moving = [
+            pod for pod in self.server.all(POD) if servers or TYPE in pod["metadata"]["labels"] or is_deleting(pod)
+        ]
+        pods = [self.nodes.step(pod) for pod in moving]
         return any([self.kuberay.step(), self.deployments.step(), self.garbage.step(), *pods, *stopped])

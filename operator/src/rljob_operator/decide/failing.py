@@ -223,7 +223,7 @@ def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, re
         if decision.action is Action.ACCEPT:  # of what comes here, a driver that was fenced
             message += f" {_used_volume(snapshot.job)} ({failure.message})"
         return failed(snapshot, decision.reason, message, over)
-    where = snapshot.cluster_uid if driver is None else driver.cluster_uid
+    where = driver.cluster_uid if driver is not None and driver.state != "Ended" else snapshot.cluster_uid
     recovery = _remembered(history.after(failure, decision), failure, decision, snapshot, where)
     changes = over | {"recovery": recovery, "restarts": status.restarts + decision.charged}
     return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)

@@ -1,14 +1,16 @@
 """The gate of jobs whose head pod was asked to end, as by a drain. No RayCluster survives its head, so another follows.
 
 asked ──> the driver saves a checkpoint and stops, or goes with its pod ──> another RayCluster, free of charge
+  └──> evictionGracePeriod passes ──> the RayCluster is deleted
 """
 
 from typing import Any
 
 from rljob_api.conditions import Reason
 from rljob_operator.cluster_state import head_leaves
+from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.step import Step
-from rljob_operator.decide.stopping import STOP_POLL_SECONDS
+from rljob_operator.decide.stopping import STOP_POLL_SECONDS, grace_left
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot
 
@@ -24,8 +26,12 @@ def leaving(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return None
     if driver is not None and driver.state != "Ended":
         asked = driver.model_copy(update={"stop_requested": driver.stop_requested or snapshot.now})
-        message = f"{_WHY}: the driver saves a checkpoint first"
-        return Step("Recovering", Reason.STOPPED_ON_REQUEST, message, {"driver": asked}, again_in=STOP_POLL_SECONDS)
+        late = asked.stop_requested is not None and grace_left(snapshot, asked.stop_requested) <= 0
+        what = "did not stop within recovery.evictionGracePeriod" if late else "saves a checkpoint first"
+        return Step(
+            "Recovering", Reason.STOPPED_ON_REQUEST, f"{_WHY}: the driver {what}", {"driver": asked},
+            delete=tuple(cluster(snapshot)) if late else (), again_in=STOP_POLL_SECONDS,
+        )  # fmt: skip
     if recovery.action == "rebuild_cluster" and recovery.cluster_uid == snapshot.cluster_uid:
         return None
     return Step("Recovering", Reason.STOPPED_ON_REQUEST, _WHY, another_cluster(snapshot), again_in=0.0)

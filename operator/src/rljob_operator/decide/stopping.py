@@ -11,7 +11,7 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_operator import names, tokens
-from rljob_operator.cluster_state import pods_left
+from rljob_operator.cluster_state import head_leaves, pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.step import Step
 from rljob_operator.render import spec_digest
@@ -89,7 +89,7 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
         # The grace period begins, whoever hears of it: an agent that does not answer holds nobody up.
         changes = {"driver": driver.model_copy(update={"stop_requested": snapshot.now})}
         return Step("Suspending", reason, message, changes, again_in=0.0)
-    left = _grace_left(snapshot, asked)
+    left = grace_left(snapshot, asked)
     if left <= 0:
         return _give_back(snapshot, reason, f"{why}: the driver did not stop within recovery.evictionGracePeriod")
     return Step("Suspending", reason, message, stop=True, again_in=min(left, STOP_POLL_SECONDS))
@@ -98,11 +98,12 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
 def _give_up(snapshot: Snapshot) -> Step | None:
     """A driver that has not stopped in time loses its cluster, also where the job is wanted again by then: its deletion
     may be under way, and no watch has told. That it had been asked stays said, so the next attempt is free of charge.
+    One whose head pod leaves is no case of this gate.
     """
     driver = snapshot.job.status.driver
     if driver is None or driver.stop_requested is None or not _lives(snapshot, driver) or _has_ended(snapshot):
         return None
-    if _grace_left(snapshot, driver.stop_requested) > 0:
+    if head_leaves(snapshot) or grace_left(snapshot, driver.stop_requested) > 0:
         return None
     why = "the driver did not stop within recovery.evictionGracePeriod, so the job goes on in a new RayCluster"
     return _give_back(snapshot, Reason.SPEC_CHANGED, f"{why}: waiting for {pods_left(snapshot)} to end")
@@ -134,6 +135,7 @@ def _has_ended(snapshot: Snapshot) -> bool:
     return head is not None and (head.driver is None or head.driver.state.is_final)
 
 
-def _grace_left(snapshot: Snapshot, asked: datetime) -> float:
+def grace_left(snapshot: Snapshot, asked: datetime) -> float:
+    """Seconds that a driver has yet, which was asked to stop then."""
     grace = parse_duration(snapshot.job.spec.recovery.eviction_grace_period)
     return grace - (snapshot.now - asked).total_seconds()
