@@ -42,8 +42,7 @@ def build(image: Image) -> str:
         flags.append(f"--ignorefile={ignored}")
     flags += [f"--volume={source}:{target}:{how}" for source, target, how in _volumes()]
     _buildah(
-        "bud", "--layers", "--pull-never", "--isolation=chroot", f"--cni-config-dir={storage()}/cni",
-        f"--signature-policy={_policy()}", *flags,
+        "bud", "--layers", "--pull-never", "--isolation=chroot", f"--signature-policy={_policy()}", *flags,
         f"--file={image.dockerfile}", f"--tag={image.name}", str(image.context),
     )  # fmt: skip
     return number(image.name)
@@ -82,10 +81,21 @@ WHEELS = "/var/cache/uv"
 
 
 def _policy() -> Path:
-    file = storage() / "policy.json"
+    return _kept("policy.json", _ANY_IMAGE)
+
+
+def _settings() -> Path:
+    """In place of this machine's. Without them buildah makes /etc/cni/net.d, also where no container has a network, and
+    its `run` does not heed the flag that names another folder.
+    """
+    return _kept("containers.conf", f'[network]\nnetwork_config_dir = "{storage()}/cni"\n')
+
+
+def _kept(name: str, text: str) -> Path:
+    file = storage() / name
     if not file.exists():
         storage().mkdir(parents=True, exist_ok=True)
-        file.write_text(_ANY_IMAGE)
+        file.write_text(text)
     return file
 
 
@@ -122,7 +132,8 @@ def _buildah(*arguments: str) -> str:
     temporary.mkdir(parents=True, exist_ok=True)
     if not NOTES.exists():
         _ours().touch()
-    environment = {**os.environ, "TMPDIR": str(temporary), "BUILDAH_ISOLATION": "chroot"}
+    variables = {"TMPDIR": temporary, "BUILDAH_ISOLATION": "chroot", "CONTAINERS_CONF": _settings()}
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
     run = subprocess.run(
         [*APART, "buildah", *folders, *arguments], env=environment, capture_output=True, text=True, check=False
     )

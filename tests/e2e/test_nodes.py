@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,14 @@ def test_buildahs_notes_go_with_the_last_cluster_if_they_are_ours(kernel, tmp_pa
     up.down(tmp_path / "second")
     assert (builder.NOTES.exists(), builder.NOTES.parent.exists()) == (others, others)
     assert traces(tmp_path / "other") == []
+
+
+def test_buildah_keeps_networks_beside_its_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(builder, "NOTES", tmp_path / "notes")
+    monkeypatch.setattr(builder, "APART", ("sh", "-c", 'cat "$CONTAINERS_CONF"'))
+    told = tomllib.loads(builder.number("any"))
+    assert told == {"network": {"network_config_dir": f"{builder.storage()}/cni"}}
 
 
 def test_rules_of_both_protocols_are_what_a_cluster_leaves_as_they_were(kernel, monkeypatch):
