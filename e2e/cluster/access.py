@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Access:
     """None is kubectl's own choice: $KUBECONFIG or ~/.kube/config, and the current context of that.
 
-    cache: where kubectl keeps what it has discovered.
+    cache: where kubectl and Helm keep what they have discovered; None is ~/.kube/cache.
     """
 
     kubeconfig: Path | None = None
@@ -49,6 +49,12 @@ class Access:
         values = {"kubeconfig": self.kubeconfig, "context": self.context, "cache-dir": self.cache}
         return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """For programs that look into their environment. The context they are told in ways of their own."""
+        values = {"KUBECONFIG": self.kubeconfig, "KUBECACHEDIR": self.cache}
+        return {name: str(value) for name, value in values.items() if value is not None}
+
     def settings(self) -> dict[str, Any]:
         """A kubeconfig of this cluster and this user alone, with certificates and tokens in it."""
         view = self.kubectl("config", "view", "--minify", "--flatten", "--raw", "--output=yaml")
@@ -62,7 +68,7 @@ class Access:
         settings["users"] = [{"name": name, "user": {"token": token}}]
         settings["contexts"][0]["context"] |= {"user": name, "namespace": namespace}
         write_secret(target, yaml.safe_dump(settings).encode())
-        return Access(target)
+        return Access(target, cache=self.cache)
 
 
 def _kubectl() -> str:

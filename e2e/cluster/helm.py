@@ -33,5 +33,5 @@ class Helm:
         """Of a cluster that nobody named it knows nothing, whatever the user's kubeconfig says."""
         if self.access is None:
             return {"KUBECONFIG": os.devnull}
-        variables = {"KUBECONFIG": self.access.kubeconfig, "HELM_KUBECONTEXT": self.access.context}
-        return {name: str(value) for name, value in variables.items() if value is not None}
+        context = {"HELM_KUBECONTEXT": self.access.context} if self.access.context else {}
+        return {**self.access.variables, **context}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import yaml
 from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
 
+from e2e.cluster.binaries import cache
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT, JOBS, new_namespace, wait_until_gone
+from e2e.cluster.proxy import Proxy
+from tests.charts.chart import CHART
+from tests.charts.release import FORCED
 from tests.e2e.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,6 +36,19 @@ def test_it(cluster, client, namespace):
 def fake_nodes(cluster):
     if not cluster.kubectl("get", "nodes", "--selector=type=kwok", "--output=name"):
         pytest.skip("the cluster has no fake nodes")
+
+
+@pytest.mark.usefixtures("layout")  # another's cluster is found as its user does, who has a cache already
+def test_what_kubectl_and_helm_discover_is_kept_with_the_cluster(cluster, namespace, helm, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache().parent))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Proxy(cluster) as proxy:
+        account = cluster.as_service_account(namespace, "default", tmp_path / "account")
+        for access in (cluster, account, proxy.access(tmp_path / "proxy")):
+            access.kubectl("api-resources")
+    in_namespace = f"--namespace={namespace}"
+    replace(helm, access=cluster)("install", "any", str(CHART), in_namespace, "--dry-run=server", *FORCED)
+    assert {each.name for each in tmp_path.iterdir()} == {"account", "proxy"}
 
 
 def pod(gpus=0):
@@ -122,6 +140,7 @@ def test_an_existing_cluster_is_used_by_its_context(cluster, client, tmp_path):
         **os.environ,
         CONTEXT: context,
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
+        "KUBECACHEDIR": str(tmp_path / "cache"),
         "PYTHONPATH": os.getcwd(),
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(cluster.settings()))

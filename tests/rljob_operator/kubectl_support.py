@@ -58,8 +58,7 @@ class Shell:
             "PATH": f"{self.folder}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
-        kubeconfig = {"KUBECONFIG": str(self.access.kubeconfig)} if self.access.kubeconfig else {}
-        return {**os.environ, **variables, **kubeconfig}
+        return {**os.environ, **variables, **self.access.variables}
 
     def command(self, *arguments: str) -> list[str]:
         context = [f"--context={self.access.context}"] if self.access.context else []

@@ -119,7 +119,7 @@ def test_a_job_that_fails_or_is_deleted_meanwhile_ends_the_wait(shell, suspended
 
 
 def test_a_deletion_before_the_watch_begins_is_told(shell, running, cluster, monkeypatch):
-    for name in {"PATH", "KUBECONFIG"} & shell.environment.keys():
+    for name in {"PATH", "KUBECONFIG", "KUBECACHEDIR"} & shell.environment.keys():
         monkeypatch.setenv(name, shell.environment[name])
     seen = running.get()
     running.delete()

@@ -44,6 +44,7 @@ class Proxy:
         self._cluster: dict[str, Any] = settings["clusters"][0]["cluster"]
         self._user: dict[str, Any] = settings["users"][0]["user"] if settings["users"] else {}
         self._namespace = settings["contexts"][0]["context"].get("namespace", "default")
+        self._cache = upstream.cache
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self.calls: list[Call] = []
@@ -73,7 +74,7 @@ class Proxy:
             "current-context": "proxy",
         }
         target.write_text(yaml.safe_dump(config))
-        return Access(target)
+        return Access(target, cache=self._cache)
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
