@@ -99,6 +99,7 @@ def _controller_manager(layout: Layout) -> dict[str, object]:
         "use-service-account-credentials": "true",
         "root-ca-file": layout.pki("ca.crt"),
         "service-account-private-key-file": layout.pki("tokens.key"),
+        "flex-volume-plugin-dir": layout.folder / "volume-plugins",  # made where it is not: by default below /usr
     }
 
 

@@ -1,7 +1,8 @@
 """What of a cluster's nodes is on this machine: after `down` nothing, and the kernel is as it was."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from e2e.cluster import processes
@@ -36,6 +37,37 @@ def kernel() -> set[str]:
     rules = [f"{each}: {rule}" for each in saves for rule in output(each).splitlines() if rule.startswith("-")]
     settings = (f"{name} is {(cgroups.PROC / name).read_text().strip()}" for name in cgroups.KUBELET_SETTINGS)
     return {*rules, *settings}
+
+
+PLACES = ("/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/run", "~/.kube")
+"""Where Kubernetes' programs keep what nobody told them to keep elsewhere."""
+
+_DEPTH = 3
+"""Down to /etc/cni/net.d/cni.lock, and not to the layers of somebody's images."""
+
+_OTHERS = {
+    *("/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd", "/run/systemd", "/run/udev", "/run/user"),
+    *("/var/lib/containerd", "/var/lib/docker", "/run/containerd", "/run/docker"),
+}
+"""Folders whose files come and go without a cluster. That they are there counts: nodes have some of the same names."""
+
+
+def files(places: Iterable[str] = PLACES) -> set[str]:
+    """Names in folders that are not a cluster's: after one, none that was not there before.
+
+    Not those of which `traces` knows when they have to be gone.
+    """
+    known = {cgroups.RECORD.parent, builder.NOTES.parent}
+    there = (each for place in places if (each := Path(place).expanduser()).exists())
+    return {str(name) for place in there for name in _names(place, _DEPTH) if known.isdisjoint((name, *name.parents))}
+
+
+def _names(path: Path, depth: int) -> Iterator[Path]:
+    yield path
+    if depth and str(path) not in _OTHERS and path.is_dir() and not path.is_symlink():
+        with suppress(OSError):  # gone meanwhile
+            for each in path.iterdir():
+                yield from _names(each, depth - 1)
 
 
 def _lines(file: str) -> list[str]:

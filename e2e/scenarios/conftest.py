@@ -22,7 +22,7 @@ from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
 from e2e.cluster.plane import Plane
 from e2e.nodes import images, packages, release
-from e2e.nodes.traces import kernel, traces
+from e2e.nodes.traces import files, kernel, traces
 from e2e.scenarios.job import Job
 
 __all__ = ["client", "helm", "namespaces"]
@@ -50,13 +50,14 @@ def cluster(helm: Helm) -> Iterator[Access]:
     try:
         release.prepare()
         images.ensure([images.NEWER_OPERATOR])  # before the nodes, which take their images from here as they start
-        before = kernel()
+        before, there = kernel(), files()
         with release.operated(folder, helm.home) as plane:
             yield plane.access
     except NotHere as error:
         pytest.skip(f"did NOT run: {error}")
     wait_until_gone(folder)
     assert kernel() == before, "what the cluster changed of the machine's kernel is as it was"
+    assert files() - there == set(), "nothing is kept but in the cache"
 
 
 def wait_until_gone(cluster: Path) -> None:

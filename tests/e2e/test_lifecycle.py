@@ -13,6 +13,7 @@ from e2e.cluster import processes
 from e2e.cluster.components import COMPONENTS
 from e2e.cluster.layout import HOST
 from e2e.cluster.plane import Plane
+from e2e.nodes.traces import files
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -52,9 +53,10 @@ def leaves_nothing(plane, ports):
 
 @pytest.fixture
 def folder(tmp_path):
-    folder = tmp_path / "cluster"
+    folder, there = tmp_path / "cluster", files()
     yield folder
     Plane(folder).down()
+    assert files() - there == set()
 
 
 def test_a_cluster_outlives_its_command_and_a_crash_but_not_its_last_user(folder):

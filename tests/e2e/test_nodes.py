@@ -269,6 +269,30 @@ def test_rules_of_both_protocols_are_what_a_cluster_leaves_as_they_were(kernel, 
     assert rules == {f"{each}: -A FORWARD {each}" for each in ("iptables-save", "ip6tables-save")}
 
 
+def test_a_file_that_a_program_keeps_unasked_is_seen_and_one_of_others_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(traces_module, "_OTHERS", {str(tmp_path / "lib/apt")})
+    monkeypatch.setattr(builder, "NOTES", tmp_path / "lib/containers/cache")
+    places = (str(tmp_path / "lib"), "~/.kube")
+    (tmp_path / "lib/cni/net.d").mkdir(parents=True)
+    (tmp_path / "lib/link").symlink_to("/")
+    before = traces_module.files(places)
+    assert before == {str(tmp_path / "lib" / each) for each in (".", "cni", "cni/net.d", "link")}
+
+    (tmp_path / "lib/cni/net.d/cni.lock").touch()
+    for folder in ("lib/apt/lists", "lib/containers/cache", "lib/images/layers/one/two", "home/.kube"):
+        (tmp_path / folder).mkdir(parents=True)
+    made = (
+        "lib/cni/net.d/cni.lock",
+        "lib/apt",
+        "lib/images",
+        "lib/images/layers",
+        "lib/images/layers/one",
+        "home/.kube",
+    )
+    assert traces_module.files(places) - before == {str(tmp_path / each) for each in made}
+
+
 def test_settings_that_were_never_kept_are_left_alone(kernel, tmp_path):
     kubelet_starts(kernel)
     cgroups.restore_settings(tmp_path / "first")
