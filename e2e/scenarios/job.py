@@ -100,9 +100,16 @@ class Job:
         return self.access.kubectl(f"--namespace={self.namespace}", *arguments, objects=objects)
 
     @property
+    def spec(self) -> dict[str, Any]:
+        return self._part("spec")
+
+    @property
     def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads(self.kubectl("get", "rljob", self.name, "--output=json")).get("status", {})
-        return status
+        return self._part("status")
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part: dict[str, Any] = json.loads(self.kubectl("get", "rljob", self.name, "--output=json")).get(name, {})
+        return part
 
     @property
     def phase(self) -> str:

@@ -32,8 +32,10 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
 def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
     job.apply(**LONG)
     job.trains()
-    with pytest.raises(ClusterError, match="actor"):
-        job.patch(actor={"learningRate": 1e-6})
+    before = job.spec["actor"]["learningRate"]
+    with pytest.raises(ClusterError, match="actor can change only while suspend is true"):
+        job.patch(actor={"learningRate": before / 2})
+    assert job.spec["actor"]["learningRate"] == before
     job.patch(training={"steps": 80})
     job.eventually(lambda: job.runs(attempt=2), "attempt 2")
     job.resumes(attempt=2, after=70)
