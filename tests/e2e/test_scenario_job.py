@@ -1,12 +1,17 @@
-"""The job of the scenarios, as it is sent to a cluster."""
+"""The job of the scenarios, as it is sent to a cluster, and what they ask of its policy."""
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from e2e.cluster.access import Access
 from e2e.scenarios.job import Job
+from e2e.scenarios.policy import OPERATOR, guarded
 from rljob_api.validation import validate
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.render.protection import network_policy
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,30 @@ def test_its_volume_has_the_access_mode_that_the_environment_names(mode, monkeyp
     (job,) = validate(cluster.applied[0], "applied.yaml").jobs
     volume = job.spec.checkpoint.volume
     assert (volume.access_mode, volume.retain, volume.size) == (mode, False, "1Gi")
+
+
+def pod(name: str, job: str) -> dict[str, Any]:
+    metadata = {"name": name, "labels": {JOB_LABEL: job}}
+    spec = {"containers": [{"name": "any", "image": "any"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_a_policy_guards_its_jobs_pods_and_one_that_lets_others_in_is_told(cluster, namespace):
+    job = Job(cluster, namespace)
+    policy = network_policy(job.name, "rljob-system", None)
+
+    def apply(*objects: dict[str, Any]) -> None:
+        for each in objects:
+            job.kubectl("apply", "--filename=-", objects=json.dumps(each))
+
+    apply(policy, pod("head", job.name), pod("other", "another"))
+    assert guarded(job) == {"pod/head"}
+
+    ingress = policy["spec"]["ingress"]
+    for looser in ({"ingress": [*ingress, {}]}, {"ingress": [ingress[0], {"from": [OPERATOR]}]}, {"ingress": [{}]}):
+        apply(policy | {"spec": policy["spec"] | looser})
+        with pytest.raises(AssertionError, match="others are let in"):
+            guarded(job)
+    apply(policy, policy | {"metadata": {"name": "second"}, "spec": policy["spec"] | {"ingress": [{}]}})
+    with pytest.raises(ValueError, match="too many values"):
+        guarded(job)
