@@ -13,7 +13,7 @@ from e2e.cluster_chaos.leftovers import left_by
 from e2e.nodes import release
 from e2e.scenarios.job import LONG, Job
 from e2e.scenarios.removal import leaves_nothing
-from rljob_operator.names import JOB_LABEL, MAKER_ANNOTATION
+from rljob_operator.names import JOB_LABEL, MAKER_ANNOTATION, claim
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -22,11 +22,25 @@ def test_a_job_is_deleted_in_the_middle_of_a_step(job: Job) -> None:
     before = set(left_by(job))
     job.apply(**LONG, checkpoint={"volume": {"retain": False}})
     job.trains()
+    assert f"persistentvolumeclaim/{claim(job.name)}" in left_by(job)
     job.kubectl("delete", "rljob", job.name, "--wait=false")
     job.reaches("Deleting")
     job.kubectl("delete", "rljob", job.name, "--ignore-not-found", "--timeout=300s")  # waits for its end
     leaves_nothing(job, before)
     assert "Deleting" in job.events()
+
+
+def test_a_deleted_job_leaves_its_volume(job: Job) -> None:
+    before = set(left_by(job))
+    job.apply(**LONG)
+    job.trains()
+    kept = {each for each in left_by(job) if each.startswith("persistentvolume")}
+    assert f"persistentvolumeclaim/{claim(job.name)}" in kept
+    job.kubectl("delete", "rljob", job.name, "--timeout=300s")
+    leaves_nothing(job, before | kept)
+    metadata = json.loads(job.kubectl("get", "pvc", claim(job.name), "--output=json"))["metadata"]
+    assert "deletionTimestamp" not in metadata, "it does not go a moment later"
+    assert set(left_by(job)) == before | kept
 
 
 def test_the_spec_is_edited_while_the_job_trains(job: Job) -> None:
