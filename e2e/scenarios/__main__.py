@@ -32,6 +32,18 @@ WITHOUT_SECONDS = (
     " soon an update follows the operator's death is in the [campaign of faults](recovery_cluster.md)."
 )
 
+CLOCKS = (
+    "Seconds end with the first optimizer step that the next attempt takes itself, and start differently. Where the"
+    " driver is killed: with the kill, by the pod's own word (to commit a618b40 with the command, before Python had"
+    " started in the pod). Where a pod is deleted or a node is drained: before the command (where the operator is"
+    " killed in every phase: after it). That is no sudden death, by force or not: the pod's kubelet runs preStop, which"
+    " asks the driver to save a checkpoint and to end, then sends SIGTERM, and all of that is in the seconds. Where a"
+    " node is lost: before SIGKILL to all that runs on it, so the time until Kubernetes misses the node is in them."
+    " Where a reward model's server gets SIGKILL: before that; its job stays in its attempt, and they end with the step"
+    " after the longest pause."
+)
+"""Where the seconds to the next optimizer step start."""
+
 
 def write_page(results: Iterable[Result]) -> None:
     """The last result of each scenario."""
@@ -52,7 +64,7 @@ def write_page(results: Iterable[Result]) -> None:
     about = (
         "The last result of each, by `make e2e`, on one machine whose two kubelets share its CPUs."
         " [e2e/scenarios](../../e2e/scenarios) has their stories."
-        f" {_age(older, len(found))}\n\n{WITHOUT_SECONDS}"
+        f" {_age(older, len(found))}\n\n{CLOCKS}\n\n{WITHOUT_SECONDS}"
     )
     write_part(
         PAGES, "recovery_scenarios.md", f"# Scenarios on a cluster with real nodes\n\n{about}\n\n{table(heading, rows)}"

@@ -9,11 +9,13 @@ from e2e.scenarios.conftest import Report
 from e2e.scenarios.job import LONG, LOST_WORKER, Job
 
 KILL_DRIVER = """
-import psutil
+import psutil, time
 for process in psutil.process_iter(["cmdline"]):
     if {"driver", "--attempt"} <= set(process.info["cmdline"] or ()):
         process.kill()
+        print(time.time())
 """
+"""It takes a second to get there, so the pod says when it was."""
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -54,8 +56,7 @@ def test_a_killed_driver_is_started_again_on_the_living_cluster(job: Job, report
     job.apply(**LONG)
     job.trains()
     before, step = sorted(job.pods()), job.step
-    lost = time.time()
-    job.run_in("head", "python", "-c", KILL_DRIVER)
+    lost = float(job.run_in("head", "python", "-c", KILL_DRIVER))
     report(job.seconds_to_next_update(lost, attempt=2))
     assert sorted(job.pods()) == before
     job.takes_over(attempt=2, after=step)

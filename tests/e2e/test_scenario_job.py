@@ -1,6 +1,8 @@
-"""The job of the scenarios, as it is sent to a cluster, and what they ask of its policy."""
+"""The job of the scenarios, as it is sent to a cluster, and what they ask of its policy and do to its driver."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from e2e.cluster.access import Access
 from e2e.scenarios.job import Job
 from e2e.scenarios.policy import OPERATOR, guarded
+from e2e.scenarios.test_life import KILL_DRIVER
 from rljob_api.validation import validate
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.render.protection import network_policy
@@ -63,3 +66,22 @@ def test_a_policy_guards_its_jobs_pods_and_one_that_lets_others_in_is_told(clust
     apply(policy, policy | {"metadata": {"name": "second"}, "spec": policy["spec"] | {"ingress": [{}]}})
     with pytest.raises(ValueError, match="too many values"):
         guarded(job)
+
+
+PROCESSES = """
+class Process:
+    def __init__(self, *words):
+        self.info = {"cmdline": words or None}
+
+    def kill(self):
+        assert "driver" in self.info["cmdline"], "another's"
+
+def process_iter(_):
+    return [Process(), Process("ray", "start"), Process("python", "rljob", "driver", "--attempt", "1")]
+"""
+
+
+def test_a_killed_drivers_time_is_told_where_it_is_killed(tmp_path):
+    (tmp_path / "psutil.py").write_text(PROCESSES)
+    told = subprocess.run([sys.executable, "-c", KILL_DRIVER], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert float(told.stdout) > 0

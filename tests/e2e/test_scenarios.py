@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from bench.commits import ROOT, content
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
+from e2e.scenarios import __main__ as scenarios
 from e2e.scenarios.conftest import SECONDS
 from e2e.scenarios.job import FAILURE_CONDITIONS, SUCCESS_CONDITIONS, Job
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
@@ -131,6 +132,17 @@ def test_the_code_is_what_is_there_committed_or_not(tmp_path):
     (code / "file").unlink()
     assert len({first, changed, added, content(["code"], tmp_path), ""}) == 5
     assert content(["nothing"], tmp_path) == ""
+
+
+def test_the_page_tells_where_the_seconds_of_a_loss_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(scenarios, "PAGES", tmp_path)
+    lost = Result("test_life.py::test_a_killed_driver", True, 89.0, 6.46, "abc1234", "2026-11-24", "code")
+    scenarios.write_page([replace(lost, recovery=9.0), lost, result("test_life.py::test_nothing_lost", True, "code")])
+
+    page = (tmp_path / "recovery.md").read_text()
+    assert scenarios.CLOCKS in page
+    assert "| a killed driver | passed | 89 | 6.5 |" in page
+    assert "| nothing lost | passed | 1 | - |" in page
 
 
 def test_what_decides_results_is_there_and_holds_no_result():
