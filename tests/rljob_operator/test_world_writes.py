@@ -327,6 +327,33 @@ async def test_what_somebody_else_has_made_is_never_taken_over(name: str, manife
 
 
 @in_jumping_loop
+async def test_a_claim_that_an_earlier_job_has_left_is_waited_for_where_it_has_another_shape() -> None:
+    """Of the API server it would be an invalid object, which fails a new job for good."""
+    world = World()
+    labels, maker = dict(names.labels(KEY.name)), {names.MAKER_ANNOTATION: "an earlier job"}
+    metadata = {"namespace": KEY.namespace, "name": names.claim(KEY.name), "labels": labels, "annotations": maker}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Gi"}}}
+    kept = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+    theirs = world.server.create(kept)
+    world.user.create()
+    await world.start()
+    await world.rest()
+    assert world.user.job is not None
+    stalled = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Stalled")
+    assert (stories.phase(world), stalled["reason"]) == ("Starting", "NameTaken")
+    assert stories.ready(world) == (
+        "PersistentVolumeClaim job-checkpoints has accessModes ReadWriteOnce, which never changes, and the job asks for"
+        " ReadWriteMany (spec.checkpoint.volume.accessMode): delete the claim, if nobody needs what is in it; or make"
+        " the RLJob anew, with what the claim has, or with it as spec.checkpoint.volume.existingClaim; with a subPath"
+        " if it holds a run"
+    )
+    assert world.server.get(VOLUME_CLAIM, Key.of(theirs))["spec"] == spec
+    world.server.delete(theirs)
+    await stories.finishes(world)
+    assert stories.phase(world) == "Succeeded"
+
+
+@in_jumping_loop
 async def test_nor_is_somebody_else_s_ray_cluster() -> None:
     world = World()
     metadata = {"namespace": KEY.namespace, "name": KEY.name}

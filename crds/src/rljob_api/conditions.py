@@ -224,7 +224,10 @@ class Reason(Word):
     )
     NAME_TAKEN = (
         "NameTaken", _ANY,
-        "The name that an object of the job's needs is taken: by somebody else's, or by one that keeps no label.",
+        (
+            "The name that an object of the job's needs is taken: by somebody else's, by one that keeps no label, or by"
+            " a claim that an earlier job has left, of another access mode or storage class."
+        ),
         "Do what the message says: choose another name, or free this one. It is tried again soon; what runs goes on.",
     )
     SPEC_NOT_READABLE = (

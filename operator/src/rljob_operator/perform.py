@@ -17,7 +17,7 @@ import structlog
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.decide.fields import ignored
-from rljob_operator.drift import adapted, has_drifted, stamped
+from rljob_operator.drift import adapted, has_drifted, misfit, stamped
 from rljob_operator.head import HeadError, head_service
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
@@ -178,11 +178,13 @@ class Performer:
     async def _apply(self, snapshot: Snapshot, manifest: Manifest) -> None:
         ref = Ref.of(manifest)
         there = snapshot.child(ref.kind, ref.name)
+        _check_fits(manifest, there)
         try:
             async with self._making:
                 made = await self._kube.apply(manifest, there["metadata"]["uid"] if there else "")
         except AlreadyExists:
             there = await self._known_late(snapshot.job, ref)
+            _check_fits(manifest, there)
             made = await self._kube.apply(adapted(manifest, there), there["metadata"]["uid"])
         self._told(ref.kind, made)
 
@@ -274,6 +276,18 @@ class Performer:
 
 def _has_pods(manifest: Manifest) -> bool:
     return manifest["kind"] in (RAY_CLUSTER.name, DEPLOYMENT.name)
+
+
+def _check_fits(manifest: Manifest, there: Manifest | None) -> None:
+    """The API server would call it invalid, which ends a new job, and tell neither the job's field nor a way out."""
+    if (why := misfit(manifest, there)) is not None:
+        name = manifest["metadata"]["name"]
+        raise AlreadyExists(
+            f"{manifest['kind']} {name} {why}: delete the claim, if nobody needs what is in it; or make the RLJob anew,"
+            " with what the claim has, or with it as spec.checkpoint.volume.existingClaim; with a subPath if it holds"
+            " a run",
+            status=HTTPStatus.CONFLICT, reason="AlreadyExists",
+        )  # fmt: skip
 
 
 async def _together(writes: Iterable[Coroutine[Any, Any, None]]) -> None:
