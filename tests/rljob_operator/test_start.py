@@ -12,7 +12,7 @@ import pytest
 from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
-from rljob_operator.kube import Connection, Kube, NotFound, Unavailable
+from rljob_operator.kube import Connection, Kube, NotFound, Throttled, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.lease import LeaderLease
 from rljob_operator.metrics import Metrics
@@ -32,6 +32,20 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
         server.answers += [response((200, none)), response(not_found("/apis/ray.io/v1/rayclusters"))]
         with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet: install their CRD"):
             await list_all(Kube(connection), Store(), set())
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(30.0, 30.0), (0.5, main.RETRY_SECONDS), (None, main.RETRY_SECONDS)])
+@in_jumping_loop
+async def test_a_start_is_tried_again_no_sooner_than_the_api_server_asks_for(asked: float | None, waits: float) -> None:
+    tried = list[float]()
+
+    async def work() -> None:
+        tried.append(asyncio.get_running_loop().time())
+        if len(tried) < 3:
+            raise Throttled("slow down", status=429, retry_after=asked)
+
+    await main._patiently(work)
+    assert tried == [0.0, waits, 2 * waits]
 
 
 @in_jumping_loop

@@ -194,13 +194,14 @@ def _uncollected() -> Iterator[None]:
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """However long the API server takes to answer."""
+    """However long the API server takes to answer, and no sooner again than it asks for."""
     while True:
         try:
             return await work()
         except KubeError as error:
-            log.warning("start_delayed", error=str(error), again_in=RETRY_SECONDS)
-            await asyncio.sleep(RETRY_SECONDS)
+            pause = max(RETRY_SECONDS, error.retry_after or 0.0)
+            log.warning("start_delayed", error=str(error), again_in=pause)
+            await asyncio.sleep(pause)
 
 
 async def run(options: Options) -> None:
