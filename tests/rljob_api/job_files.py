@@ -211,7 +211,9 @@ GOOD = (
                 "  envFrom: [{prefix: A_, configMapRef: {name: a, optional: true}}, {secretRef: {name: b}}]\n"
                 "  volumes: [{name: data, emptyDir: {}}]\n"
                 "  volumeMounts: [{name: data, mountPath: /d, readOnly: true},"
-                " {name: checkpoints, mountPath: /checkpoints2}]\n"
+                " {name: checkpoints, mountPath: /checkpoints2},"
+                " {name: data, mountPath: /..d/.e/..., subPath: ..a/.b/...},"
+                " {name: data, mountPath: /f, subPath: ''}]\n"
                 "  checkpoint: {volume: {subPath: ..a/.b/...}}\n  cluster: {gpuResource: amd.com/gpu}\n  training:"
             ),
         ),
@@ -819,6 +821,24 @@ BROKEN = (
             " /dev/shm: choose another path",
         )
         for path in ("/checkpoints", "/checkpoints/", "//checkpoints/.", "/etc/./rljob//job", "/dev/shm/", "dev/shm")
+    ),
+    *(
+        broken(
+            "  training:",
+            f"  volumes: [{{name: a}}]\n  volumeMounts: [{{name: a, mountPath: {path}}}]\n  training:",
+            "21:39: spec.volumeMounts[0].mountPath: a volume mount's mountPath is compared with other paths: write it"
+            " without '..'",
+        )
+        for path in ("/a/../checkpoints", "/..", "../checkpoints")
+    ),
+    *(
+        broken(
+            "  training:",
+            f"  volumes: [{{name: a}}]\n  volumeMounts: [{{name: a, mountPath: /a, subPath: {path}}}]\n  training:",
+            "21:52: spec.volumeMounts[0].subPath: a volume mount's subPath is a folder within the volume: begin it"
+            " without '/', and leave out '..'",
+        )
+        for path in ("../x", "a/../../b", "/a", "..")
     ),
     broken(
         "  training:",

@@ -39,6 +39,27 @@ def sized(field: str) -> Rule:
     )
 
 
+_UPWARDS = "(^|/)[.][.](/|$)"
+
+
+def within_volume(field: str, named: str) -> Rule:
+    """Of a folder of a volume. named: the field as its author finds it."""
+    return Rule(
+        f"!has(self.{field}) || !self.{field}.matches('^/|{_UPWARDS}')",
+        f"{named} is a folder within the volume: begin it without '/', and leave out '..'",
+        field,
+    )
+
+
+def straight(field: str, named: str) -> Rule:
+    """Of a path that is compared with others: by way of '..' it might be any of them."""
+    return Rule(
+        f"!self.{field}.matches('{_UPWARDS}')",
+        f"{named} is compared with other paths: write it without '..'",
+        field,
+    )
+
+
 class ApiModel(BaseModel):
     """An object of the API: camelCase outside, snake_case in Python, unknown fields refused."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule, list_map
+from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule, list_map, straight, within_volume
 
 FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
 """Part of a Kubernetes object, which the API server judges where it is used."""
@@ -98,6 +98,11 @@ class VolumeMount(OpenPart):
 
     name: Name = Field(description="The volume's name.")
     mount_path: Path = Field(description="The path in the container.")
+    sub_path: Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="The folder of the volume to mount; the default is all of it."
+    )
+
+    rules = (straight("mountPath", "a volume mount's mountPath"), within_volume("subPath", "a volume mount's subPath"))
 
 
 class EnvSource(OpenPart):

@@ -15,6 +15,7 @@ from rljob_api.v1alpha1.base import (
     Seed,
     Text,
     sized,
+    within_volume,
 )
 
 Logger = Literal["console", "tensorboard", "wandb", "mlflow", "trackio"]
@@ -72,11 +73,7 @@ class CheckpointVolume(ApiModel):
             " existingClaim",
             "existingClaim",
         ),
-        Rule(
-            "!has(self.subPath) || !self.subPath.matches('^/|(^|/)[.][.](/|$)')",
-            "checkpoint.volume.subPath is a folder within the volume: begin it without '/', and leave out '..'",
-            "subPath",
-        ),
+        within_volume("subPath", "checkpoint.volume.subPath"),
     )
 
 
