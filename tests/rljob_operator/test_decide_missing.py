@@ -83,8 +83,12 @@ QUOTA = 'FailedCreateHeadPod\npods "job-head" is forbidden: exceeded quota: q'
 WAY_OUT = "create it, and the job goes on; or set spec.suspend, and name another one in the spec"
 
 
-def no_claim(name: str) -> str:
-    return f'0/2 nodes are available: persistentvolumeclaim "{name}" not found. preemption: not helpful'
+def no_claim(name: str, what: str = "not found") -> str:
+    return f'0/2 nodes are available: persistentvolumeclaim "{name}" {what}. preemption: not helpful'
+
+
+GOES = "is being deleted"
+DATA_GOES = "PersistentVolumeClaim data is being deleted, and goes when no pod has it"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,9 @@ def no_claim(name: str) -> str:
         (QUOTA, None, 600, None),
         (None, no_claim("data"), 61, "PersistentVolumeClaim data does not exist"),
         (PRIORITY, no_claim("data"), 61, "PriorityClass high and PersistentVolumeClaim data do not exist"),
+        (None, no_claim("data", GOES), 61, DATA_GOES),
+        (PRIORITY, no_claim("data", GOES), 61, f"PriorityClass high does not exist; {DATA_GOES}"),
+        (None, no_claim("job-checkpoints", GOES), 600, None),  # made again
         (None, no_claim("data"), 60, None),  # who creates a job may create its claim with it
         (None, no_claim("job-checkpoints"), 600, None),  # made again
         (None, "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.", 600, None),  # nodes come
@@ -113,7 +120,8 @@ def test_what_pods_lack_and_nobody_makes_stalls_the_job_with_the_way_out(failure
     assert (phase(plan), found["Stalled"], found["Reconciling"][0]) == ("Starting", stalled, f"{not lacks}")
     assert plan.status is not None
     ready = plan.status.conditions[0].message
-    assert ready.endswith(f"; {lacks}: {WAY_OUT}") if lacks else WAY_OUT not in ready
+    way_out = WAY_OUT.replace("create it", "then create it anew") if lacks == DATA_GOES else WAY_OUT
+    assert ready.endswith(f"; {lacks}: {way_out}") if lacks else WAY_OUT not in ready
     waits_for_a_claim = scheduler is not None and "data" in scheduler
     assert (plan.again_in is not None) == (waits_for_a_claim and not lacks)
 
@@ -153,6 +161,10 @@ def test_a_claim_that_the_spec_names_is_missing_also_under_the_name_that_the_job
     given = job(checkpoint={"volume": {"existingClaim": "job-checkpoints"}})
     plan = plan_for(base=given, cluster=ray_cluster(0, provisioned=False), pods=pods)
     assert conditions(plan.status)["Stalled"] == ("True", "ObjectMissing")
+    assert plan.status is not None
+    assert plan.status.conditions[0].message.endswith("or make another RLJob with another claim"), (
+        "volumes never change"
+    )
 
 
 def test_a_reward_model_that_still_has_the_claim_is_a_holder_too():

@@ -75,8 +75,14 @@ class Reason(Word):
     )
     OBJECT_MISSING = (
         "ObjectMissing", ("Starting", "Recovering"),
-        "Pods need a PriorityClass or a PersistentVolumeClaim that does not exist; the message names it.",
-        "Create it, and the job goes on by itself; or set `spec.suspend`, and name another one in the spec.",
+        (
+            "Pods need a PriorityClass or a PersistentVolumeClaim that does not exist, or a claim that is being"
+            " deleted; the message names it."
+        ),
+        (
+            "Create it, and the job goes on by itself; or set `spec.suspend`, and name another one in the spec. The"
+            " claim of `checkpoint.volume` never changes: another one is for another RLJob."
+        ),
     )
     REWARD_MODELS_NOT_READY = (
         "RewardModelsNotReady", _ON_THE_WAY,

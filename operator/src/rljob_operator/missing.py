@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60.0
 """How old a pod is before the claim that it lacks counts as missing: who creates a job may create its claim with it."""
 
 _NO_PRIORITY = re.compile(r"no PriorityClass with name (\S+) was found")
-_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)')
 
 
 def missing(snapshot: Snapshot) -> str | None:
@@ -33,11 +33,17 @@ def missing_of_servers(snapshot: Snapshot) -> str | None:
 
 
 def _told(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Manifest]) -> str | None:
-    found = dict.fromkeys(_missing(snapshot, makers, pods))
+    found = dict(_missing(snapshot, makers, pods))
     if not found:
         return None
-    one = f"{' and '.join(found)} {'do' if len(found) > 1 else 'does'} not exist"
-    return f"{one}: create it, and the job goes on; or set spec.suspend, and name another one in the spec"
+    gone = [what for what, goes in found.items() if not goes]
+    words = [f"{' and '.join(gone)} {'do' if len(gone) > 1 else 'does'} not exist"] if gone else []
+    words += [f"{what} is being deleted, and goes when no pod has it" for what, goes in found.items() if goes]
+    then = "create it" if gone else "then create it anew"
+    own = f"PersistentVolumeClaim {snapshot.job.spec.checkpoint.volume.existing_claim}"
+    suspended = "set spec.suspend, and name another one in the spec"
+    other = "make another RLJob with another claim" if own in found else suspended  # checkpoint.volume never changes
+    return f"{'; '.join(words)}: {then}, and the job goes on; or {other}"
 
 
 def lacks_claim(snapshot: Snapshot) -> bool:
@@ -45,19 +51,19 @@ def lacks_claim(snapshot: Snapshot) -> bool:
     return any(_claim(snapshot, pod) is not None for pod in snapshot.ray_pods)
 
 
-def _missing(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Manifest]) -> Iterator[str]:
-    """makers: of the pods."""
+def _missing(snapshot: Snapshot, makers: Iterable[Manifest], pods: Iterable[Manifest]) -> Iterator[tuple[str, bool]]:
+    """Each with whether it is still there, but being deleted. makers: of the pods."""
     for said in (said for maker in makers for said in replica_failures(maker)):
-        yield from (f"PriorityClass {name}" for name in _NO_PRIORITY.findall(said))
+        yield from ((f"PriorityClass {name}", False) for name in _NO_PRIORITY.findall(said))
     for pod in pods:
         age = (snapshot.now - datetime.fromisoformat(pod["metadata"]["creationTimestamp"])).total_seconds()
         if age > PATIENCE_SECONDS and (claim := _claim(snapshot, pod)) is not None:
-            yield f"PersistentVolumeClaim {claim}"
+            yield f"PersistentVolumeClaim {claim[1]}", claim[2] == "is being deleted"
 
 
-def _claim(snapshot: Snapshot, pod: Manifest) -> str | None:
-    """That of the job itself is made again."""
+def _claim(snapshot: Snapshot, pod: Manifest) -> re.Match[str] | None:
+    """Which claim the pod lacks, and how. That of the job itself is made again."""
     job = snapshot.job
     found = None if is_deleting(pod) else _NO_CLAIM.search(unscheduled(pod) or "")
     made_again = job.spec.checkpoint.volume.existing_claim is None and found and found[1] == names.claim(job.name)
-    return None if found is None or made_again else found[1]
+    return None if made_again else found
