@@ -148,6 +148,25 @@ def test_an_object_of_somebody_else_is_left_alone_and_named(operator, heads, job
     jobs.reaches("Succeeded")
 
 
+def test_a_claim_that_an_earlier_job_has_left_in_another_shape_is_named_and_waited_for(operator, jobs, cluster):
+    jobs.create(checkpoint={"volume": {"storageClassName": "slow"}})
+    eventually(jobs.claims)
+    jobs.delete()
+    eventually(lambda: not jobs.exists())
+    jobs.create(checkpoint={"volume": {"storageClassName": "fast", "accessMode": "ReadWriteOnce"}})
+    eventually(lambda: jobs.conditions().get("Stalled", ("", "", ""))[:2] == ("True", "NameTaken"))
+    assert jobs.conditions()["Ready"][2].startswith(
+        "PersistentVolumeClaim job-checkpoints has accessModes ReadWriteMany and storageClassName slow, which never"
+        " changes, and the job asks for ReadWriteOnce (spec.checkpoint.volume.accessMode) and fast"
+        " (spec.checkpoint.volume.storageClassName): delete the claim"
+    )
+    assert not jobs.clusters()
+
+    cluster.kubectl("delete", "pvc", "job-checkpoints", f"--namespace={jobs.namespace}")
+    eventually(lambda: jobs.clusters() and jobs.conditions()["Stalled"][0] == "False")
+    assert jobs.claims() == ["job-checkpoints"]
+
+
 def test_the_head_s_service_of_somebody_else_is_named_before_kuberay_meets_it(operator, heads, jobs, cluster):
     heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
     where = f"--namespace={jobs.namespace}"
