@@ -21,6 +21,9 @@ MIRROR = "http://deb.debian.org/debian"
 LISTS = ("apt-get", "indextargets", "--format", "$(CODENAME) $(ORIGIN) $(REPO_URI)", "Created-By: Packages")
 """ "bookworm Debian http://deb.debian.org/debian/", a line for each part of an archive that apt knows here."""
 
+WITH_ITS_OWN_RUN = ("sh", "-c", 'mount --no-mtab -t tmpfs tmpfs /run && exec "$@"', "-")
+"""Before a command: what it mounts, mount notes in /run/mount, and would make that on this machine."""
+
 REACH_SECONDS = 30
 
 PACKAGES = ("ca-certificates", "libnuma1", "python3", "python3-pip")
@@ -57,7 +60,7 @@ def _make(folder: Path) -> None:
     if mirror is None:
         mirror = _public_mirror()
         options.append(f"--keyring={KEYRING}")  # else debootstrap does without where it finds none
-    command = [*APART, "debootstrap", *options, SUITE, str(new), mirror]
+    command = [*APART, *WITH_ITS_OWN_RUN, "debootstrap", *options, SUITE, str(new), mirror]
     with shown(f"making a Debian {SUITE} with debootstrap"):
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:

@@ -5,9 +5,9 @@ home=$1 name=$2
 
 echo "$name" >/proc/sys/kernel/hostname
 mkdir -p "$home/lib" "$home/log"
-mount -t tmpfs tmpfs /run
-mount --bind "$home/lib" /var/lib
-mount --bind "$home/log" /var/log
+mount --no-mtab -t tmpfs tmpfs /run  # else mount makes /run/mount first, and that is the machine's /run yet
+mount --no-mtab --bind "$home/lib" /var/lib
+mount --no-mtab --bind "$home/log" /var/log
 ip link set lo up
 echo 1 >/proc/sys/net/ipv4/ip_forward
 touch "$home/booted"

@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_a_node_has_a_name_and_folders_of_its_own(cluster):
     assert [each.name for each in (node.folder / "lib").iterdir()] == ["here"]
     assert not Path("/var/lib/here").exists()
     assert not Path("/run/here").exists()
+
+
+@needs_root
+def test_a_node_makes_nothing_in_the_run_of_its_machine(tmp_path):
+    """Of one that has just booted, where nobody has called mount yet."""
+    boot = (
+        "import sys; from pathlib import Path; from e2e.nodes.machine import Machine;"
+        " node = Machine(Path(sys.argv[1]), 0); node.boot(); node.power_off()"
+    )
+    fresh = ["mount --no-mtab -t tmpfs tmpfs /run", '"$0" -c "$1" "$2"', "ls /run"]
+    command = ["sh", "-ec", "; ".join(fresh), sys.executable, boot, str(tmp_path)]
+    assert output("unshare", "--mount", "--propagation=private", *command) == ""
 
 
 @needs_root
