@@ -41,7 +41,12 @@ def _in(loop: Callable[[], asyncio.AbstractEventLoop], test: Test) -> Callable[.
         unhandled: list[dict[str, Any]] = []
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.get_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
-            runner.run(test(*args, **kwargs))
-        assert not unhandled
+            try:
+                runner.run(test(*args, **kwargs))
+            except BaseException as error:
+                if unhandled:  # it may be what the test fails of
+                    error.add_note(f"unhandled: {unhandled}")
+                raise
+        assert not unhandled, unhandled
 
     return run

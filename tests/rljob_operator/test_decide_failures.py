@@ -206,6 +206,18 @@ def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and
     assert late.status is not None
     assert conditions(late.status)["Ready"] == ("False", "StoppedOnRequest")
 
+    goes = LEAVING_CLUSTER | {"cluster": ray_cluster(deleting=True), "head": reports(), "models": SERVED}
+    after = decide(snapshot(replace(base, status=late.status), seconds=122, **goes), SETTINGS)
+    assert (phase(after), after.delete, after.restart) == ("Recovering", (), None)
+
+
+def test_an_attempt_that_was_never_submitted_saves_no_checkpoint_where_its_head_leaves():
+    plan = plan_for(**LEAVING_CLUSTER, head=HeadReport(), **attempted("Reserved"))
+    assert plan.status is not None
+    assert plan.status.driver is not None
+    assert (phase(plan), plan.status.driver.state, plan.restart) == ("Recovering", "Ended", None)
+    assert plan.status.recovery.action == "rebuild_cluster"
+
 
 @pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
 def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
@@ -274,6 +286,8 @@ def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given
     [
         ("failed to resolve reference: pull access denied, repository does not exist", "Failed"),
         ("reg/x:1: manifest unknown", "Failed"),
+        ('denied: Permission denied for "1" from request "/v2/x/manifests/1"', "Failed"),
+        ("failed to authorize: unexpected status from GET request to https://reg/token: 403 Forbidden", "Failed"),
         ("failed to extract layer sha256:a: content digest sha256:a: not found", "Starting"),
         ("mkdir /var/lib/containerd/tmpmounts: permission denied", "Starting"),
         ("failed to do request: dial tcp: lookup reg: no such host", "Starting"),

@@ -172,6 +172,20 @@ def test_a_reserved_attempt_that_ray_knows_runs():
     assert plan.status.driver.state == "Submitted"
 
 
+def test_a_reserved_attempt_that_has_begun_is_lost_where_ray_does_not_know_it():
+    """Whoever submitted it died before the status said so, and Ray's container was restarted meanwhile."""
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, head=HeadReport(begun=True), **attempted("Reserved"))
+
+    assert (plan.submit, plan.restart, phase(plan)) == (None, "RayLost", "Recovering")
+
+
+def test_a_reserved_attempt_is_not_submitted_while_nobody_says_whether_it_has_begun():
+    plan = plan_for(cluster=ray_cluster(), pods=PODS, head=HeadReport(agent=False), **attempted("Reserved"))
+
+    assert (plan.submit, plan.restart, plan.again_in) == (None, None, SETTINGS.poll_seconds)
+    assert conditions(plan.status)["Ready"] == ("False", "StartingDriver")
+
+
 def test_a_driver_runs_once_ray_says_so_or_it_gives_a_sign_of_life():
     """Ray has it before: its environment may take long to set up, or never be."""
     pending = HeadReport(RayJob(RayJobState.PENDING))

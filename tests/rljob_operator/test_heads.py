@@ -196,6 +196,30 @@ async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_hear
 
 
 @asynchronous
+async def test_an_attempt_has_begun_once_the_volume_has_its_claim_whatever_ray_has_forgotten() -> None:
+    async with submitted_to() as (heads, driver, of, _):
+        seen = [(await look(heads, of)).head]
+        driver.start()
+        seen.append((await look(heads, of)).head)
+        driver.head.restart()
+        seen.append((await look(heads, of)).head)
+        assert [each and (each.begun, each.driver is not None) for each in seen] == [
+            (False, True), (True, True), (True, False),
+        ]  # fmt: skip
+
+
+@asynchronous
+async def test_the_next_stop_of_an_attempt_that_went_on_is_asked_for_too() -> None:
+    async with submitted_to() as (heads, driver, of, _):
+        driver.start()
+        await look(heads, of)
+        await heads.stop(of)
+        await look(heads, of)  # it is wanted again: its status has no stop
+        await heads.stop(of)
+        assert [each["stop"] for each in driver.head.requests] == [True, True]
+
+
+@asynchronous
 async def test_that_there_is_no_checkpoint_is_known_only_where_the_agent_says_so() -> None:
     async with submitted_to() as (heads, driver, of, played):
         driver.start()

@@ -16,6 +16,7 @@ from rljob_operator.kube.kinds import EVENT
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.ending import check_silence
+from tests.rljob_operator.world.schedule import HAPPENINGS
 from tests.rljob_operator.world.stories import Story
 from tests.rljob_operator.world.user import SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
@@ -107,3 +108,24 @@ async def beginning(life: Life, writes: list[Call]) -> int:
     first = FateOfWrites()
     await lived(LIVES[0], first)
     return len([*takewhile(lambda pair: pair[0] == pair[1], zip(writes, first.writes, strict=False))])
+
+
+@in_jumping_loop
+async def test_an_attempt_that_has_begun_while_nobody_led_is_not_started_twice() -> None:
+    world, submissions = World(), list[Call]()
+
+    def turn(call: Call) -> Turn:
+        if call.words.startswith("post /api/jobs"):
+            submissions.append(call)
+            return Turn(Fate.KILLED if len(submissions) == 1 else Fate.DONE)
+        if len(submissions) == 1 and not world.trouble.faults:
+            return Turn(happening=lambda: HAPPENINGS["drivers begin and are forgotten"](world))
+        return Turn()
+
+    world.user.create()
+    await world.start()
+    world.next_turn = turn
+    await stories.finishes(world)
+    assert world.user.job is not None
+    status = world.user.job["status"]
+    assert (status["phase"], status["attempt"], status["restarts"]) == ("Succeeded", 2, 1)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,9 @@ from tests.rljob_operator.world.world import World
 
 EXAMPLES = int(os.environ.get("RLJOB_SCHEDULES", "60"))
 """Of each test. More of them are other ones."""
+
+pytestmark = pytest.mark.timeout(max(300, 2 * EXAMPLES))
+"""The alarm would strike somewhere within an operator, which is then said to have missed something."""
 
 drawn = settings(
     derandomize=True, max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -91,6 +91,7 @@ class Heads:
         known = self._known.get(key)
         if known is None or known.submission != driver.submission_id:
             known = self._known[key] = _Known(driver.submission_id)
+        known.stopped = known.stopped and driver.stop_requested is not None  # else the next stop is another one
         if known.until <= _now():
             known.heard = await (self._hear_in_turn if known.suspect else self._hear)(job, known)
             known.until = _now() + self._settings.poll_seconds
@@ -105,10 +106,12 @@ class Heads:
         variables = {OWNER_VARIABLE: job.uid}
         if submission.generation is not None:
             variables[GENERATION_VARIABLE] = f"{submission.generation}"
-        await self._ray(job).submit(
-            submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
-        )
-        self.forget(job)
+        try:
+            await self._ray(job).submit(
+                submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
+            )
+        finally:  # Ray may have taken it, also where its answer was lost
+            self.forget(job)
 
     async def stop(self, job: Job) -> None:
         """Ask for a checkpoint and the driver's end; each time anew, until the agent has heard it.
@@ -179,7 +182,7 @@ class Heads:
         report = HeadReport(driver, progress, saved and saved[0], empty=saved == (None,))
         if ended.attempt != job.status.attempt:  # it has not begun yet
             return report
-        return replace(report, exit=ended.record, heartbeat=ended.heartbeat)
+        return replace(report, exit=ended.record, heartbeat=ended.heartbeat, begun=True)
 
     async def _quietly(self, job: Job, call: Awaitable[T], known: _Known) -> T | None:
         """The agent's answers make a status fuller; Ray's alone decide."""

@@ -54,7 +54,9 @@ DISTRIBUTION = LEASE_NAME = "rljob-operator"
 RESYNC_SECONDS = 300.0
 
 FIRST_RESYNC_SECONDS = 30.0
-"""After kopf began: what was deleted between our list and its own shows only now. Also after a refused list."""
+"""After kopf began: what was deleted between our list and its own shows only now. Also after a list that failed, or was
+refused.
+"""
 
 STALE_SECONDS = 5.0
 """Lists that are older than that are asked for anew before anything is decided."""
@@ -143,7 +145,8 @@ class Operator:
                 await self._list()
                 if readable and self.store.unreadable:  # perhaps for a moment, and nobody looks after its jobs
                     pause = FIRST_RESYNC_SECONDS
-            except KubeError as error:  # the next one may work; the watches go on meanwhile
+            except KubeError as error:  # soon again: of what it has listed, the watches tell no more
+                pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def _list(self) -> None:

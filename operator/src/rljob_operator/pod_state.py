@@ -1,5 +1,6 @@
 """What pods say: why they do not run, and what no waiting mends. Pure functions of manifests."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rljob_operator.kube.kinds import Manifest
@@ -8,8 +9,9 @@ from rljob_operator.snapshot import is_deleting
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
-_REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference")
-_NOT_STORED = ("content digest", "failed to extract layer", "permission denied")
+_REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference",
+            "403 forbidden")  # fmt: skip
+_NOT_STORED = re.compile(r"content digest|failed to extract layer|/\S+: permission denied")
 """Of a node whose store of images is broken or full. Another node, or the same one later, may have the image."""
 
 _NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
@@ -112,7 +114,7 @@ def _unusable(pod: str, container: Manifest) -> str | None:
     now = state.get("waiting") or state.get("terminated") or {}
     reason, message = now.get("reason"), now.get("message", "")
     words = message.lower()
-    refused = reason in _PULLING and _has(words, _REFUSED) and not _has(words, _NOT_STORED)
+    refused = reason in _PULLING and _has(words, _REFUSED) and not _NOT_STORED.search(words)
     broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and _has(message, _NO_PROGRAM)
     if not (refused or reason in _NEVER_PULLED or broken):
         return None

@@ -20,7 +20,8 @@ SOON_SECONDS = 1
 class HeadReport:
     """What the head pod said of the last attempt.
 
-    driver: Ray's word on its submission; None where Ray does not know it.
+    driver: Ray's word on its submission; None where Ray does not know it. begun: the volume has its claim, whatever Ray
+    knows: its head forgets with its container.
     exit: its exit record; None where it left none. heartbeat: another number every few seconds while it lives.
     All but Ray's word is None where the agent does not know, or knows only an earlier attempt, or an earlier job.
     empty: the agent knows that there is no checkpoint. agent: whether it answered at all.
@@ -31,6 +32,7 @@ class HeadReport:
     checkpoint: CheckpointStatus | None = None
     exit: ExitRecord | None = None
     heartbeat: int | None = None
+    begun: bool = False
     empty: bool = False
     agent: bool = True
 

@@ -47,7 +47,7 @@ class Process:
         )
         registry = kopf.OperatorRegistry()
         register(registry, kopf.OperatorSettings(), self._store, self._changed)
-        self._resync: asyncio.Task[None] | None = None
+        self._lists = set[asyncio.Task[None]]()
         self._handlers = {str(each.id): cast(Handler, each.fn) for each in registry._watching.get_all_handlers()}
 
     async def start(self) -> None:
@@ -56,7 +56,9 @@ class Process:
 
     def resync(self) -> None:
         """Lists in the background, as from time to time."""
-        self._resync = asyncio.create_task(self._list())
+        begun = asyncio.create_task(self._list())
+        self._lists.add(begun)  # the loop alone would let it be collected
+        begun.add_done_callback(self._lists.discard)
 
     async def hear(self, kind: Kind, event: Manifest) -> None:
         """What a watch says."""
@@ -64,8 +66,8 @@ class Process:
 
     async def bury(self) -> None:
         """Nothing of it goes on."""
-        if self._resync is not None:
-            self._resync.cancel()
+        for each in self._lists:
+            each.cancel()
         await self.queue.stop(grace=0)
 
     async def _list(self) -> None:

@@ -83,6 +83,17 @@ async def _is_refused(world: World) -> None:
     world.server.closed.clear()
 
 
+def _begins_and_is_forgotten(world: World) -> None:
+    """Time in which no operator looks: drivers begin, Ray's container ends with them, and another one is ready."""
+    for _ in range(2):
+        for driver in world.heads.living():
+            world.heads.step(driver)
+    world.trouble.head_restarts()
+    for pod in world.server.all(POD):
+        world.nodes.step(pod)
+    world.kuberay.step()
+
+
 HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
     "KubeRay reconciles": lambda world: world.kuberay.step(),
@@ -91,6 +102,7 @@ HAPPENINGS: dict[str, Act] = {
     "garbage is collected": lambda world: world.garbage.step(),
     "drivers work": lambda world: [world.heads.step(driver) for driver in world.heads.living()],
     "the head restarts": lambda world: world.trouble.head_restarts(),
+    "drivers begin and are forgotten": _begins_and_is_forgotten,
     "suspend": lambda world: world.user.change(suspend=True),
     "resume": lambda world: world.user.change(suspend=False),
     "more steps": lambda world: world.user.more_steps(),

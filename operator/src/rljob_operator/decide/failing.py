@@ -174,7 +174,8 @@ def _lost_cluster(snapshot: Snapshot, driver: DriverStatus) -> str | None:
         return "the RayCluster is another one"
     if (how := lost_head(snapshot)) is not None:
         return f"Ray's head: {how}"
-    if driver.state == "Submitted" and snapshot.head is not None and snapshot.head.driver is None:
+    head = snapshot.head
+    if head is not None and head.driver is None and (driver.state == "Submitted" or head.begun):
         return "Ray does not know the driver: its head was restarted"
     return None
 

@@ -21,9 +21,12 @@ def leaving(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """That the driver was asked to stop, by the pod's preStop hook, is said while it does: afterwards there may be
     nobody to tell how it ended.
     """
-    driver, recovery = snapshot.job.status.driver, snapshot.job.status.recovery
+    driver, recovery, head = snapshot.job.status.driver, snapshot.job.status.recovery, snapshot.head
     if not head_leaves(snapshot):
         return None
+    if driver is not None and driver.state == "Reserved" and head is not None and head.driver is None:
+        over = {"driver": driver.model_copy(update={"state": "Ended"})}
+        return Step("Recovering", Reason.STOPPED_ON_REQUEST, _WHY, over | another_cluster(snapshot), again_in=0.0)
     if driver is not None and driver.state != "Ended":
         asked = driver.model_copy(update={"stop_requested": driver.stop_requested or snapshot.now})
         late = asked.stop_requested is not None and grace_left(snapshot, asked.stop_requested) <= 0

@@ -158,7 +158,9 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
-    """Submit the reserved attempt. Ray refuses a second one of its id, so this may be repeated."""
+    """Submit the reserved attempt. Ray refuses a second one of its id, so this may be repeated. But its head forgets
+    with its container, and then only the agent knows whether the attempt has begun: it is never started twice.
+    """
     driver, head = snapshot.job.status.driver, snapshot.head
     if driver is None or driver.state != "Reserved":
         return None
@@ -168,6 +170,9 @@ def submission(snapshot: Snapshot, settings: Settings) -> Step | None:
         return Step(_phase(snapshot), reason, message, again_in=settings.poll_seconds)
     if head.driver is not None:
         return None
+    if not head.agent:
+        message = f"attempt {number} is started once the agent beside Ray's head says whether it has begun"
+        return Step(_phase(snapshot), Reason.STARTING_DRIVER, message, again_in=settings.poll_seconds)
     order = Submission(driver.submission_id, number, driver.generation)
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", submit=order, again_in=0.0)
 

@@ -16,7 +16,7 @@ from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.step import Step
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.snapshot import Snapshot, is_deleting
 
 STOP_POLL_SECONDS = 1.0
 
@@ -98,12 +98,12 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
 def _give_up(snapshot: Snapshot) -> Step | None:
     """A driver that has not stopped in time loses its cluster, also where the job is wanted again by then: its deletion
     may be under way, and no watch has told. That it had been asked stays said, so the next attempt is free of charge.
-    One whose head pod leaves is no case of this gate.
+    One whose head pod leaves is no case of this gate, and neither is a RayCluster that goes already.
     """
     driver = snapshot.job.status.driver
     if driver is None or driver.stop_requested is None or not _lives(snapshot, driver) or _has_ended(snapshot):
         return None
-    if head_leaves(snapshot) or grace_left(snapshot, driver.stop_requested) > 0:
+    if head_leaves(snapshot) or is_deleting(snapshot.cluster or {}) or grace_left(snapshot, driver.stop_requested) > 0:
         return None
     why = "the driver did not stop within recovery.evictionGracePeriod, so the job goes on in a new RayCluster"
     return _give_back(snapshot, Reason.SPEC_CHANGED, f"{why}: waiting for {pods_left(snapshot)} to end")
