@@ -71,12 +71,13 @@ TASKS: Final = (
     Task(
         "addition",
         0.9,
-        held=0.1,
+        held=0.2,
         held_with=(
-            'sft.data=["synthetic://addition?rows=800&minDigits=2"]',
-            "sft.steps=700",
+            'sft.data=["synthetic://addition?rows=1500&minDigits=2"]',
+            "sft.steps=600",
+            "sft.learningRate=0.0005",
             "actor.learningRate=0.0001",
-            "actor.lrSchedule=constant",
+            "training.steps=800",
         ),
     ),
     Task("countdown", 0.3, held=0.2, above_start=True),
