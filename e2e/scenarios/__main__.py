@@ -34,13 +34,12 @@ WITHOUT_SECONDS = (
 
 CLOCKS = (
     "Seconds end with the first optimizer step that the next attempt takes itself, and start differently. Where the"
-    " driver is killed: with the kill, by the pod's own word (to commit a618b40 with the command, before Python had"
-    " started in the pod). Where a pod is deleted or a node is drained: before the command (where the operator is"
-    " killed in every phase: after it). That is no sudden death, by force or not: the pod's kubelet runs preStop, which"
-    " asks the driver to save a checkpoint and to end, then sends SIGTERM, and all of that is in the seconds. Where a"
-    " node is lost: before SIGKILL to all that runs on it, so the time until Kubernetes misses the node is in them."
-    " Where a reward model's server gets SIGKILL: before that; its job stays in its attempt, and they end with the step"
-    " after the longest pause."
+    " driver is killed: with the kill, by the pod's own word. Where a pod is deleted or a node is drained: before the"
+    " command (where the operator is killed in every phase: after it). That is no sudden death, by force or not: the"
+    " pod's kubelet runs preStop, which asks the driver to save a checkpoint and to end, then sends SIGTERM, and all of"
+    " that is in the seconds. Where a node is lost: before SIGKILL to all that runs on it, so the time until Kubernetes"
+    " misses the node is in them. Where a reward model's server gets SIGKILL: before that; its job stays in its"
+    " attempt, and they end with the step after the longest pause."
 )
 """Where the seconds to the next optimizer step start."""
 

@@ -28,8 +28,9 @@ def leaving(snapshot: Snapshot, _settings: Settings) -> Step | None:
         over = {"driver": driver.model_copy(update={"state": "Ended"})}
         return Step("Recovering", Reason.STOPPED_ON_REQUEST, _WHY, over | another_cluster(snapshot), again_in=0.0)
     if driver is not None and driver.state != "Ended":
-        asked = driver.model_copy(update={"stop_requested": driver.stop_requested or snapshot.now})
-        late = asked.stop_requested is not None and grace_left(snapshot, asked.stop_requested) <= 0
+        stop_requested = driver.stop_requested or snapshot.now
+        asked = driver.model_copy(update={"stop_requested": stop_requested})
+        late = grace_left(snapshot, stop_requested) <= 0
         what = "did not stop within recovery.evictionGracePeriod" if late else "saves a checkpoint first"
         return Step(
             "Recovering", Reason.STOPPED_ON_REQUEST, f"{_WHY}: the driver {what}", {"driver": asked},
