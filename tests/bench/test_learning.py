@@ -147,9 +147,9 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     )
     assert "| reverse-text | shuffled rewards |  |  | gains nothing: never more than 0.1, nor 25% of the way" in page
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
-    assert "| addition | grpo, KL 0.2 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
-    assert "| addition | shuffled rewards, KL 0.2 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
-    assert "addition with `algorithm.kl.coefficient=0.2`, `sft.data=" in page
+    assert "| addition | grpo, KL 0.5 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
+    assert "| addition | shuffled rewards, KL 0.5 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
+    assert "addition with `algorithm.kl.coefficient=0.5`, `sft.steps=" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
 
