@@ -16,7 +16,7 @@ from bench.learning import __main__, campaign
 from bench.learning.results import alone_with, append, read
 from bench.learning.stop import Stop
 from bench.learning.training import RunFailed, Slot
-from tests.bench.test_learning import RESULT
+from tests.bench.learning_result import RESULT
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = ["--tasks", "reverse-text", "--arms", "grpo", "--seeds", "0", "1", "2", "--commit", "c1", "--output"]
