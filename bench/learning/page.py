@@ -43,8 +43,8 @@ the same: advantages keep their size, so Adam's steps are as large as ever, and 
 coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. A stronger
 penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
 shrinks near 1, where a band of 0.1 could not be left. What an arm with a stronger penalty has set was tried out first,
-on seed 0, and addition's on seeds 0 and 1: their results helped to choose the settings, the others' did not. Before
-these, addition had others; what all three seeds did with those led to the change."""
+on seed 0, whose results helped to choose the settings, where the others' did not. Addition's were chosen by what all
+three seeds did with others before."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
