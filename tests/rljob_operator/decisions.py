@@ -7,6 +7,7 @@ from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import RAY_CLUSTER, Ref
 from rljob_operator.plan import Plan
+from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     PODS,
@@ -33,6 +34,11 @@ def ended(code: int, reason: str, message: str = "words", field: str | None = No
     state = RayJobState.SUCCEEDED if code == 0 else RayJobState.FAILED
     record = ExitRecord(code=code, reason=reason, message=message, field=field)
     return living(head=reports(state, exit=record), **given)
+
+
+def forgotten(code: int, reason: str) -> dict[str, Any]:
+    """The driver has ended so, and Ray's head was restarted since."""
+    return living(head=HeadReport(None, exit=ExitRecord(code=code, reason=reason, message="words"), begun=True))
 
 
 def phase(plan: Plan) -> str:

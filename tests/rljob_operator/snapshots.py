@@ -139,7 +139,7 @@ def deployment(model: str, ready: int, *, generation: int = 1, **status: Any) ->
     owner = [{"uid": UID, "controller": True, "kind": "RLJob", "name": "job"}]
     metadata = {
         "name": f"job-rm-{model}", "namespace": "team", "uid": f"uid-{model}", "generation": generation,
-        "resourceVersion": "11", "ownerReferences": owner,
+        "resourceVersion": "11", "ownerReferences": owner, "creationTimestamp": stamp(NOW - timedelta(seconds=700)),
     }  # fmt: skip
     counted = {"observedGeneration": 1, "readyReplicas": ready, "updatedReplicas": ready}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "status": {**counted, **status}}

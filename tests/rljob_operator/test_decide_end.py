@@ -9,6 +9,7 @@ import pytest
 from rljob_api.conditions import Reason
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
+from rljob_operator.head import RayJobState
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
 from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
@@ -25,6 +26,7 @@ from tests.rljob_operator.snapshots import (
     job,
     manifest,
     ray_cluster,
+    reports,
     snapshot,
 )
 
@@ -254,9 +256,9 @@ def test_a_job_without_any_image_says_so_and_waits():
 
 
 def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
-    written = manifest({"phase": "Running"})
+    written = manifest()
     written["spec"]["suspend"] = "perhaps"
-    plan = decide(Snapshot(read_job(written), NOW), SETTINGS)
+    plan = plan_for(**living(base=read_job(written)))
 
     assert (plan.delete, plan.apply, plan.create) == ((), (), ())
     assert phase(plan) == "Running"
@@ -269,6 +271,28 @@ def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
 
     written["spec"]["managedBy"] = "example.com/other"
     assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("given", "phase_"),
+    [
+        (living(head=None), "Running"),
+        (living(cluster=None, pods=[], head=None), "Recovering"),
+        (living(cluster=ray_cluster(uid="cc-2"), head=None), "Recovering"),
+        (living(cluster=ray_cluster(deleting=True)), "Recovering"),
+        (living(head=reports(RayJobState.FAILED)), "Recovering"),
+        (living(head=HeadReport()), "Recovering"),
+    ],
+)
+def test_a_job_that_nobody_can_read_does_not_run_without_its_driver(given, phase_):
+    written = manifest()
+    written["spec"]["suspend"] = "perhaps"
+    plan = plan_for(**given | {"base": read_job(written)})
+
+    assert (plan.delete, plan.create, plan.submit, plan.end) == ((), (), None, None)
+    assert phase(plan) == phase_
+    assert conditions(plan.status)["Running"][0] == conditions(plan.status)["Ready"][0] == str(phase_ == "Running")
+    assert conditions(plan.status)["Stalled"] == ("True", "SpecNotReadable")
 
 
 def of_tomorrow(**spec: Any) -> Job:

@@ -14,7 +14,7 @@ from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport
-from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, ended, forgotten, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
@@ -61,6 +61,9 @@ ENDS: list[tuple[str, dict[str, Any], str, str]] = [
         "StorageFull",
     ),
     ("Ray forgot it", living(head=HeadReport(None)), "Recovering", "RayLost"),
+    ("Ray forgot one that is done", forgotten(0, "Completed"), "Succeeded", "Completed"),
+    ("Ray forgot one that is wrong", forgotten(66, "RewardError"), "Failed", "RewardError"),
+    ("Ray forgot one that failed", forgotten(75, "RankLost"), "Recovering", "RankLost"),
     ("its cluster is gone", living(cluster=None, pods=[], head=None), "Recovering", "RayLost"),
     ("its cluster is another", living(cluster=ray_cluster(uid="cc-2"), head=None), "Recovering", "RayLost"),
     ("its head pod is gone", living(cluster=ray_cluster(-1), pods=PODS[1:], head=None), "Recovering", "RayLost"),
@@ -137,12 +140,56 @@ def restarted(ago: float | None) -> list[Any]:
     return [pod("head", names.HEAD, containerStatuses=[ray]), PODS[1]]
 
 
-@pytest.mark.parametrize(("ago", "reason"), [(400.0, "ClusterNotReady"), (200.0, "RayLost"), (None, "RayLost")])
-def test_a_head_that_restarted_before_its_cluster_was_up_is_no_lost_one_when_a_worker_goes(ago, reason):
-    for head in (reports(), None):
-        plan = plan_for(**living(cluster=ray_cluster(1), pods=restarted(ago), head=head))
-        assert plan.status is not None
-        assert conditions(plan.status)["Ready"] == ("False", reason)
+RESTARTS: list[tuple[float | None, float | None, HeadReport | None, str]] = [
+    (400.0, None, None, "ClusterNotReady"),  # before all pods were there
+    (200.0, None, None, "RayLost"),
+    (None, None, None, "RayLost"),
+    (200.0, 100.0, None, "ClusterNotReady"),  # before the attempt: it starts where all pods are ready again
+    (50.0, 100.0, None, "RayLost"),
+    (200.0, None, reports(), "ClusterNotReady"),  # Ray forgets with its container, and knows this driver
+]
+
+
+@pytest.mark.parametrize(("ago", "reserved", "head", "reason"), RESTARTS)
+def test_a_head_that_restarted_before_its_attempt_is_no_lost_one_when_a_worker_goes(ago, reserved, head, reason):
+    """reserved: seconds since the attempt got its number; None where an older operator has not said so."""
+    given = living(cluster=ray_cluster(1), pods=restarted(ago), head=head)
+    when = None if reserved is None else NOW - timedelta(seconds=reserved)
+    plan = plan_for(**given | {"driver": given["driver"].model_copy(update={"reserved": when})})
+    assert plan.status is not None
+    assert conditions(plan.status)["Ready"] == ("False", reason)
+
+
+def test_a_head_that_restarted_before_its_attempt_leaves_as_any_other():
+    given = living(**LEAVING_CLUSTER | {"pods": [restarted(200.0)[0] | {"metadata": leaving_head()["metadata"]}]})
+    assert conditions(plan_for(**given).status)["Ready"] == ("False", "StoppedOnRequest")
+
+
+def test_what_a_driver_that_ray_forgot_said_is_cured_by_another_cluster_alone():
+    plan = plan_for(**forgotten(75, "RankLost"))
+    assert plan.status is not None
+    assert (plan.status.recovery.action, plan.restart) == ("rebuild_cluster", "RankLost")
+
+
+FAILED_UNREAD = HeadReport(RayJob(RayJobState.FAILED, "killed", driver_exit_code=66), agent=False)
+
+
+@pytest.mark.parametrize(
+    ("silent", "head", "phase_", "reason"),
+    [
+        (10.0, FAILED_UNREAD, "Recovering", "DriverNotHeard"),
+        (61.0, FAILED_UNREAD, "Failed", "Reward"),
+        (10.0, replace(FAILED_UNREAD, agent=True), "Failed", "Reward"),
+        (10.0, HeadReport(RayJob(RayJobState.SUCCEEDED), agent=False), "Succeeded", "Completed"),
+    ],
+)
+def test_a_driver_s_record_is_waited_for_while_its_agent_does_not_answer_but_not_for_long(silent, head, phase_, reason):
+    plan = plan_for(**living(head=head), silent=silent)
+    assert phase(plan) == phase_
+    assert conditions(plan.status)["Ready"][1] == reason
+    assert plan.status is not None
+    assert plan.status.driver is not None
+    assert (plan.status.driver.state == "Submitted") == (reason == "DriverNotHeard")
 
 
 def leaving_head(phase_: str = "Running", by: str = "EvictionByEvictionAPI", **status: Any) -> Manifest:
@@ -263,6 +310,11 @@ IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
     ("in a cluster after an attempt", NEVER_UP | attempted("Ended", phase="Recovering"), "Recovering", True),
     ("of a job that was resumed with it", NEVER_UP | attempted("Ended", phase="Starting"), "Starting", True),
 ]
+
+
+def test_an_image_of_an_older_cluster_s_pods_is_not_the_job_s():
+    plan = plan_for(**NEVER_UP | {"cluster": None})
+    assert (phase(plan), conditions(plan.status)["Ready"]) == ("Starting", ("False", "ClusterDeleting"))
 
 
 @pytest.mark.parametrize(("given", "phase_", "stalls"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])

@@ -169,6 +169,14 @@ def test_an_image_that_cannot_be_pulled_is_terminal_and_names_the_field():
     )
 
 
+@pytest.mark.parametrize("models", [[], SERVED], ids=["none is there", "it is newer"])
+def test_an_image_of_an_older_deployment_s_pods_is_not_the_job_s(models):
+    left = server("judge", age=800, **NO_IMAGE)
+    plan = plan_for(cluster=ray_cluster(1), pods=[*PODS, left], models=models)
+    assert plan.status is not None
+    assert plan.status.phase == "Starting"
+
+
 def test_a_cluster_is_rebuilt_beside_living_servers():
     plan = plan_for(pods=[server("rm"), server("judge")], models=SERVED, **attempted("Ended", phase="Recovering"))
 

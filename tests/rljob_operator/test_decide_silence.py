@@ -49,9 +49,12 @@ UNHEARD: list[tuple[str, dict[str, Any], float, str, str]] = [
 UNAUTHORIZED: list[tuple[dict[str, Any], float, str, str]] = [
     (living(head=None), 0.0, "Recovering", "Unauthorized"),
     (living(head=None) | attempted("Reserved"), 0.0, "Starting", "Unauthorized"),
-    (living(head=None), 601.0, "Recovering", "RayLost"),
+    (living(head=None), 601.0, "Recovering", "Unauthorized"),
+    (living(head=None) | attempted("Reserved"), 601.0, "Starting", "Unauthorized"),
+    (living(head=None, cluster=HEADLESS), 601.0, "Recovering", "RayLost"),
     (living(), 0.0, "Running", "DriverRunning"),
     (living(), 70.0, "Recovering", "Unauthorized"),
+    (living(head=reports(agent=False)), 601.0, "Recovering", "Unauthorized"),
 ]
 
 

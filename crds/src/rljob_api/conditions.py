@@ -103,14 +103,22 @@ class Reason(Word):
     )
     UNAUTHORIZED = (
         "Unauthorized", _ON_THE_WAY,
-        "The head pod answers, and does not take the operator's token. After 10 minutes: `RayLost`, or `DriverHung`.",
-        "See who has written the job's Secret `NAME-auth-...`; without it the next RayCluster gets a new one.",
+        (
+            "The head pod answers, or something on the way to it, and does not take the operator's token. After 10"
+            " minutes: `RayLost`, unless the pod is ready: what trains in it trains on."
+        ),
+        (
+            "See who has written the job's Secret `NAME-auth-...`, and whether a mesh or a proxy refuses the operator."
+            " Without the Secret the next RayCluster gets a new one: delete it, then suspend and resume the job."
+        ),
     )
     DRIVER_NOT_HEARD = (
         "DriverNotHeard", _ON_THE_WAY,
         (
             "Ray has the driver, but it has not begun for longer than `recovery.hangAfter`, or nobody tells of it."
             " After 10 minutes: `DriverHung`, unless it is the agent that does not answer, in a pod that is ready."
+            " Or the driver has ended, and the agent does not answer for its record: for a minute, then Ray's word on"
+            " it counts."
         ),
         "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )

@@ -78,7 +78,7 @@ def lost_head(snapshot: Snapshot) -> str | None:
     heads = [pod for pod in snapshot.pods_of(names.HEAD) if not is_deleting(pod)]
     if not heads:
         return None if _holds(cluster["status"], "HeadPodReady") else "its pod is gone"
-    return _how_lost(cluster, heads[0])
+    return _how_lost(snapshot, cluster, heads[0])
 
 
 def head_leaves(snapshot: Snapshot) -> bool:
@@ -88,26 +88,33 @@ def head_leaves(snapshot: Snapshot) -> bool:
     cluster, heads = snapshot.cluster, snapshot.pods_of(names.HEAD)
     if cluster is None or is_deleting(cluster) or not was_provisioned(cluster):
         return False
-    return bool(heads) and all(was_asked_to_end(pod) and _how_lost(cluster, pod) is None for pod in heads)
+    return bool(heads) and all(was_asked_to_end(pod) and _how_lost(snapshot, cluster, pod) is None for pod in heads)
 
 
-def _how_lost(cluster: Manifest, head: Manifest) -> str | None:
+def _how_lost(snapshot: Snapshot, cluster: Manifest, head: Manifest) -> str | None:
+    """Where Ray knows the driver, its container was not restarted since."""
     phase = head.get("status", {}).get("phase")
     if phase in ("Failed", "Succeeded"):
         return how_it_ended(head) or f"its pod has {str(phase).lower()}"
+    if snapshot.head is not None and snapshot.head.driver is not None:
+        return None
+    since = _whole_at(snapshot, cluster)
     rays = [each for each in containers(head) if each["name"] == names.HEAD_CONTAINER]
-    return "its container was restarted" if any(_restarted_since(_up_since(cluster), each) for each in rays) else None
+    return "its container was restarted" if any(_restarted_since(since, each) for each in rays) else None
 
 
-def _up_since(cluster: Manifest) -> datetime | None:
-    """When all its pods were ready for the first time."""
+def _whole_at(snapshot: Snapshot, cluster: Manifest) -> datetime | None:
+    """When all its pods were ready: for the last attempt, which starts on no other cluster, or for the first time."""
+    driver, uid = snapshot.job.status.driver, cluster["metadata"]["uid"]
+    if driver is not None and driver.cluster_uid == uid and driver.reserved is not None:
+        return driver.reserved
     conditions = cluster["status"].get("conditions", ())
     since = next((each.get("lastTransitionTime") for each in conditions if each["type"] == _PROVISIONED), None)
     return datetime.fromisoformat(since) if since else None
 
 
 def _restarted_since(when: datetime | None, container: Manifest) -> bool:
-    """A container that failed while the cluster was starting had nothing to lose, and its count stays for ever."""
+    """A container that failed before had nothing to lose, and its count stays for ever."""
     ended = container.get("lastState", {}).get("terminated", {}).get("finishedAt")
     if not container.get("restartCount", 0):
         return False

@@ -153,5 +153,10 @@ def _end(pod: Manifest) -> datetime:
 _BY_TAINT = "DeletionByTaintManager"
 
 
+def made_at(manifest: Manifest) -> datetime:
+    """In whole seconds."""
+    return datetime.fromisoformat(manifest["metadata"]["creationTimestamp"])
+
+
 def is_deleting(manifest: Manifest) -> bool:
     return manifest["metadata"].get("deletionTimestamp") is not None

@@ -90,6 +90,13 @@ async def forgets_its_driver(world: World) -> None:
     await finishes(world)
 
 
+async def is_done_and_forgotten(world: World) -> None:
+    """Its driver has done all steps, and Ray's container ends before anybody looks."""
+    await attempt(world, 1)
+    world.trouble.driver_ends(0)
+    await forgets_its_driver(world)
+
+
 async def loses_its_head_while_servers_load(world: World) -> None:
     """Ray is up long before them, and no attempt has begun in it."""
     await attempt(world, 1)
@@ -175,9 +182,9 @@ async def is_followed_by_another(world: World) -> None:
 
 _TOLD = (
     finishes, fails_and_goes_on, gets_other_pods, waits_long_for_other_pods, gets_another_cluster, loses_a_worker,
-    loses_its_reward_models, loses_its_head_while_servers_load, forgets_its_driver, is_suspended_and_resumed,
-    is_reshaped_while_it_stops, is_resumed_while_it_stops, is_resumed_before_its_driver_stops, does_not_listen,
-    is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    loses_its_reward_models, loses_its_head_while_servers_load, forgets_its_driver, is_done_and_forgotten,
+    is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops, is_resumed_before_its_driver_stops,
+    does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

@@ -87,7 +87,9 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
 def _check_phase(snapshot: Snapshot, told: RLJobStatus, holds: set[str]) -> None:
     assert holds & {"Running", "Suspended", *TERMINAL} <= {told.phase}, "two phases at once"
     assert ("Ready" in holds) == (told.phase in ("Running", "Succeeded"))
-    if told.phase == "Running" and snapshot.job.problem is None:
+    if told.phase == "Running" and snapshot.job.problem is not None:
+        assert snapshot.cluster is not None, "it runs without a cluster"
+    elif told.phase == "Running":
         assert _cluster_is_up(snapshot) or _beats(snapshot), "it runs on a cluster that is not up, and is not heard"
         assert _runs(snapshot), "no driver runs"
     if told.phase == "Succeeded" != snapshot.job.status.phase:
@@ -195,6 +197,8 @@ _WAITS: Mapping[str, Callable[[Snapshot], bool]] = {
 
 def _ended_with(snapshot: Snapshot) -> int | None:
     head = snapshot.head
+    if head is not None and head.driver is None and head.exit is not None:
+        return head.exit.code
     if head is None or head.driver is None or not head.driver.state.is_final:
         return None
     return head.exit.code if head.exit is not None else head.driver.driver_exit_code

@@ -87,6 +87,7 @@ class DriverStatus(ApiModel):
     state: Literal["Reserved", "Submitted", "Ended"] = Field(
         description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it."
     )
+    reserved: datetime | None = Field(None, description="When the attempt got its number.")
     stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")
     generation: int | None = Field(None, description="Generation of the spec that it begins with.")
     steps: int | None = Field(None, ge=0, description="training.steps of that generation.")

@@ -13,7 +13,7 @@ from rljob_api.v1alpha1 import RLJobStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
-from rljob_operator.decide.failing import ended, finished, hung, never_up, unusable
+from rljob_operator.decide.failing import ended, finished, hung, never_up, unread, unusable
 from rljob_operator.decide.fields import by_fields
 from rljob_operator.decide.leaving import leaving
 from rljob_operator.decide.serving import served
@@ -52,6 +52,7 @@ GATES: Final[tuple[Gate, ...]] = (
     stopping,
     unusable,
     ended,
+    unread,
     hung,
     leaving,
     never_up,

@@ -63,8 +63,15 @@ def unreadable(snapshot: Snapshot, settings: Settings) -> Step | None:
     job = snapshot.job
     if job.problem is None:
         return None
-    phase, again_in = job.status.phase, settings.poll_seconds
-    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=again_in)
+    phase = job.status.phase if job.status.phase != "Running" or _may_run(snapshot) else "Recovering"
+    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds)
+
+
+def _may_run(snapshot: Snapshot) -> bool:
+    """Whether nothing says that the driver is gone."""
+    driver, head, found = snapshot.job.status.driver, snapshot.head, snapshot.cluster
+    there = driver is not None and driver.cluster_uid == snapshot.cluster_uid and not is_deleting(found or {})
+    return there and (head is None or (head.driver is not None and not head.driver.state.is_final))
 
 
 def leftovers(snapshot: Snapshot, _settings: Settings) -> Step | None:

@@ -22,11 +22,12 @@ from rljob_operator.cluster_state import head_is_ready, head_leaves, invalid_pod
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.step import MESSAGE, Step
-from rljob_operator.head import RayJobState
+from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job
+from rljob_operator.kube.kinds import DEPLOYMENT
 from rljob_operator.pod_state import unusable_image
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport, Snapshot
+from rljob_operator.snapshot import HeadReport, Snapshot, made_at
 
 HEARTBEAT_SECONDS = 5.0
 """How often a driver gives a sign of life."""
@@ -34,8 +35,13 @@ HEARTBEAT_SECONDS = 5.0
 UNHEARD_SECONDS = 600.0
 """How long nobody may hear of a driver at all. It imports, on a machine that may be cold; a network may be cut."""
 
+RECORD_SECONDS = 60.0
+"""How long an agent may not answer for the record of a driver that has ended, as where its volume is slow."""
+
 LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 """Without a queue there is nothing to go back to."""
+
+_ANOTHER_CLUSTER = frozenset({Level.CLUSTER})
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -54,8 +60,10 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def cluster_image(snapshot: Snapshot) -> str | None:
-    """Why the image of a RayCluster that never had all pods cannot be used, and what to set."""
-    if snapshot.cluster is not None and was_provisioned(snapshot.cluster):
+    """Why the image of a RayCluster that never had all pods cannot be used, and what to set. Pods without a RayCluster
+    are an older one's.
+    """
+    if snapshot.cluster is None or was_provisioned(snapshot.cluster):
         return None
     message, cluster = unusable_image(snapshot.ray_pods), snapshot.job.spec.cluster
     templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
@@ -64,9 +72,12 @@ def cluster_image(snapshot: Snapshot) -> str | None:
 
 
 def server_image(snapshot: Snapshot) -> str | None:
-    """The same of a reward model's."""
+    """The same of a reward model's, whose pods may be of an older Deployment of its name."""
     for index, model in enumerate(snapshot.job.spec.rewards.models):
-        if (message := unusable_image(snapshot.servers_of(model.name))) is not None:
+        if (made := snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model.name))) is None:
+            continue
+        servers = (pod for pod in snapshot.servers_of(model.name) if made_at(pod) >= made_at(made))
+        if (message := unusable_image(servers)) is not None:
             template = ", or its template's" if model.template.written().get("spec") else ""
             where = f"spec.rewards.models[{index}].image{template}, or spec.cluster.image,"
             return f"{message}. Set {where} to an image that can be pulled"
@@ -75,17 +86,8 @@ def server_image(snapshot: Snapshot) -> str | None:
 
 def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """The driver has done all the steps it knew of, perhaps while it was being stopped."""
-    driver, head = snapshot.job.status.driver, snapshot.head
-    if (
-        driver is None
-        or driver.state == "Ended"
-        or head is None
-        or head.driver is None
-        or not head.driver.state.is_final
-    ):
-        return None
-    record = head.exit or _record_without(head)
-    if record.code != ExitCode.DONE:
+    driver, record = snapshot.job.status.driver, _last_word(snapshot)
+    if driver is None or driver.state == "Ended" or record is None or record.code != ExitCode.DONE:
         return None
     steps = snapshot.job.spec.training.steps
     if driver.steps is not None and driver.steps < steps:
@@ -101,26 +103,29 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if driver is None or driver.state == "Ended":
         return None
     if (why := _lost_cluster(snapshot, driver)) is not None:
-        if driver.stop_requested is not None or _says_it_stopped(snapshot.head):
-            return _stopped(snapshot, driver, "the driver had been asked to stop when its cluster went")
-        return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
-    head = snapshot.head
-    if head is None or head.driver is None or not head.driver.state.is_final:
+        return _went_with_its_cluster(snapshot, driver, why)
+    record = _last_word(snapshot)
+    if record is None:
         return None
-    record = head.exit or _record_without(head)
     if record.code == ExitCode.STOPPED:
         return _stopped(snapshot, driver, "the driver saved a checkpoint and stopped because it was asked to")
-    reason = record.reason if re.fullmatch(REASON_PATTERN, record.reason) else Reason.DRIVER_LOST  # no word of ours
-    failure = Failure(Component.DRIVER, reason, record.message, record.code, durable_step=_durable(snapshot))
-    return _judge(snapshot, driver, failure, record)
+    return _judge_driver(snapshot, driver, record, LEVELS)
+
+
+def unread(snapshot: Snapshot, settings: Settings) -> Step | None:
+    """A driver that has ended, and nobody knows how yet."""
+    if not _is_unread(snapshot):
+        return None
+    message = "Ray says that the driver has ended; how, the agent beside Ray's head knows, which does not answer"
+    return Step("Recovering", Reason.DRIVER_NOT_HEARD, message, again_in=settings.poll_seconds)
 
 
 def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A driver that is there and gives no sign of life, as one that is frozen; after a while also one that has not
     begun.
 
-    Where its node finds the head pod in order and we alone do not reach it, a network is cut or a policy is wrong, and
-    a restart would mend nothing: it would end every job that trains behind that network.
+    Where its node finds the head pod in order and we alone do not reach it, or are refused, a network is cut or a
+    policy is wrong, and a restart would mend nothing: it would end every job that trains behind that network.
     """
     driver, head, silent = snapshot.job.status.driver, snapshot.head, snapshot.silent
     if driver is None or driver.state == "Ended" or not is_silent(snapshot):
@@ -128,7 +133,7 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if (head is None or head.heartbeat is None) and silent <= UNHEARD_SECONDS:
         return None
     deaf = head is None or (head.heartbeat is None and not head.agent)
-    if deaf and not snapshot.unauthorized and head_is_ready(snapshot):
+    if deaf and head_is_ready(snapshot):
         return None
     if head is None or silent > _allowed(snapshot) + UNHEARD_SECONDS:
         why = f"{_deafness(snapshot)} for {silent:.0f} s"
@@ -180,11 +185,50 @@ def _lost_cluster(snapshot: Snapshot, driver: DriverStatus) -> str | None:
     return None
 
 
+def _went_with_its_cluster(snapshot: Snapshot, driver: DriverStatus, why: str) -> Step:
+    """What its own record says counts there too; but only another cluster cures it."""
+    record = _record(snapshot.head)
+    if driver.stop_requested is not None or (record is not None and record.code == ExitCode.STOPPED):
+        return _stopped(snapshot, driver, "the driver had been asked to stop when its cluster went")
+    if record is not None:
+        return _judge_driver(snapshot, driver, record, _ANOTHER_CLUSTER)
+    return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+
+
+def _record(head: HeadReport | None) -> ExitRecord | None:
+    """The volume keeps it, also where Ray has forgotten the driver."""
+    return None if head is None else head.exit
+
+
+def _last_word(snapshot: Snapshot) -> ExitRecord | None:
+    """How the driver ended: by its record, or by what Ray knows of it where it left none. None while it may live, and
+    while its record may yet be read.
+    """
+    head = snapshot.head
+    if head is None or head.driver is None:
+        return _record(head)
+    if not head.driver.state.is_final or _is_unread(snapshot):
+        return None
+    return head.exit or _record_without(head)
+
+
+def _is_unread(snapshot: Snapshot) -> bool:
+    """Whether a driver that has failed may have left a record that nobody could read yet."""
+    driver, head = snapshot.job.status.driver, snapshot.head
+    if driver is None or driver.state == "Ended" or head is None or head.driver is None or head.agent:
+        return False
+    return head.driver.state.is_final and not _is_done(head.driver) and snapshot.silent <= RECORD_SECONDS
+
+
+def _is_done(driver: RayJob) -> bool:
+    return driver.state is RayJobState.SUCCEEDED
+
+
 def _record_without(head: HeadReport) -> ExitRecord:
     """What Ray knows of a driver that left no record. One that Ray itself could not start is no driver's failure."""
     driver = head.driver
     assert driver is not None
-    if driver.state is RayJobState.SUCCEEDED:
+    if _is_done(driver):
         return ExitRecord(code=ExitCode.DONE, reason=Reason.COMPLETED, message="the driver ended with 0")
     code = ExitCode.INFRASTRUCTURE if driver.driver_exit_code is None else driver.driver_exit_code
     lines = driver.message.strip().splitlines()
@@ -201,11 +245,6 @@ def _succeeded(snapshot: Snapshot, driver: DriverStatus, record: ExitRecord) -> 
     return Step("Succeeded", Reason.COMPLETED, record.message or "the run is finished", changes)
 
 
-def _says_it_stopped(head: HeadReport | None) -> bool:
-    """The volume has its record, also where the Ray that ran it is gone."""
-    return head is not None and head.exit is not None and head.exit.code == ExitCode.STOPPED
-
-
 def _stopped(snapshot: Snapshot, driver: DriverStatus, message: str) -> Step:
     """An eviction asked it, or spec.suspend, which is false again: the next attempt is free of charge."""
     changes: dict[str, Any] = {"driver": driver.model_copy(update={"state": "Ended"})}
@@ -214,10 +253,22 @@ def _stopped(snapshot: Snapshot, driver: DriverStatus, message: str) -> Step:
     return Step("Recovering", Reason.STOPPED_ON_REQUEST, message, changes, again_in=0.0)
 
 
-def _judge(snapshot: Snapshot, driver: DriverStatus | None, failure: Failure, record: ExitRecord | None = None) -> Step:
+def _judge_driver(snapshot: Snapshot, driver: DriverStatus, record: ExitRecord, levels: frozenset[Level]) -> Step:
+    reason = record.reason if re.fullmatch(REASON_PATTERN, record.reason) else Reason.DRIVER_LOST  # no word of ours
+    failure = Failure(Component.DRIVER, reason, record.message, record.code, durable_step=_durable(snapshot))
+    return _judge(snapshot, driver, failure, record, levels)
+
+
+def _judge(
+    snapshot: Snapshot,
+    driver: DriverStatus | None,
+    failure: Failure,
+    record: ExitRecord | None = None,
+    levels: frozenset[Level] = LEVELS,
+) -> Step:
     status = snapshot.job.status
     history = _history(status.recovery)
-    decision = decide_recovery(failure, history, snapshot.job.spec.recovery, LEVELS)
+    decision = decide_recovery(failure, history, snapshot.job.spec.recovery, levels)
     over = {} if driver is None else {"driver": driver.model_copy(update={"state": "Ended"})}
     if decision.action not in _ACTIONS:
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"

@@ -1,7 +1,6 @@
 """Gates on the way to a running driver: what the last failure asks for, cluster, reward models, attempt, submission."""
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from rljob_api.conditions import Reason
@@ -20,7 +19,7 @@ from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods
+from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, made_at
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
@@ -152,6 +151,7 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
         state="Reserved",
         generation=snapshot.job.generation if snapshot.job.unread is None else None,  # what it reads then is older
         steps=snapshot.job.spec.training.steps,
+        reserved=snapshot.now,
     )
     changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}
     return Step(_phase(snapshot), Reason.STARTING_DRIVER, f"starting attempt {number}", changes, again_in=0.0)
@@ -262,8 +262,4 @@ def _old_workers(snapshot: Snapshot) -> list[Manifest]:
     """
     decided, lost = snapshot.job.status.recovery.decided, lost_pods(snapshot)
     there = [pod for pod in snapshot.pods_of(names.WORKER) if pod not in lost]
-    return [pod for pod in there if decided and _since(pod) < decided.replace(microsecond=0)]
-
-
-def _since(pod: Manifest) -> datetime:
-    return datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return [pod for pod in there if decided and made_at(pod) < decided.replace(microsecond=0)]
