@@ -1,5 +1,6 @@
 """How it is measured: all of it at one control plane, one after the other."""
 
+import copy
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -33,6 +34,8 @@ SHARED_CLAIM = "shared"
 
 DIGITS = 5
 
+REST_SECONDS = 10.0
+
 
 class Jobs:
     """Makes RLJobs and RayJobs. Names are PREFIX-00001."""
@@ -58,18 +61,18 @@ class Jobs:
         self._api.create_namespaced_custom_object(**RAYJOBS, body=body)
 
     def cluster_spec(self, name: str) -> dict[str, Any]:
-        """What our operator asked of KubeRay for the job, without what KubeRay refuses where a RayJob asks for it."""
+        """What our operator asked of KubeRay for the job."""
         found: Any = self._api.get_namespaced_custom_object(**RAY, plural="rayclusters", name=name)
-        spec: dict[str, Any] = found["spec"]
-        spec.pop("upgradeStrategy", None)
-        return spec
+        return dict(found["spec"])
 
     def phase(self, name: str) -> str:
         found: Any = self._api.get_namespaced_custom_object(**RLJOBS, name=name)
         return str(found.get("status", {}).get("phase"))
 
     def clear(self) -> None:
-        """Delete all, and wait until their clusters and pods are gone."""
+        """Delete all, and wait until everything that was theirs is gone: what is done about it must not be counted as
+        what comes next.
+        """
         for collection in (RLJOBS, RAYJOBS):
             wait(f"the deletion of the {collection['plural']}", lambda c=collection: self._deleted(c))  # type: ignore[misc]
         for job in self._api.list_namespaced_custom_object(**RAYJOBS)["items"]:
@@ -81,6 +84,7 @@ class Jobs:
             wait(f"the end of the {collection['plural']}", lambda c=collection: not self._left(c))  # type: ignore[misc]
         kubectl = self._site.plane.access.kubectl
         wait("the end of the pods", lambda: not kubectl("get", "pods", f"--namespace={NAMESPACE}", "--output=name"))
+        wait("the garbage collector to be through", lambda: _at_rest(self._site))
 
     def _deleted(self, collection: Mapping[str, str]) -> bool:
         """The API server gives up after a minute, with some of them deleted."""
@@ -95,6 +99,23 @@ class Jobs:
     def _left(self, collection: Mapping[str, str]) -> bool:
         found: Any = self._api.list_namespaced_custom_object(**collection, limit=1)
         return bool(found["items"])
+
+
+def for_rayjobs(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a RayJob: without what KubeRay refuses there, and without our labels, for whose pods our operator
+    watches.
+    """
+    made = copy.deepcopy({key: value for key, value in spec.items() if key != "upgradeStrategy"})
+    for group in (made["headGroupSpec"], *made["workerGroupSpecs"]):
+        group["template"]["metadata"]["labels"] = {}
+    return made
+
+
+def _at_rest(site: Site) -> bool:
+    """Nobody writes for a while but who renews a Lease."""
+    site.calls()
+    time.sleep(REST_SECONDS)
+    return not any(call.writes and call.resource != "leases" for call in site.calls())
 
 
 def numbered(prefix: str, count: int) -> list[str]:
@@ -214,7 +235,7 @@ def compared(site: Site, jobs: Jobs, count: int) -> tuple[Compared, Compared]:
     """RLJobs, then RayJobs that ask for the same clusters; KubeRay runs."""
     jobs.rljob("model-00000")
     wait("a RayCluster", lambda: _exists(jobs, "model-00000"))
-    spec = jobs.cluster_spec("model-00000")
+    spec = for_rayjobs(jobs.cluster_spec("model-00000"))
     pods = 1 + sum(group["replicas"] for group in spec["workerGroupSpecs"])
     jobs.clear()
     found = []

@@ -57,7 +57,9 @@ def _creation(calm: Creation, stopped: Creation, running: Creation) -> str:
         f" {_met(stopped.p99 < CREATION_GOAL)}. So many jobs a second take"
         f" {_cores(stopped, 'kube-apiserver')} cores of the API server and {_cores(stopped, OPERATOR)} of the operator,"
         f" and {_cores(stopped)} with all else that the table below has, but for others; there are {os.cpu_count()}."
-        f" {calm.jobs} jobs, {calm.rate:g} a second, show what a job takes that waits for no other."
+        f" {calm.jobs} jobs, {calm.rate:g} a second, show how long a job takes that waits for no other; its"
+        f" share of the CPU below has {1 / calm.rate:.2g} s in it of what the cluster does by itself, as renewing the"
+        " Leases of its fake nodes."
     )
     cpu = _cpu({name: {who: 1000 * s / of.jobs for who, s in of.cpu.items()} for name, of in each.items()}, "ms")
     return "\n\n".join([text, _table(head, rows), "Milliseconds of CPU per job, by component and KubeRay:", cpu])
@@ -116,7 +118,8 @@ def _compared(pair: tuple[Compared, Compared]) -> str:
     ]  # fmt: skip
     text = (
         f"{pair[0].jobs} jobs of each kind, created as fast as the API server takes them, one kind after the other;"
-        " the RayJobs have the spec of the RLJobs' RayClusters without upgradeStrategy, which KubeRay refuses there."
+        " the RayJobs have the spec of the RLJobs' RayClusters, without our labels and without upgradeStrategy, which"
+        " KubeRay refuses there. What one kind left is gone before the other one begins."
         " Their CRD has no schema in this control plane, so the API server judges an RLJob more closely than a RayJob."
         " Seconds from a job's arrival (p50 and p99)."
         " An RLJob has five more children than a RayJob, and a status that follows its pods."

@@ -1,6 +1,7 @@
 """The figures of the operator's benchmark, from calls and times that are written by hand."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,12 @@ import pytest
 
 from bench.operator import measures
 from bench.operator.figures import Compared, Creation, Full, Life, percentile
-from bench.operator.measures import CHILDREN
+from bench.operator.measures import CHILDREN, for_rayjobs
 from bench.operator.page import write_page
 from bench.operator.site import CLIENT, NAMESPACE, OPERATOR, OTHERS, Call, Site, _call, spent
+from rljob_operator import names
+from rljob_operator.render import Placement, cluster_of
+from tests.rljob_operator.snapshots import SETTINGS, job
 
 
 def call(resource: str, name: str, moment: float, user: str = OPERATOR, code: int = 201, verb: str = "create") -> Call:
@@ -78,6 +82,30 @@ def test_a_call_for_a_generated_name_says_what_it_asked_for() -> None:
         "requestReceivedTimestamp": "1970-01-01T00:00:02Z", "stageTimestamp": "1970-01-01T00:00:03Z",
     }  # fmt: skip
     assert _call(event, {"resource": "pods"}).name == "a-00000-worker-"
+
+
+def test_rayjobs_get_the_same_pods_without_our_labels() -> None:
+    spec = cluster_of(job(), "trainer:1", SETTINGS, Placement())["spec"]
+    made = for_rayjobs(spec)
+    assert "upgradeStrategy" not in made
+    for ours, theirs in zip(_templates(spec), _templates(made), strict=True):
+        assert ours["metadata"]["labels"][names.JOB_LABEL] == "job"
+        assert (theirs["spec"], "rljob" in str(theirs["metadata"])) == (ours["spec"], False)
+
+
+def _templates(cluster: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [group["template"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+
+
+@pytest.mark.parametrize(("resource", "verb", "rests"), [
+    ("leases", "update", True), ("pods", "list", True), ("secrets", "delete", False),
+])  # fmt: skip
+def test_the_next_measurement_waits_until_nobody_writes(
+    monkeypatch: pytest.MonkeyPatch, resource: str, verb: str, rests: bool
+) -> None:
+    monkeypatch.setattr(measures, "REST_SECONDS", 0.0)
+    told = [[call("pods", "before", 1.0)], [call(resource, "a", 2.0, verb=verb)]]
+    assert measures._at_rest(cast("Any", SimpleNamespace(calls=lambda: told.pop(0)))) == rests
 
 
 def test_cpu_is_that_of_the_time_between() -> None:
