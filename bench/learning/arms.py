@@ -24,10 +24,8 @@ class Task:
 
     A level must lie above the start too: where supervised steps alone reach it, it says nothing of RL.
     held: the coefficient of a KL penalty that holds the policy where rewards say nothing, and gives way to those that
-    do. held_with: what else is set there. Addition's supervised steps are fewer and smaller there: a model learns the
-    rule within few steps, at the example's rate at other ones with each seed, so that after 600 of them one may have
-    0.98 and another 0.14. With smaller ones all three are on the way to it, and none is there. RL's warm-up is longer
-    there: after 10 steps of it, Adam's estimates are of too few gradients, and a swing of 0.19 was seen.
+    do. held_with: what else is set there. Addition's steps are smaller there, and its warm-up is longer: after 10 steps
+    of it Adam's estimates are of too few gradients, and shuffled rewards swung a validation by 0.19.
     """
 
     name: str
@@ -73,13 +71,7 @@ TASKS: Final = (
         "addition",
         0.9,
         held=0.5,
-        held_with=(
-            "sft.steps=250",
-            "sft.learningRate=0.0004",
-            "actor.learningRate=0.00004",
-            "actor.lrWarmupSteps=100",
-            "training.steps=500",
-        ),
+        held_with=("actor.learningRate=0.00004", "actor.lrWarmupSteps=100", "training.steps=500"),
     ),
     Task("countdown", 0.3, held=0.2, above_start=True),
 )

@@ -7,7 +7,7 @@ from functools import cache
 from statistics import mean
 from typing import Any
 
-from bench.learning.arms import Task
+from bench.learning.arms import ROOT, Task
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_api.validation import load_rljob
 from rljob_trainer.data.tasks import read_synthetic
@@ -17,12 +17,14 @@ from rljob_trainer.rewards.protocol import Call
 Rows = Sequence[Mapping[str, Any]]
 
 
-def digest(task: Task) -> str:
-    """Of its example's spec and all rows. Results with another one are of another job, whatever the task's name.
+def digest(task: Task, overrides: Sequence[str] = ()) -> str:
+    """Of an arm's job: its example's spec with the arm's overrides, and all rows. Results with another one are of
+    another job, whatever the names of task and arm.
 
-    What only repeats a default does not count, nor does a comment; a default that changes shows in the commit alone.
+    What only repeats a default does not count, nor does a comment, nor where the project lies; a default that changes
+    shows in the commit alone.
     """
-    spec = _spec(task)
+    spec = load_rljob(task.example, list(overrides)).spec
     rows = _hash([_rows(spec.data.train), _rows(spec.data.validation)])
     return _hash([spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), rows])
 
@@ -66,4 +68,5 @@ def _rows_of(source: str) -> Rows:
 
 
 def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+    text = json.dumps(value, sort_keys=True).replace(f"{ROOT}/", "")
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -76,11 +76,11 @@ FLAT, FALLS, GAINS = "flat", "falls, gains nothing", "gains"
 
 
 def write_page(results: Iterable[Result], folder: Path) -> bool:
-    """Returns False, and writes nothing, where no run of the tasks as they are now is finished."""
-    last = newest(of_these(results, {task.name: digest(task) for task in TASKS}))
+    """Returns False, and writes nothing, where no run of the arms as they are now is finished."""
+    known = known_arms()
+    last = newest(of_these(results, {(arm.task.name, arm.name): digest(arm.task, arm.overrides) for arm in known}))
     every = [
-        (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last])
-        for arm in known_arms()
+        (arm, [last[key] for seed in arm.seeds if (key := (arm.task.name, arm.name, seed)) in last]) for arm in known
     ]
     found = [(arm, runs) for arm, runs in every if runs]
     if found:

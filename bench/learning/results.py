@@ -50,14 +50,14 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
-    example: digest of the task's, its spec and its rows. overrides: --set's, of what somebody tried out.
+    job: digest of the arm's spec and its rows. overrides: --set's, of what somebody tried out.
     """
 
     task: str
     arm: str
     seed: int
     commit: str
-    example: str
+    job: str
     device: str
     packages: str
     date: str
@@ -154,9 +154,9 @@ def _cut(text: str) -> str:
     return ""
 
 
-def of_these(results: Iterable[Result], digests: Mapping[str, str]) -> list[Result]:
-    """Those of the tasks as they are now. digests: of each task's example."""
-    return [result for result in results if result.example == digests[result.task]]
+def of_these(results: Iterable[Result], jobs: Mapping[tuple[str, str], str]) -> list[Result]:
+    """Those of the arms as they are now. jobs: digest of each (task, arm)."""
+    return [result for result in results if result.job == jobs.get((result.task, result.arm))]
 
 
 def newest(results: Iterable[Result]) -> dict[tuple[str, str, int], Result]:

@@ -94,8 +94,8 @@ def train(arm: Arm, seed: int, slot: Slot, folder: Path, extra: Sequence[str], c
     trainer = _trl if arm.trainer == "trl" else _rljob
     seen = trainer(arm, overrides, spec, slot, folder)
     return Result(
-        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, example=digest(arm.task), device=_device(slot),
-        packages=packages,
+        task=arm.task.name, arm=arm.name, seed=seed, commit=commit, job=digest(arm.task, arm.overrides),
+        device=_device(slot), packages=packages,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         seconds=round(time.monotonic() - start, 1),
         samples=spec.data.prompts_per_step * spec.rollout.samples_per_prompt,

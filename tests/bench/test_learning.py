@@ -41,7 +41,7 @@ def test_a_run_is_missing_until_there_is_a_result_of_its_commit(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "same"),
     [
-        ("steps: 500", "steps: 400", False),
+        ("steps: 250", "steps: 200", False),
         ("minDigits=2&split", "minDigits=2&seed=1&split", False),
         ("kind: RLJob", "kind: RLJob   # that adds", True),
         ("preset: grpo", "preset: grpo, entropyCoefficient: null", True),

@@ -8,22 +8,31 @@ import pytest
 from bench.learning import data
 from bench.learning.arms import COUNTDOWN, REVERSE_TEXT, Arm, Role
 from bench.learning.comparison import level
+from bench.learning.data import digest
 from bench.learning.page import write_page
 from bench.learning.picture import figure
 from rljob_api.validation import load_rljob
-from tests.bench.learning_result import RESULT
+from tests.bench.learning_result import RESULT, result
 
 
 def test_results_of_another_job_are_not_on_the_page(tmp_path):
-    assert not write_page([replace(RESULT, example="otherone")], tmp_path)
-    assert write_page(
-        [RESULT, replace(RESULT, example="otherone", seed=1, validation=[(0, 0.5), (10, 0.123)])], tmp_path
-    )
+    assert not write_page([replace(RESULT, job="otherone")], tmp_path)
+    assert write_page([RESULT, replace(RESULT, job="otherone", seed=1, validation=[(0, 0.5), (10, 0.123)])], tmp_path)
     assert "0.123" not in (tmp_path / "learning.md").read_text()
 
 
+def test_results_of_an_arm_with_other_settings_are_not_on_the_page(tmp_path):
+    """They may have validated at other steps, and no picture has both."""
+    before = replace(RESULT, arm="grpo, KL 0.2", seed=1, validation=[(0, 0.5), (5, 0.6), (10, 0.123)])
+    assert before.job == digest(REVERSE_TEXT), "without the arm's overrides"
+    assert write_page([result("grpo, KL 0.2"), before], tmp_path)
+    page = (tmp_path / "learning.md").read_text()
+    assert "0.123" not in page
+    assert "| reverse-text | grpo, KL 0.2 | 0.500 | 0.900 |" in page
+
+
 def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
-    made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), replace(RESULT, arm="learning rate 0")]
+    made = [RESULT, replace(RESULT, seed=1, validation=[(0, 0.5), (10, 0.8)]), result("learning rate 0")]
     assert write_page(made, tmp_path)
     page = (tmp_path / "learning.md").read_text()
     assert (
@@ -38,7 +47,7 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     assert "| addition | grpo |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
     assert "| addition | grpo, KL 0.5 |  |  | at least 0.9, and over its start | 0 of 3, 3 not run yet |  |  |" in page
     assert "| addition | shuffled rewards, KL 0.5 |  |  | flat: never more than 0.1, nor 25% of the way to 1," in page
-    assert "addition with `algorithm.kl.coefficient=0.5`, `sft.steps=" in page
+    assert "addition with `algorithm.kl.coefficient=0.5`, `actor.learningRate=" in page
     assert (tmp_path / "learning.png").stat().st_size > 10_000
 
 
@@ -62,7 +71,7 @@ def test_the_page_says_what_was_reached_and_what_was_not(tmp_path):
     ],
 )
 def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reached):
-    runs = [replace(RESULT, arm=arm, seed=seed, validation=list(enumerate(validation))) for seed in (0, 1, 2)]
+    runs = [result(arm, seed=seed, validation=list(enumerate(validation))) for seed in (0, 1, 2)]
     assert write_page([RESULT, *runs], tmp_path)
     (row,) = [
         line for line in (tmp_path / "learning.md").read_text().splitlines() if f"| {arm} | {validation[0]:.3f}" in line
@@ -73,7 +82,7 @@ def test_a_control_is_judged_at_every_validation(tmp_path, arm, validation, reac
 def test_the_furthest_validations_of_a_control_are_said_over_all_seeds_and_each_from_its_own_start(tmp_path):
     moved = ([0.5, 0.59, 0.48], [0.4, 0.33, 0.45])
     runs = [
-        replace(RESULT, arm="shuffled rewards, KL 0.2", seed=seed, validation=list(enumerate(values)))
+        result("shuffled rewards, KL 0.2", seed=seed, validation=list(enumerate(values)))
         for seed, values in enumerate(moved)
     ]
     assert write_page([RESULT, *runs], tmp_path)
@@ -110,7 +119,7 @@ def test_ours_is_level_unless_it_lies_two_standard_errors_below(differences, ver
 
 def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
     def runs(arm, *ends):
-        return [replace(RESULT, arm=arm, seed=seed, validation=[(0, 0.5), (10, end)]) for seed, end in enumerate(ends)]
+        return [result(arm, seed=seed, validation=[(0, 0.5), (10, end)]) for seed, end in enumerate(ends)]
 
     def page(*theirs):
         assert write_page([*runs("grpo", 0.9, 0.8, 0.7), *runs("TRL", *theirs)], tmp_path)
