@@ -486,6 +486,7 @@ FREE = job(recovery={"rules": [{"onReasons": ["RankLost"], "action": "restart_un
 CHARGED = [
     (ended(75, "RankLost"), "RankLost"),
     (ended(75, "WhateverItLikes"), "other"),
+    (ended(75, "Backoff"), "other"),
     (ended(75, "RankLost", base=FREE), None),
     (ended(76, "StoppedOnRequest"), None),
     (living(), None),

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_operator.metrics import Metrics
+from rljob_operator.plan import CHARGED
 from tests.rljob_operator.used_metrics import used_metrics
 
 PAGE = Path(__file__).parents[2] / "docs/operator.md"
@@ -50,6 +51,13 @@ def test_restarts_and_waits_are_counted() -> None:
     told = samples(metrics)
     assert told["rljob_operator_restarts_total", "NodeLost"] == 1
     assert told["rljob_operator_queue_seconds_sum",] == pytest.approx(0.3)
+
+
+def test_every_reason_is_exposed_before_its_first_restart() -> None:
+    """Or Prometheus' increase() does not see it."""
+    told = {words: value for words, value in samples(Metrics()).items() if words[0] == "rljob_operator_restarts_total"}
+    assert told == {("rljob_operator_restarts_total", reason): 0 for reason in CHARGED}
+    assert {"RankLost", "DriverHung", "RayLost", "other"} < {*CHARGED}
 
 
 def test_what_is_read_at_a_scrape_is_as_it_is_then_and_names_every_phase() -> None:

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from rljob_api.v1alpha1.status import Phase
+from rljob_operator.plan import CHARGED
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,6 +39,8 @@ class Metrics:
             "rljob_operator_restarts", "Restarts charged to jobs' budgets. reason: of the failure", ["reason"],
             registry=registry,
         )  # fmt: skip
+        for reason in CHARGED:  # to increase(), a series that begins at 1 has not grown
+            self._restarts.labels(reason)
         self._requests = Counter(
             "rljob_operator_api_requests",
             "Requests to the API server. code: of HTTP, or why there was no answer. A dead watch is asked for again",

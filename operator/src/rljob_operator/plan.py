@@ -1,12 +1,18 @@
 """What to do about a job: pure data. `perform` does it in the order of the fields."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from rljob_api.v1alpha1 import RLJobStatus
+from rljob_api.v1alpha1.recovery import FAILURES
 from rljob_operator.kube.kinds import Manifest, Ref
 
 SECRET_SECONDS = 300.0
 """Between two tries to make a Secret that pods may lack."""
+
+OTHER: Final = "other"
+CHARGED: Final = (*map(str, FAILURES), OTHER)
+"""Why a restart may be charged. A driver says what it likes, and a metric's label must not: OTHER is all the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class Plan:
     stop: ask the driver for a checkpoint and to stop, unless it has heard so.
     end: a submission whose driver does not listen.
     status: what it should say; None to leave it.
-    restart: why another attempt is charged to the budget: one of Reason's words, or other.
+    restart: why another attempt is charged to the budget: one of CHARGED.
     again_in: seconds after which to look again, whatever happens; None to wait for news.
     """
 

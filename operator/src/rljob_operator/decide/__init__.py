@@ -34,7 +34,7 @@ from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest, Ref
-from rljob_operator.plan import Plan
+from rljob_operator.plan import CHARGED, OTHER, Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods, until_lost
@@ -136,10 +136,10 @@ def _until_deadline(snapshot: Snapshot) -> float | None:
 
 
 def _charged(step: Step, before: RLJobStatus, after: RLJobStatus) -> str | None:
-    """Why a restart is charged. A driver says what it likes, and a metric's label must not."""
+    """Why a restart is charged."""
     if after.restarts == before.restarts:
         return None
-    return step.reason if step.reason in {*Reason} else "other"
+    return step.reason if step.reason in CHARGED else OTHER
 
 
 def _goes_on(before: RLJobStatus, plan: Plan) -> bool:
