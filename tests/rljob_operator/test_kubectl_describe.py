@@ -121,6 +121,18 @@ def test_events_of_the_job_and_its_children_come_in_one_order(shell, recovering,
     assert not [line for line in lines if "other" in line]
 
 
+def test_events_that_say_next_to_nothing_stop_neither_command(shell, jobs, client):
+    job = jobs.create()
+    core: Any = CoreV1Api(client)
+    for name, about in (("nothing", {}), ("uid", {"kind": "RLJob", "uid": job.uid})):
+        bare = {"metadata": {"name": name}, "involvedObject": {"namespace": job.namespace} | about}
+        core.create_namespaced_event(job.namespace, bare)
+    (told,) = shell.output("events", "job").splitlines()
+    assert told.split()[1:] == ["-", "-", "RLJob/-"]
+    (described,) = section(shell.output("describe", "job"), "Events")[1:]
+    assert described.split()[1:] == ["-", "-", "RLJob/-"]
+
+
 def test_who_follows_events_gets_each_once(shell, jobs, client):
     job = jobs.create()
     post(client, job, "First", "said")

@@ -176,6 +176,6 @@ def _pods(job: Job, pods: Sequence[Manifest]) -> Iterator[tuple[str, ...]]:
 
 def _events(job: Job, events: Sequence[Manifest]) -> Iterator[tuple[str, ...]]:
     """The job's own and all warnings; kubectl rljob events has the others too."""
-    told = [event for event in events if event["involvedObject"]["kind"] == "RLJob" or event["type"] == "Warning"]
+    told = [each for each in events if each["involvedObject"].get("kind") == "RLJob" or each.get("type") == "Warning"]
     for event in told[-EVENTS:]:
         yield span((job.now - time_of(event)).total_seconds()), *cells(event)

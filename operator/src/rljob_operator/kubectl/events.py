@@ -35,10 +35,11 @@ def events(
 
 
 def cells(event: Manifest) -> tuple[str, str, str, str]:
-    """Type, reason, object and message."""
+    """Type, reason, object and message. The API server asks for none of them."""
     about, times = event["involvedObject"], event.get("count") or 1
     again = f" ({times} times)" if times > 1 else ""
-    return event["type"], event["reason"], f"{about['kind']}/{about['name']}", f"{event.get('message', '')}{again}"
+    thing = f"{about.get('kind', '-')}/{about.get('name', '-')}"
+    return event.get("type", "-"), event.get("reason", "-"), thing, f"{event.get('message', '')}{again}"
 
 
 def events_about(job: Job, found: Iterable[Manifest]) -> list[Manifest]:
@@ -50,7 +51,7 @@ def events_about(job: Job, found: Iterable[Manifest]) -> list[Manifest]:
 def _is_about(job: Job, event: Manifest) -> bool:
     """Pods go by KubeRay's names, for those that are gone have no labels any more."""
     about = event["involvedObject"]
-    kind, name = about["kind"], about["name"]
+    kind, name = about.get("kind"), about.get("name", "")
     return (
         (kind == "RLJob" and about.get("uid") == job.manifest["metadata"]["uid"])
         or (kind == "Pod" and re.fullmatch(rf"{re.escape(job.name)}-(head|\w+-worker)-\w{{5}}", name) is not None)
