@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from rljob_operator.kubectl import app
 from rljob_operator.kubectl.calls import Kubectl, Problem
 
 COMMANDS = [["describe"], ["logs"], ["events"], ["checkpoints"], ["suspend"], ["resume"]]
@@ -51,6 +53,42 @@ def kubeconfig(server):
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "c",
     }
+
+
+@pytest.fixture
+def pod(shell, tmp_path, monkeypatch):
+    """We run in a pod of the namespace: kubectl has the cluster and the namespace, and no context to tell of."""
+    settings = shell.access.settings()
+    settings["contexts"][0]["context"]["namespace"] = shell.namespace
+    config, kubectl, namespace = tmp_path / "kubeconfig", tmp_path / "kubectl", tmp_path / "namespace"
+    config.write_text(yaml.safe_dump(settings))
+    kubectl.write_text(
+        f"""#!/bin/sh
+[ "$1" = config ] && export KUBECONFIG={os.devnull} || export KUBECONFIG={config}
+exec {shell.folder / "kubectl"} "$@"
+"""
+    )
+    kubectl.chmod(0o755)
+    namespace.write_text(f"{shell.namespace}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("POD_NAMESPACE", raising=False)
+    monkeypatch.setattr("rljob_operator.kubectl.calls.NAMESPACE_FILE", namespace)
+    return namespace
+
+
+def test_in_a_pod_the_namespace_is_its_own(shell, pod):
+    listed = CliRunner().invoke(app, ["list"])
+    assert (listed.exit_code, listed.stderr) == (0, f"there are no RLJobs in namespace {shell.namespace}\n")
+    words = f"{CliRunner().invoke(app, ['describe', 'gsm8k']).exception}"
+    assert words.startswith(f"there is no RLJob gsm8k in namespace {shell.namespace}; ")
+
+
+def test_which_namespace_kubectl_takes_without_a_context(pod, monkeypatch):
+    monkeypatch.setenv("POD_NAMESPACE", "chosen")
+    assert Kubectl().current_namespace() == "chosen"
+    pod.unlink()
+    assert Kubectl().current_namespace() == "default", "nowhere but in a pod"
+    assert Kubectl("named").current_namespace() == "named"
 
 
 def test_a_cluster_without_the_kind(shell, monkeypatch):

@@ -1,10 +1,13 @@
 """The way to the API server: kubectl, with the user's own kubeconfig, credentials and proxy."""
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -14,6 +17,9 @@ Manifest = dict[str, Any]
 
 RLJOBS = "rljobs.rljob.dev"
 FIELD_MANAGER = "kubectl-rljob"
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Of the pod that we run in, if any."""
 
 Namespace = Annotated[
     str | None,
@@ -95,8 +101,14 @@ class Kubectl:
             raise typer.Exit(1)
 
     def current_namespace(self) -> str:
+        """The one that kubectl takes."""
+        return self.namespace or self._namespace_of_context() or _namespace_of_pod() or "default"
+
+    def _namespace_of_context(self) -> str:
         query = "--output=jsonpath={.contexts[0].context.namespace}"
-        return self.namespace or self._output("config", "view", "--minify", query) or "default"
+        with suppress(Problem):  # there is no context, without which kubectl can do in a pod
+            return self._output("config", "view", "--minify", query)
+        return ""
 
     def _output(self, *arguments: str) -> str:
         with started(self._command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -109,6 +121,14 @@ class Kubectl:
         flags = {"namespace": self.namespace, "context": self.context}
         verb, *rest = arguments
         return ["kubectl", verb, *(f"--{name}={value}" for name, value in flags.items() if value), *rest]
+
+
+def _namespace_of_pod() -> str:
+    """As kubectl finds it: "In-cluster authentication" in https://kubernetes.io/docs/reference/kubectl/. Or empty."""
+    with suppress(OSError):  # we run in no pod
+        own = NAMESPACE_FILE.read_text().strip()
+        return os.environ.get("POD_NAMESPACE") or own
+    return ""
 
 
 def started(command: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
