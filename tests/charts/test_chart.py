@@ -1,6 +1,7 @@
 """What the chart renders, and which values it refuses."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -206,6 +207,55 @@ def test_what_is_no_value_is_refused_by_its_name(helm, case):
     with pytest.raises(ClusterError) as error:
         render(helm, values)
     assert message in str(error.value)
+
+
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+
+NEEDED = {
+    "crds", "crds.install", "image", "image.pullPolicy", "image.repository", "monitoring", "monitoring.interval",
+    "monitoring.namespace", "networkPolicy", "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas",
+    "serviceAccount", "userRoles", "userRoles.aggregate", "userRoles.create",
+}  # fmt: skip
+"""Values without which less is rendered than the defaults say, or what no API server takes, or what lets all out."""
+
+
+def paths(values: dict[str, Any], within: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield f"{within}{name}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{within}{name}.")
+
+
+def without(path: str) -> dict[str, Any]:
+    """Values that take this one away, with everything monitored, so that all templates are rendered."""
+    values: dict[str, Any] = {"monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True}}
+    *sections, last = path.split(".")
+    section = values
+    for name in sections:
+        section = section.setdefault(name, {})
+    section[last] = None
+    return values
+
+
+@pytest.mark.parametrize("path", sorted(NEEDED))
+def test_a_value_that_is_needed_is_not_taken_away_by_null(helm, path):
+    section, _, last = f"/{path.replace('.', '/')}".rpartition("/")
+    with pytest.raises(ClusterError) as error:
+        render(helm, without(path))
+    assert f"at '{section}': missing property '{last}'" in str(error.value)
+
+
+@pytest.mark.parametrize("path", sorted({*paths(DEFAULTS)} - NEEDED))
+def test_null_for_any_other_value_leaves_no_gap(helm, path):
+    assert nulls(render(helm, without(path))) == []
+
+
+def nulls(rendered: Any, where: str = "") -> list[str]:
+    """Where they are."""
+    if isinstance(rendered, dict | list):
+        items = rendered.items() if isinstance(rendered, dict) else enumerate(rendered)
+        return [found for key, each in items for found in nulls(each, f"{where}/{key}")]
+    return [where] if rendered is None else []
 
 
 def test_a_parent_chart_may_pass_global_values(helm):
