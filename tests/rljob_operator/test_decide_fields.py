@@ -78,6 +78,10 @@ FIELDS = [
     (f"{WORKER}.spec.volumes[5]", "spec.volumes[2]"),
     (f"{WORKER}.spec.containers[0].livenessProbe.periodSeconds",
      f"{OWN_WORKER}.spec.containers[2].livenessProbe.periodSeconds"),
+    (f"{WORKER}.spec.containers[0].image", f"{WORKER}.spec.containers[0].image"),
+    (f"{WORKER}.spec.containers[2].image", f"{OWN_WORKER}.spec.containers[1].image"),  # ray-head is not ours there
+    (f"{HEAD}.spec.containers[3].image", f"{OWN_HEAD}.spec.containers[2].image"),  # nor ray-worker here
+    (f"{HEAD}.spec.containers[1].image", f"{HEAD}.spec.containers[1].image"),  # agent
     (f"{WORKER}.spec.volumes[99]", f"{WORKER}.spec.volumes[99]"),
     ("spec.rayVersion", "spec.rayVersion"),
 ]  # fmt: skip
@@ -99,7 +103,9 @@ def test_a_field_of_the_ray_cluster_is_named_as_the_job_has_it(field, expected):
     [
         ("spec.template.spec.volumes[1].name", "spec.volumes[0].name"),
         ("spec.template.spec.tolerations[2].key", "spec.rewards.models[1].template.spec.tolerations[0].key"),
+        ("spec.template.spec.containers[0].image", "spec.template.spec.containers[0].image"),  # vllm: ours
         ("spec.template.spec.containers[1].image", "spec.rewards.models[1].template.spec.containers[0].image"),
+        ("spec.template.spec.containers[2].image", "spec.rewards.models[1].template.spec.containers[1].image"),
     ],
 )
 def test_so_is_one_of_a_reward_model_s_deployment(field, expected):

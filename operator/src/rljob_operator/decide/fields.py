@@ -9,7 +9,7 @@ stays as it is.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,35 +24,45 @@ from rljob_operator.words import told_once
 
 _PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
-_OURS = (names.HEAD_CONTAINER, names.WORKER_CONTAINER, names.AGENT_CONTAINER, names.SERVER_CONTAINER)
+_OURS: Mapping[str, tuple[str, ...]] = {
+    names.HEAD: (names.HEAD_CONTAINER, names.AGENT_CONTAINER),
+    names.WORKER: (names.WORKER_CONTAINER,),
+    names.REWARD_MODEL: (names.SERVER_CONTAINER,),
+}
+"""The operator's containers, by the role of a pod. In a pod of another role such a name is anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One pod template of an object. root: where. made: as it is there. written: the job's own, which is at `path`."""
+    """One pod template of an object. root: where. made: as it is there. written: the job's own, which is at `path`.
 
+    ours: the names of the operator's containers in it.
+    """
+
+    spec: RLJobSpec
     root: str
     made: Manifest
     written: Manifest
     path: str
+    ours: tuple[str, ...]
 
 
 def by_fields(job: Job, message: str, made: Iterable[Manifest]) -> str:
     """The API server's words of one of the objects that were made, with the job's fields."""
     sources = [source for each in made if _names(message, each) for source in _sources(job.spec, each)]
-    return _told(job, message, sources)
+    return _told(message, sources)
 
 
 def by_fields_of_pod(job: Job, message: str, cluster: Manifest, role: str) -> str:
     """The API server's words of a pod that KubeRay would make. role: names.HEAD or WORKER."""
     sources = [each for each in _sources(job.spec, cluster) if each.path == f"spec.cluster.{role}.template"]
-    return _told(job, message, [_Source("", each.made, each.written, each.path) for each in sources])
+    return _told(message, [replace(each, root="") for each in sources])
 
 
 def ignored(job: Job, made: Manifest, unknown: Iterable[str]) -> Event:
     """What to tell of fields that were sent and that `made` lacks. unknown: the API server's words of each."""
     sources = list(_sources(job.spec, made))
-    words = "; ".join(dict.fromkeys(_told(job, each, sources) for each in unknown))
+    words = "; ".join(dict.fromkeys(_told(each, sources) for each in unknown))
     name = f"{made['kind']} {made['metadata']['name']}"
     return Event(Note.FIELD_IGNORED, f"{name} is made without what the API server does not know: {words}", warning=True)
 
@@ -71,29 +81,30 @@ def _sources(spec: RLJobSpec, manifest: Manifest) -> Iterator[_Source]:
         groups = (("headGroupSpec", made["headGroupSpec"]), ("workerGroupSpecs[0]", made["workerGroupSpecs"][0]))
         for role, (place, group) in zip((names.HEAD, names.WORKER), groups, strict=True):
             written = (cluster.head if role == names.HEAD else cluster.worker).template.written()
-            yield _Source(f"spec.{place}.template.", group["template"], written, f"spec.cluster.{role}.template")
+            root, path = f"spec.{place}.template.", f"spec.cluster.{role}.template"
+            yield _Source(spec, root, group["template"], written, path, _OURS[role])
     if manifest["kind"] == DEPLOYMENT.name:
         label = made["template"]["metadata"]["labels"][names.REWARD_MODEL_LABEL]
         for index, model in enumerate(spec.rewards.models):
             if model.name == label:
-                path = f"spec.rewards.models[{index}].template"
-                yield _Source("spec.template.", made["template"], model.template.written(), path)
+                path, ours = f"spec.rewards.models[{index}].template", _OURS[names.REWARD_MODEL]
+                yield _Source(spec, "spec.template.", made["template"], model.template.written(), path, ours)
 
 
-def _told(job: Job, message: str, sources: Iterable[_Source]) -> str:
+def _told(message: str, sources: Iterable[_Source]) -> str:
     def field(found: re.Match[str]) -> str:
         whole = found[0].removeprefix(".")
         for source in sources:
             if whole.startswith(source.root):
                 path = whole.removeprefix(source.root)
-                named = _field(job.spec, path, source.made, source.written, source.path)
+                named = _field(source, path, source.made, source.written, source.path)
                 return named or (found[0] if source.root else f"the pod's {whole}")  # which looks like the job's
         return found[0]
 
     return told_once(message, partial(_PATH.sub, field))
 
 
-def _field(spec: RLJobSpec, path: str, made: Any, written: Any, at: str) -> str | None:
+def _field(pod: _Source, path: str, made: Any, written: Any, at: str) -> str | None:
     """made, written: what is in the object, and what its author wrote, at the path `at` of the job."""
     step = _STEP.match(path)
     if step is None:  # the end, or a map's key
@@ -101,23 +112,23 @@ def _field(spec: RLJobSpec, path: str, made: Any, written: Any, at: str) -> str 
     name, index, rest = step[1], step[2], path[step.end() :]
     there, own = _part(made, name), _part(written, name)
     if index is None:
-        return _field(spec, rest, there, own, f"{at}.{name}")
+        return _field(pod, rest, there, own, f"{at}.{name}")
     if not isinstance(there, list) or int(index) >= len(there):
         return None
-    return _field_of_entry(spec, (name, int(index), rest), there[int(index)], own, at)
+    return _field_of_entry(pod, (name, int(index), rest), there[int(index)], own, at)
 
 
-def _field_of_entry(spec: RLJobSpec, step: tuple[str, int, str], entry: Any, own: Any, at: str) -> str | None:
+def _field_of_entry(pod: _Source, step: tuple[str, int, str], entry: Any, own: Any, at: str) -> str | None:
     """step: the list's name, the entry's index in the object, and the path below. own: what its author wrote there."""
     name, index, rest = step
     position = _position(name, own, entry, index)
     place = f"{at}.{name}[{position}]"
     if name in ("containers", "initContainers"):
         inside = None if position is None else own[position]
-        if inside is None or entry.get("name") in _OURS:
-            return _field(spec, rest, entry, inside, place)
+        if inside is None or (name == "containers" and entry.get("name") in pod.ours):
+            return _field(pod, rest, entry, inside, place)
     if position is None:
-        position = _position(name, _shared(spec).get(name), entry, index)
+        position = _position(name, _shared(pod.spec).get(name), entry, index)
         place = f"spec.{name}[{position}]"
     return None if position is None else ".".join(filter(None, (place, rest)))
 
