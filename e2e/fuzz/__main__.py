@@ -1,7 +1,7 @@
 """Give malformed RLJobs to a real API server, to `rljob validate` and to the operator, and count what becomes of them.
 
-Each is refused with the name of a field; or it is good for all three, and a running operator reconciles it. Ends with 1
-where one is neither.
+Each is refused with the name of a field; or it is good for all three, and a running operator reconciles it, or fails it
+with a message that names a field of the job. Ends with 1 where one is none of these.
 """
 
 import argparse
@@ -33,13 +33,15 @@ def main() -> int:
         while some := list(islice(drawn, AT_ONCE)):
             verdicts = [(mutant, judge(client, mutant.document)) for mutant in some]
             admitted = [mutant for mutant, verdict in verdicts if verdict.admitted]
+            outcomes = list(operator.outcomes(admitted))
             for mutant, finding in [
                 *((mutant, each) for mutant, verdict in verdicts for each in verdict.findings),
-                *operator.findings(admitted),
+                *((outcome.mutant, each) for outcome in outcomes for each in outcome.findings),
             ]:
                 counts["findings"] += 1
                 print(f"{mutant}: {json.dumps(mutant.document)[:1000]}\n  {finding}")
-            counts.update(refused=len(some) - len(admitted), reconciled=len(admitted))
+            counts.update(refused=len(some) - len(admitted))
+            counts.update(outcome.fate for outcome in outcomes)
             print(f"{some[-1].number + 1} of {options.count}: {dict(counts)}", flush=True)
     return min(counts["findings"], 1)
 

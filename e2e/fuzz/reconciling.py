@@ -1,18 +1,22 @@
-"""What a running operator does with malformed RLJobs that the API server admits: each gets a status, and goes again."""
+"""What a running operator does with malformed RLJobs that the API server admits: their pods are made, or it fails them
+and names a field of theirs; and they go again.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import new_namespace
 from e2e.fuzz.mutations import Mutant
+from e2e.fuzz.theirs import names_their_field
 from rljob_api.conditions import Reason
-from rljob_operator.names import OUR_MANAGERS
+from rljob_operator.cluster_state import replica_failures
+from rljob_operator.names import OUR_MANAGERS, ray_cluster
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import OperatorProcess, running_operator
 from tests.e2e.waiting import eventually
@@ -24,22 +28,37 @@ TOGETHER = 25
 """Jobs at a time, so that their pods find room."""
 
 
+Fate = Literal["reconciled", "failed with a message that names a field of theirs", "not ours", "wrong"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """fate: wrong where there are findings, and not ours where spec.managedBy names somebody else."""
+
+    mutant: Mutant
+    fate: Fate
+    findings: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Reconciler:
     jobs: Jobs
     operator: OperatorProcess
 
-    def findings(self, admitted: Sequence[Mutant]) -> Iterator[tuple[Mutant, str]]:
-        """What is wrong with what becomes of them. They are created, and deleted again.
+    def outcomes(self, admitted: Sequence[Mutant]) -> Iterator[Outcome]:
+        """What becomes of them. They are created, and deleted again.
 
         Raises RuntimeError where the operator has ended.
         """
         for first in range(0, len(admitted), TOGETHER):
             names = {self._create(mutant): mutant for mutant in admitted[first : first + TOGETHER]}
-            yield from ((mutant, each) for name, mutant in names.items() for each in self._of(name))
+            fates = {name: self._fate(name) for name in names}
             for name in names:
                 self.jobs.delete(name)
-            yield from ((mutant, "it is not deleted") for name, mutant in names.items() if not self._deleted(name))
+            for name, mutant in names.items():
+                fate, findings = fates[name]
+                left = () if self._deleted(name) else ("it is not deleted",)
+                yield Outcome(mutant, "wrong" if left else fate, (*findings, *left))
             if self.operator.gone():
                 raise RuntimeError(f"the operator has ended: {self.operator.log.read_text()[-2000:]}")
 
@@ -49,21 +68,39 @@ class Reconciler:
         self.jobs.create_from(mutant.document, name)
         return name
 
-    def _of(self, name: str) -> Iterator[str]:
+    def _fate(self, name: str) -> tuple[Fate, tuple[str, ...]]:
+        """With the findings."""
         if self.jobs.get(name)["spec"].get("managedBy") not in OUR_MANAGERS:
-            return
+            return "not ours", ()
         try:
-            status = eventually(lambda: self._seen(name))
+            job = eventually(lambda: self._settled(name))
         except AssertionError as error:
-            yield f"the operator gives it no status: {error}: {self.jobs.status(name)}"
-            return
-        if any(each["reason"] == Reason.OPERATOR_ERROR for each in status["conditions"]):
-            yield f"the operator's own code fails: {status['conditions']}"
+            return "wrong", (f"the operator gets no further: {error}: {self.jobs.status(name)}",)
+        conditions = job["status"]["conditions"]
+        if any(each["reason"] == Reason.OPERATOR_ERROR for each in conditions):
+            return "wrong", (f"the operator's own code fails: {conditions}",)
+        if job["status"]["phase"] != "Failed":
+            return "reconciled", ()
+        said = next(each["message"] for each in conditions if each["type"] == "Failed")
+        if names_their_field(said, job):
+            return "failed with a message that names a field of theirs", ()
+        return "wrong", (f"the operator fails it, and names no field of theirs: {said}",)
 
-    def _seen(self, name: str) -> Any:
+    def _settled(self, name: str) -> Any:
+        """The job, once the operator has said what becomes of it, and KubeRay has tried to make the pods of one that
+        starts: an invalid one fails the job later than its first status.
+        """
         job = self.jobs.get(name)
         status = job.get("status", {})
-        return status if status.get("observedGeneration") == job["metadata"]["generation"] else None
+        if status.get("observedGeneration") != job["metadata"]["generation"]:
+            return None
+        return job if status["phase"] != "Starting" or self._has_pods(name) else None
+
+    def _has_pods(self, name: str) -> bool:
+        """As KubeRay says, which looks whether they are there once it has made them."""
+        clusters = {each["metadata"]["name"]: each for each in self.jobs.clusters()}
+        cluster = clusters.get(ray_cluster(name), {})
+        return "status" in cluster and not any(replica_failures(cluster))
 
     def _deleted(self, name: str) -> bool:
         with suppress(AssertionError):

@@ -92,7 +92,9 @@ def _of_agreement(document: Any, *, admitted: bool) -> Iterator[str]:
 
 
 def _of_operator(client: ApiClient, admitted: Any) -> Iterator[str]:
-    """The operator decides on it and the API server takes what it makes, or the status says what is wrong with it."""
+    """The operator decides on it and the API server takes what it makes, or says which field of that it does not: the
+    status then says it of the job's fields, which `reconciling` sees.
+    """
     admitted["metadata"] |= {"namespace": NAMESPACE, "generation": 1, "resourceVersion": "1"}
     try:
         plan = decide(Snapshot(read_job(admitted), datetime.now(UTC)), SETTINGS)

@@ -1,16 +1,21 @@
-"""Some of `make fuzz`: malformed RLJobs are refused with the name of a field, or are good for everybody."""
+"""Some of `make fuzz`: malformed RLJobs are refused or failed with the name of a field, or are good for everybody."""
 
+import json
+from collections import Counter
 from pathlib import Path
 
+import pytest
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
-from e2e.fuzz.mutations import mutants
+from e2e.fuzz.mutations import Mutant, mutants
 from e2e.fuzz.reconciling import reconciler
 from e2e.fuzz.seeds import seeds
+from e2e.fuzz.theirs import names_their_field
 from e2e.fuzz.verdicts import judge
 
 COUNT = 500
+FAILED = "failed with a message that names a field of theirs"
 
 
 def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
@@ -22,4 +27,57 @@ def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
     admitted = [mutant for mutant, verdict in verdicts if verdict.admitted]
     assert COUNT / 20 < len(admitted) < COUNT / 2, "else it says nothing of one side"
     with reconciler(cluster, client, tmp_path) as operator:
-        assert [f"{mutant}: {finding}" for mutant, finding in operator.findings(admitted)] == []
+        outcomes = list(operator.outcomes(admitted))
+    assert {str(outcome.mutant): outcome.findings for outcome in outcomes if outcome.findings} == {}
+    fates = Counter[str](outcome.fate for outcome in outcomes)
+    assert 0 < fates[FAILED] < fates["reconciled"] / 10, f"else it says nothing of one side: {fates}"
+
+
+def test_what_is_broken_there_was_good_for_the_operator_too(cluster: Access, client: ApiClient, tmp_path: Path) -> None:
+    whole = [Mutant(number, (), seed) for number, seed in enumerate(seeds())]
+    with reconciler(cluster, client, tmp_path) as operator:
+        outcomes = list(operator.outcomes(whole))
+    bad = {json.dumps(each.mutant.document): each for each in outcomes if each.fate not in ("reconciled", "not ours")}
+    assert bad == {}
+
+
+POD = {"spec": {"nodeSelector": {"pool": "a"}, "containers": [{"name": "side"}, {"name": "x", "env": [{"name": "A"}]}]}}
+JOB = {
+    "spec": {
+        "cluster": {"worker": {"template": POD}},
+        "rewards": {"models": [{"name": "rm", "template": POD}]},
+        "volumes": [{"name": "data"}],
+    }
+}
+RM = "spec.rewards.models[0].template"
+
+
+@pytest.mark.parametrize(
+    ("message", "theirs"),
+    [
+        (f'Deployment.apps "j-rm-rm" is invalid: {RM}.spec.containers[1].image: Required value', True),
+        (f"{RM}.spec.containers[2].image: Required value", False),  # no such entry
+        (f"{RM}.spec.containers[1].env[0].name: Invalid", True),
+        (f"{RM}.spec.containers[1].env[1].name: Invalid", False),
+        (f'{RM}.spec.containers[name="side"].imagee: field not declared in schema', True),
+        (f'{RM}.spec.containers[name="other"].imagee: field not declared in schema', False),
+        (f"{RM}.spec.containers[x].volumeMounts: /job is that of the operator's volume job", True),
+        (f"{RM}.spec.nodeSelector[pool]: Invalid value", True),
+        ("spec.rewards.models[1].template.spec: Invalid", False),
+        ("spec.cluster.head.template.spec.tolerationz: field not declared in schema", True),
+        ("spec.cluster.head.template.spec.containers[0].image: Required value", False),  # nothing is written there
+        ("spec.volumes[0].name: Duplicate value", True),
+        ("the pod's spec.volumes[0].name: Duplicate value", False),
+        ("spec.activeDeadline of 1s has passed", True),
+        ("spec.template.spec.containers[2].image: Required value", False),  # a Deployment's
+        ("spec.workerGroupSpecs[0].template.spec.volumes[3].name: Required value", False),
+        ("spec.containers[0].image: Required value", False),  # a pod's
+        ("metadata.labels: Invalid value", False),
+        (f"[{RM}.spec.containers[0].image: Required value, spec.template.spec.x: Forbidden]", False),
+        (f'{RM}.spec.containers[0].image: Invalid value: "spec.template.spec"', True),
+        ('x: Invalid value: "spec.volumes[0]"', False),
+        ("exceeded quota", False),
+    ],
+)  # fmt: skip
+def test_a_field_is_theirs_where_the_job_has_it(message: str, theirs: bool) -> None:
+    assert names_their_field(message, JOB) == theirs

@@ -83,7 +83,7 @@ _RM = "{name: rm, path: org/rm, kind: classifier"
 _MANAGER = "20:14: spec.managedBy: must be a controller's name with its domain, such as example.com/controller; got "
 
 
-_POD = (
+_ANY_POD = (
     "{metadata: {labels: {team: a, env: b}, annotations: {note: c}}, spec: {nodeSelector: {pool: cpu},"
     " tolerations: [{key: gpu, operator: Exists, effect: NoSchedule, tolerationSeconds: null}],"
     " topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: ScheduleAnyway}],"
@@ -93,9 +93,10 @@ _POD = (
     " initContainers: [{name: fetch, image: i, command: [sh, -c, x], volumeMounts: [{name: scratch, mountPath: /s}]}],"
     " containers: [{name: side, image: i, args: [a], env: [{name: A, value: b}], envFrom: [{secretRef: {name: s}}],"
     " ports: [{containerPort: 9, name: p}], volumeMounts: [{name: scratch, mountPath: /s}]},"
-    " {name: ray-head, env: [{name: B, value: c}], livenessProbe: null}]}}"
+    " {name: OURS, env: [{name: B, value: c}], livenessProbe: null}]}}"
 )
-"""A pod template with every list that one may have."""
+"""A pod template with every list that one may have. OURS: the operator's container there, which has its image."""
+_HEAD, _WORKER, _SERVER = (_ANY_POD.replace("OURS", name) for name in ("ray-head", "ray-worker", "vllm"))
 
 
 def broken_model(fields: str, *expected: str) -> Row:
@@ -191,8 +192,11 @@ GOOD = (
     ),
     good(
         "templates with every list, which replace and remove what is there",
-        ("  training:", f"  cluster:\n    head: {{template: {_POD}}}\n    worker: {{template: {_POD}}}\n  training:"),
-        (_BUILTIN, f"{_BUILTIN}    models: [{_RM}, template: {_POD}}}]\n"),
+        (
+            "  training:",
+            f"  cluster:\n    head: {{template: {_HEAD}}}\n    worker: {{template: {_WORKER}}}\n  training:",
+        ),
+        (_BUILTIN, f"{_BUILTIN}    models: [{_RM}, template: {_SERVER}}}]\n"),
     ),
     good("the operator by its own name", ("  training:", "  managedBy: rljob.dev/operator\n  training:")),
     good(
