@@ -43,18 +43,8 @@ WHY_SHAPE = "tiny"
 
 _WHY = """Why vllm takes longer than TRL on this shape: vLLM alone and a worker's update, without sync, rewards or any
 message, take {least:.2f} of TRL's step. An engine step, which makes one token of each response, costs Python, small
-operations, sampling and scheduling that are the same for any model; on the larger shape they hardly count. py-spy (its
-command: [architecture.md](../architecture.md#where-a-steps-time-goes)) looked at the engine's process on 2026-11-26,
-beside much other work, so shares alone say something. Of the time in which the engine worked, 43 % was the model's
-forward pass (a third of that matrix products), 16 % sampling, 14 % requests, scheduling and outputs: vLLM's own, 73 %.
-The rest was the sync's: the probe 24 %, loading weights and packing them anew 3 %. The probe sampled eight tokens, an
-engine step each. Now it samples two, and takes 7 %; what follows the last bucket of weights, packing and probe, takes
-68 ms under the same load, not 165. Rows of commit 1b25c3d are of before."""
-
-_EARLIER = """TRL's step took 0.127 s when this benchmark was asked for, and 0.128 to 0.199 s in the six times that this
-page was measured until now, always with these versions (0.128 in bf6b316 of its history). vLLM alone went from 0.08 to
-0.16 s as well, so most of that is the machine, which differs by the day: ratios within a repetition say who is faster,
-seconds of different days do not."""
+operations, sampling and scheduling that are the same for any model; on the larger shape they hardly count. [What a
+profiler saw](../architecture.md#where-a-steps-time-goes) of the engine's process says the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +136,7 @@ def _why(each: Measured) -> list[str]:
         return []
     alone, theirs = (median(run.median for run in runs) for runs in (each.vllm_alone, each.runs[TRL]))
     least = (alone + each.part("vllm", "work/update")) / theirs
-    return [_WHY.format(least=least), _EARLIER]
+    return [_WHY.format(least=least)]
 
 
 def _title(each: Measured) -> str:

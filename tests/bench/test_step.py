@@ -81,7 +81,6 @@ def test_the_page_says_of_the_tiny_shape_what_vllm_and_an_update_take_without_us
     assert "Why vllm" not in page(tmp_path, made)
     written = " ".join(page(tmp_path, [replace(row, shape="tiny") for row in made]).split())
     assert "without sync, rewards or any message, take 1.10 of TRL's step" in written
-    assert "TRL's step took 0.127 s when this benchmark was asked for" in written
     assert "Why vllm" not in page(tmp_path, [replace(row, shape="tiny") for row in rows(hf=[STEPS])])
 
 

@@ -36,7 +36,8 @@ class Unreachable(Exception):
 class Heads:
     """drivers: all that were ever submitted, oldest first. volumes: by the job's Secret, whose name has its uid.
 
-    strays: what was submitted to another cluster than the status said.
+    strays: what was submitted to another cluster than the status said. mute: agents do not answer, as where the volume
+    is slow.
     """
 
     def __init__(self, server: ApiServer) -> None:
@@ -45,6 +46,7 @@ class Heads:
         self.drivers: list[Driver] = []
         self.volumes: dict[str, Volume] = defaultdict(Volume)
         self.strays: list[str] = []
+        self.mute = False
         self._secrets: dict[Key, Manifest] = {}  # what a pod has mounted stays, so all that ever were
         server.watchers.append(self._see)
 
@@ -80,6 +82,8 @@ class Heads:
             return 401, {"error": "wrong token"}
         if ray:
             return self._ray(pod, method, parts.path, body)
+        if self.mute:
+            raise Unreachable(f"the agent beside {parts.netloc}")
         volume = self.volumes[_mounted(pod, "auth", "secret", "secretName")]
         alive = any(each.volume is volume and each.attempt == volume.claimed for each in self.living())
         return _agent(volume, method, parts.path, params, int(seconds() * 1e6) + 2 if alive else 1)

@@ -129,6 +129,8 @@ HAPPENINGS: dict[str, Act] = {
     **{f"the watch of {kind}s stalls": _stalls(kind) for kind in WATCHED},
     "the operator's Role is gone": lambda world: world.server.closed.add(KEY.namespace),
     "the operator's Role is back": lambda world: world.server.closed.clear(),
+    "agents are mute": lambda world: setattr(world.heads, "mute", True),
+    "agents answer": lambda world: setattr(world.heads, "mute", False),
     "the watches work": lambda world: world.streams.stalled.clear(),
 }
 """In the middle of a call, or between two."""

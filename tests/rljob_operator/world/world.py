@@ -137,6 +137,7 @@ class World:
         self.next_turn, self._listed = undisturbed, float("-inf")
         self.streams.stalled.clear()
         self.server.closed.clear()
+        self.heads.mute = False
         self.arrive()
         version, since = self.server.version, seconds()
         while seconds() - since < QUIET_SECONDS:
