@@ -7,6 +7,7 @@ import pytest
 
 from rljob_operator.decide import decide, refused
 from rljob_operator.decide.fields import ignored
+from rljob_operator.job import Job
 from rljob_operator.kube.errors import Invalid
 from rljob_operator.render import Placement, cluster_of
 from rljob_operator.words import one_line
@@ -200,14 +201,14 @@ def test_conditions_have_words_of_one_line(words, expected):
     assert one_line(words) == expected
 
 
-def failing(message: str, **given: Any) -> dict[str, Any]:
-    """KubeRay cannot make a pod of JOB."""
-    made = cluster_of(JOB, "trainer:1", SETTINGS, Placement())
+def failing(message: str, base: Job = JOB, **given: Any) -> dict[str, Any]:
+    """KubeRay cannot make a pod of the job."""
+    made = cluster_of(base, "trainer:1", SETTINGS, Placement())
     cluster = ray_cluster(0, provisioned=False) | {"spec": made["spec"]}
     cluster["status"]["conditions"].append({
         "type": "ReplicaFailure", "status": "True", "reason": "x", "message": message,
     })  # fmt: skip
-    return {"base": JOB, "cluster": cluster, **given}
+    return {"base": base, "cluster": cluster, **given}
 
 
 NOPE = 'Pod "job-head" is invalid: spec.containers[0].volumeMounts[2].name: Not found: "nope"'
@@ -239,6 +240,19 @@ def test_a_pod_that_is_invalid_ends_a_job_that_has_not_begun(message, given, end
         )
     else:
         assert re.search(r"KubeRay: FailedCreate(Head|Worker)Pod: ", ready.message)
+
+
+def test_an_entry_is_known_again_though_the_api_server_keeps_no_null():
+    wrong = {"key": "gpu", "operator": "Exists", "effect": "#"}
+    template = {"spec": {"tolerations": [{**wrong, "tolerationSeconds": None}]}}
+    base = job(cluster={"nodes": 2, "gpusPerNode": 4, "worker": {"template": template}})
+    given = failing('FailedCreateWorkerPod\nPod "w" is invalid: spec.tolerations[2].effect: Unsupported value', base)
+    tolerations = given["cluster"]["spec"]["workerGroupSpecs"][0]["template"]["spec"]["tolerations"]
+    assert tolerations[2].pop("tolerationSeconds", "none") is None
+    plan = plan_for(**given)
+    assert plan.status is not None
+    words = "spec.cluster.worker.template.spec.tolerations[0].effect: Unsupported value"
+    assert plan.status.conditions[0].message.endswith(f'Pod "w" is invalid: {words}')
 
 
 def test_a_field_of_a_pod_that_nobody_wrote_is_the_pod_s():

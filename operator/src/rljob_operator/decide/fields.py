@@ -156,7 +156,14 @@ def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
         return None
     key = identity(name, entry)
     if key is None:
-        same = [i for i, each in enumerate(entries) if each == entry]
+        same = [i for i, each in enumerate(entries) if _stored(each) == _stored(entry)]
         return index if index in same else next(iter(same), None)
     same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and identity(name, each) == key]
     return same[-1] if same else None
+
+
+def _stored(value: Any) -> Any:
+    """As the API server keeps it: without what is null."""
+    if isinstance(value, Mapping):
+        return {key: _stored(each) for key, each in value.items() if each is not None}
+    return [_stored(each) for each in value] if isinstance(value, list) else value
