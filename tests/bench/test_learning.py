@@ -92,12 +92,16 @@ def test_shuffled_rewards_are_those_of_others_and_validation_keeps_its_own(monke
     def paid(response, index=0, split="train"):
         return shuffled.compute_score("t", response, "a", {"split": split, "index": index}, "exact_match", {})
 
-    assert [paid("a", split="validation"), paid("b", split="validation")] == [1.0, 0.0]
+    def validated(index):
+        return [paid(response, index, "validation") for response in ("a", "b")]
+
+    assert validated(index=0) == [1.0, 0.0]
     responses = ["a", "b", "b", "b"] * 500
     payments = [paid(response, number // 8) for number, response in enumerate(responses)]
     assert abs(sum(payments) / 2000 - 0.25) < 0.03
     right = [payment for response, payment in zip(responses, payments, strict=True) if response == "a"]
     assert abs(sum(right) / 500 - 0.25) < 0.08, "a right response is paid no better than a wrong one"
+    assert [validated(index) for index in range(250, 270)] == [[1.0, 0.0]] * 20, "nor does it draw from a full buffer"
 
 
 def test_no_reward_is_paid_within_its_own_group(monkeypatch):
