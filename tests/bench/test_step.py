@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.step import runs
-from bench.step.__main__ import arguments, measure_all
+from bench.step.__main__ import arguments, measure, measure_all
 from bench.step.page import by_shape, interval, verdict, write_page
 from bench.step.results import ALONE, TRL, Row, append, read
 from bench.step.runs import Steps, check_length, covered, trl_phases, work
@@ -166,6 +166,34 @@ def test_the_interval_of_a_median_is_that_of_the_sign_test(count, k):
 )
 def test_the_verdict_is_that_of_the_interval(ratios, said):
     assert verdict(ratios) == said
+
+
+@pytest.mark.parametrize(
+    ("engines", "repetitions"),
+    [
+        (
+            ["hf", "vllm"],
+            [["hf", "vllm", TRL, ALONE], ["vllm", TRL, "hf", ALONE], [TRL, "hf", "vllm", ALONE]],
+        ),
+        (["hf"], [["hf", TRL], [TRL, "hf"], ["hf", TRL]]),
+    ],
+)
+def test_ours_and_trl_take_turns_another_one_first_each_time(tmp_path, monkeypatch, engines, repetitions):
+    folders = []
+
+    def take(folder, name):
+        folders.append(folder)
+        return replace(STEPS, parts={name: 1.0})
+
+    monkeypatch.setattr("bench.step.results.PACKAGES", ("torch",))
+    monkeypatch.setattr("bench.step.__main__.ours", lambda _shape, job, folder: take(folder, job.stem))
+    monkeypatch.setattr("bench.step.__main__.trl", lambda _shape, _spec, _model, folder: take(folder, TRL))
+    monkeypatch.setattr("bench.step.__main__.vllm_alone", lambda _spec, _model, folder: take(folder, ALONE))
+    measured = list(measure(SHAPES[0], engines, len(repetitions), tmp_path))
+    expected = [(number, name) for number, turns in enumerate(repetitions) for name in turns]
+    assert [(row.repetition, row.name) for row in measured] == expected
+    assert [list(row.steps.parts) for row in measured] == [[name] for _, name in expected], "each row is its own run's"
+    assert len(set(folders)) == len(expected)
 
 
 def test_a_shape_that_is_measured_anew_keeps_the_rows_of_others(tmp_path, monkeypatch):
