@@ -62,7 +62,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], help="only these")
     names = list(dict.fromkeys(arm.name for arm in known_arms()))
-    parser.add_argument("--arms", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
+    quoted = ", ".join(map(repr, names))  # some have commas
+    parser.add_argument("--arms", nargs="+", choices=names, metavar="NAME", help=f"only these: {quoted}")
     parser.add_argument("--seeds", nargs="+", type=int, choices=COMPARED_SEEDS, help="only these")
     parser.add_argument("--parallel", type=_at_least_one, default=1, metavar="N", help="runs at a time")
     parser.add_argument(

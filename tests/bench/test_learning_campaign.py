@@ -128,6 +128,13 @@ def test_a_wrong_call_is_told_what_would_be_right(monkeypatch, capsys, tmp_path,
     assert said in capsys.readouterr().err
 
 
+def test_the_help_tells_arms_apart_whose_names_have_commas(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["learning", "--help"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "'grpo, KL 0.2', 'shuffled rewards, KL 0.2', " in " ".join(capsys.readouterr().out.split())
+
+
 def test_results_of_other_settings_do_not_count(tmp_path, monkeypatch):
     tried = replace(RESULT, overrides=["training.steps=4"])
     append(tmp_path / "learning.jsonl", tried)
