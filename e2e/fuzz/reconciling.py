@@ -1,5 +1,5 @@
-"""What a running operator does with malformed RLJobs that the API server admits: their pods are made, or it fails them
-and names a field of theirs; and they go again.
+"""What a running operator does with malformed RLJobs that the API server admits: their pods are made, or it says what
+they wait for, or it fails them and names a field of theirs; and they go again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,9 @@ TOGETHER = 25
 """Jobs at a time, so that their pods find room."""
 
 
-Fate = Literal["reconciled", "failed with a message that names a field of theirs", "not ours", "wrong"]
+Fate = Literal[
+    "reconciled", "waits for what is missing", "failed with a message that names a field of theirs", "not ours", "wrong"
+]
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Reconciler:
         if any(each["reason"] == Reason.OPERATOR_ERROR for each in conditions):
             return "wrong", (f"the operator's own code fails: {conditions}",)
         if job["status"]["phase"] != "Failed":
-            return "reconciled", ()
+            return "waits for what is missing" if _is_stalled(job) else "reconciled", ()
         said = next(each["message"] for each in conditions if each["type"] == "Failed")
         if names_their_field(said, job):
             return "failed with a message that names a field of theirs", ()
@@ -94,7 +96,7 @@ class Reconciler:
         status = job.get("status", {})
         if status.get("observedGeneration") != job["metadata"]["generation"]:
             return None
-        return job if status["phase"] != "Starting" or self._has_pods(name) else None
+        return job if status["phase"] != "Starting" or _is_stalled(job) or self._has_pods(name) else None
 
     def _has_pods(self, name: str) -> bool:
         """As KubeRay says, which looks whether they are there once it has made them."""
@@ -106,6 +108,11 @@ class Reconciler:
         with suppress(AssertionError):
             eventually(lambda: not self.jobs.exists(name))
         return not self.jobs.exists(name)
+
+
+def _is_stalled(job: Any) -> bool:
+    """Whether it says that it gets no further by itself, as without an object that it names."""
+    return any((each["type"], each["status"]) == ("Stalled", "True") for each in job["status"]["conditions"])
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Some of `make fuzz`: malformed RLJobs are refused or failed with the name of a field, or are good for everybody."""
 
+import copy
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,7 @@ from e2e.fuzz.theirs import names_their_field
 from e2e.fuzz.verdicts import judge
 
 COUNT = 500
-FAILED = "failed with a message that names a field of theirs"
+FAILED, WAITS = "failed with a message that names a field of theirs", "waits for what is missing"
 
 
 def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
@@ -37,8 +38,18 @@ def test_what_is_broken_there_was_good_for_the_operator_too(cluster: Access, cli
     whole = [Mutant(number, (), seed) for number, seed in enumerate(seeds())]
     with reconciler(cluster, client, tmp_path) as operator:
         outcomes = list(operator.outcomes(whole))
-    bad = {json.dumps(each.mutant.document): each for each in outcomes if each.fate not in ("reconciled", "not ours")}
-    assert bad == {}
+    good = ("reconciled", WAITS, "not ours")
+    assert {json.dumps(each.mutant.document): each for each in outcomes if each.fate not in good} == {}
+
+
+def test_a_job_that_names_what_is_not_there_waits_and_says_so(
+    cluster: Access, client: ApiClient, tmp_path: Path
+) -> None:
+    lacking = copy.deepcopy(seeds()[0])
+    lacking["spec"]["cluster"] = {**lacking["spec"].get("cluster", {}), "priorityClassName": "nobody-has-it"}
+    with reconciler(cluster, client, tmp_path) as operator:
+        (outcome,) = operator.outcomes([Mutant(0, (), lacking)])
+    assert (outcome.fate, outcome.findings) == (WAITS, ())
 
 
 POD = {"spec": {"nodeSelector": {"pool": "a"}, "containers": [{"name": "side"}, {"name": "x", "env": [{"name": "A"}]}]}}
