@@ -181,6 +181,24 @@ def test_a_refusal_says_each_thing_once(words, expected):
     assert status.conditions[0].message == f'the API server refuses it: RayCluster.ray.io "job" is invalid: {expected}'
 
 
+def test_a_fraction_that_the_api_server_does_not_name_is_found_in_the_job():
+    spec = {"securityContext": {"supplementalGroups": [7, 1e-30]}, "containers": [
+        {"name": "vllm", "resources": {"limits": {"cpu": 0.5}}, "livenessProbe": {"periodSeconds": 10.5}},
+    ]}  # fmt: skip
+    base = job(rewards={"models": [{**REWARDS["models"][0], "template": {"spec": spec}}]})
+    words = "failed to convert new object (team/job-rm-rm; apps/v1, Kind=Deployment) to proper version: "
+    told = f"{words}unable to convert unstructured object: cannot convert float64 to int64"
+    seen = snapshot(base)
+    status = refused(seen, decide(seen, SETTINGS), Invalid(told)).status
+    assert conditions(status)["Failed"] == ("True", "ObjectInvalid")
+    assert status is not None
+    at = "spec.rewards.models[0].template.spec"
+    assert status.conditions[0].message.endswith(
+        f"float64 to int64; {at}.containers[0].livenessProbe.periodSeconds is 10.5: write a whole number;"
+        f" {at}.securityContext.supplementalGroups[1] is 1e-30: write a whole number"
+    )
+
+
 def test_so_does_what_was_made_without_fields():
     made = cluster_of(TYPOS, "trainer:1", SETTINGS, Placement())
     unknown = [f'unknown field "{HEAD}.spec.bogusField"', 'unknown field "spec.x"', 'unknown field "spec.x"']

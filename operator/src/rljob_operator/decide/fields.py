@@ -32,6 +32,12 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 """The operator's containers, by the role of a pod. In a pod of another role such a name is anybody's."""
 
 
+_FRACTION = "cannot convert float64 to int64"
+"""Of server-side apply, which names no field there. No number of a pod has a fraction but quantities."""
+
+_QUANTITIES = ("resources", "sizeLimit", "divisor")
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """One pod template of an object. root: where. made: as it is there. written: the job's own, which is at `path`.
@@ -50,7 +56,8 @@ class _Source:
 def by_fields(job: Job, message: str, made: Iterable[Manifest]) -> str:
     """The API server's words of one of the objects that were made, with the job's fields."""
     sources = [source for each in made if _names(message, each) for source in _sources(job.spec, each)]
-    return _told(message, sources)
+    told = _told(message, sources)
+    return "; ".join((told, *_fractions_in(job.spec, sources))) if _FRACTION in message else told
 
 
 def by_fields_of_pod(job: Job, message: str, cluster: Manifest, role: str) -> str:
@@ -160,6 +167,25 @@ def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
         return index if index in same else next(iter(same), None)
     same = [i for i, each in enumerate(entries) if isinstance(each, Mapping) and identity(name, each) == key]
     return same[-1] if same else None
+
+
+def _fractions_in(spec: RLJobSpec, sources: Iterable[_Source]) -> Iterator[str]:
+    for source in sources:
+        yield from _fractions(source.written, source.path)
+    yield from _fractions(_shared(spec), "spec")
+
+
+def _fractions(value: Any, at: str) -> Iterator[str]:
+    """Where somebody wrote one. at: the value's place in the job."""
+    if isinstance(value, float):
+        yield f"{at} is {value!r}: write a whole number"
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            if key not in _QUANTITIES:
+                yield from _fractions(each, f"{at}.{key}")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _fractions(each, f"{at}[{index}]")
 
 
 def _stored(value: Any) -> Any:

@@ -112,7 +112,7 @@ _UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches
 """The API server's own list of kinds is half a minute old, so it cannot yet check who owns a child of a new one."""
 
 
-_NOT_OF_THE_SCHEMA = re.compile("failed to create typed patch object")
+_NOT_OF_THE_SCHEMA = re.compile("failed to (create typed patch|convert new) object")
 """Of server-side apply, with 500: the object has an unknown field, or a field of another type."""
 
 
