@@ -42,9 +42,8 @@ all seeds lies above its run's start, and the lowest below. Rewards that say not
 the same: advantages keep their size, so Adam's steps are as large as ever, and at the examples' penalty, whose
 coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. A stronger
 penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
-shrinks near 1, where a band of 0.1 could not be left. What an arm with a stronger penalty has set was tried out first,
-on seed 0, whose results helped to choose the settings, where the others' did not. Addition's were chosen by what all
-three seeds did with others before."""
+shrinks near 1, where a band of 0.1 could not be left. What an arm with a stronger penalty has set was tried out first:
+on seed 0, so that the other seeds' results chose nothing; addition's on all three seeds."""
 
 _ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
 learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or

@@ -81,7 +81,10 @@ def test_the_page_says_of_the_tiny_shape_what_vllm_and_an_update_take_without_us
     assert "Why vllm" not in page(tmp_path, made)
     written = " ".join(page(tmp_path, [replace(row, shape="tiny") for row in made]).split())
     assert "without sync, rewards or any message, take 1.10 of TRL's step" in written
-    assert "Why vllm" not in page(tmp_path, [replace(row, shape="tiny") for row in rows(hf=[STEPS])])
+    assert "The rest of our step, 0.90 of TRL's, is our own: sync 0.000 s, rewards 0.000 s, and messages" in written
+    quick = rows(vllm=[STEPS], **{ALONE: [Steps([0.03], 16.0, 0)]})
+    for other in (rows(hf=[STEPS]), quick):
+        assert "Why vllm" not in page(tmp_path, [replace(row, shape="tiny") for row in other])
 
 
 @pytest.mark.parametrize(
