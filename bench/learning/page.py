@@ -30,7 +30,8 @@ responses to held-out prompts, after the supervised steps (start) and after the 
 Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers; it sees
 {backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
 {sums:.3f}. The examples' settings were chosen by what runs with some of these seeds did. The controls are the same
-jobs with a learning rate of 0, and with every response paid the reward of another one; that also with a stronger KL penalty, beside the same job with its own rewards: {held}."""
+jobs with a learning rate of 0, and with every response paid the reward of another one; that also with a stronger KL
+penalty, beside the same job with its own rewards: {held}."""
 
 _PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
 dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:

@@ -41,11 +41,12 @@ shapes may have been measured on different days, and a virtual machine's cores a
 
 WHY_SHAPE = "tiny"
 
-_WHY = """Why vllm takes longer than TRL on this shape: vLLM alone and a worker's update, without sync, rewards or any
-message, take {least:.2f} of TRL's step. An engine step, which makes one token of each response, costs Python, small
-operations, sampling and scheduling that are the same for any model; on the larger shape they hardly count. The rest of
-our step, {rest:.2f} of TRL's, is our own: sync {sync:.3f} s, rewards {rewards:.3f} s, and messages. [What a profiler
-saw](../architecture.md#where-a-steps-time-goes) of the engine's process, and what was done about it."""
+_WHY = """Why vllm takes longer than TRL on this shape, in seconds of a step: vLLM alone {alone:.3f}, where TRL's
+rollout takes {rollout:.3f}; sync {sync:.3f}, rewards {rewards:.3f}, and {none:.3f} in which no worker works, of which
+TRL has next to nothing. A worker's update takes {update:.3f}, TRL's {their_update:.3f}. An engine step, which makes
+one token of each response, costs Python, small operations, sampling and scheduling that are the same for any model;
+on the larger shape they hardly count. [What a profiler saw](../architecture.md#where-a-steps-time-goes) of the
+engine's process, and what was done about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,19 @@ def _goal(each: Measured) -> list[str]:
 
 
 def _why(each: Measured) -> list[str]:
-    if each.shape.name != WHY_SHAPE or not each.vllm_alone:
+    if each.shape.name != WHY_SHAPE or not each.vllm_alone or median(each.ratios("vllm")) <= 1:
         return []
-    alone, theirs = (median(run.median for run in runs) for runs in (each.vllm_alone, each.runs[TRL]))
-    least, ratio = (alone + each.part("vllm", "work/update")) / theirs, median(each.ratios("vllm"))
-    if min(least, ratio) <= 1:  # then it is not vLLM's own time that makes the difference
-        return []
-    parts = {names.short(part): each.part("vllm", part) for part in PARTS}
-    return [_WHY.format(least=least, rest=ratio - least, sync=parts["sync"], rewards=parts["rewards"])]
+    return [
+        _WHY.format(
+            alone=median(run.median for run in each.vllm_alone),
+            rollout=each.part(TRL, names.TIME_ROLLOUT),
+            sync=each.part("vllm", names.TIME_SYNC),
+            rewards=each.part("vllm", names.TIME_REWARDS),
+            none=each.part("vllm", "work/none"),
+            update=each.part("vllm", "work/update"),
+            their_update=each.part(TRL, names.TIME_UPDATE),
+        )
+    ]
 
 
 def _title(each: Measured) -> str:

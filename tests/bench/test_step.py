@@ -76,13 +76,13 @@ def test_the_page_has_vllm_alone_beside_our_rollout(tmp_path):
 
 
 def test_the_page_says_of_the_tiny_shape_what_vllm_and_an_update_take_without_us(tmp_path):
-    """0.06 s of update and 0.05 s of vLLM, over 0.1 s of TRL."""
     made = rows(vllm=[STEPS], **{ALONE: [Steps([0.05], 16.0, 0)]})
     assert "Why vllm" not in page(tmp_path, made)
     written = " ".join(page(tmp_path, [replace(row, shape="tiny") for row in made]).split())
-    assert "without sync, rewards or any message, take 1.10 of TRL's step" in written
-    assert "The rest of our step, 0.90 of TRL's, is our own: sync 0.000 s, rewards 0.000 s, and messages" in written
-    quick = rows(vllm=[STEPS], **{ALONE: [Steps([0.03], 16.0, 0)]})
+    assert "in seconds of a step: vLLM alone 0.050, where TRL's rollout takes 0.000; sync 0.000, rewards" in written
+    assert "and 0.020 in which no worker works" in written
+    assert "A worker's update takes 0.060, TRL's 0.000." in written
+    quick = rows(vllm=[replace(STEPS, seconds=[0.09])], **{ALONE: [Steps([0.05], 16.0, 0)]})
     for other in (rows(hf=[STEPS]), quick):
         assert "Why vllm" not in page(tmp_path, [replace(row, shape="tiny") for row in other])
 
