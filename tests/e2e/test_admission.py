@@ -11,7 +11,7 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob
 from rljob_api.validation import read_documents
 from tests.rljob_api import api_server
-from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, SPEC, WHILE_SUSPENDED, changed
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, SPEC, WHILE_SUSPENDED, changed
 from tests.rljob_api.job_files import BROKEN, GOOD
 
 RLJOBS = JOBS[0]
@@ -108,3 +108,18 @@ def test_changes_are_judged_as_the_rules_say(api, job):
         if missing or bool(said) != bool(expected):
             differing[path] = (expected, said)
     assert differing == {}
+
+
+@pytest.mark.parametrize(("path", "value", "other"), REORDERED)
+def test_another_order_of_what_has_none_is_let_through(api, namespace, path, value, other):
+    named = {**RLJOBS, "namespace": namespace}
+    body = {
+        "apiVersion": "rljob.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "job"},
+        "spec": changed(path, value),
+    }
+    made = api.create_namespaced_custom_object(**named, body=body)
+    changes = made | {"spec": changed(path, other)}
+    again = api.replace_namespaced_custom_object(**named, name="job", dry_run="All", body=changes)
+    assert again["metadata"]["generation"] == 2, "the order is stored"

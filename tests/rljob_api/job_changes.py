@@ -86,3 +86,20 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("checkpoint.resume", "never"),
 ]
 NEVER: list[tuple[str, Any]] = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "a.b/c")]
+
+
+def _containers(*names: str) -> dict[str, Any]:
+    return {"template": {"spec": {"containers": [{"name": name} for name in names]}}}
+
+
+REORDERED: list[tuple[str, Any, Any]] = [
+    (path, entries, entries[::-1])
+    for path, entries in (
+        ("env", [{"name": "A", "value": "a"}, {"name": "B", "value": "b"}]),
+        ("volumes", [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}]),
+        ("imagePullSecrets", [{"name": "a"}, {"name": "b"}]),
+        ("rewards.models", MODELS),
+        ("rewards.functions", [{"name": "a", "builtin": "gsm8k"}, {"name": "b", "builtin": "exact_match"}]),
+    )
+] + [("cluster.worker", _containers("x", "y"), _containers("y", "x"))]
+"""Lists whose entries have names have no order: the API server lets another one through, and nothing is made anew."""

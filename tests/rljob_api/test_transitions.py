@@ -6,8 +6,9 @@ import pytest
 
 from rljob_api.v1alpha1 import Checkpoint, Rewards, RLJobSpec, Training
 from rljob_api.v1alpha1.status import Phase
+from rljob_api.v1alpha1.transitions import fixed_while_running
 from tests.rljob_api import api_server
-from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, SPEC, WHILE_SUSPENDED, changed
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, SPEC, WHILE_SUSPENDED, changed
 
 
 def refused(old: Any, new: Any) -> list[str]:
@@ -36,6 +37,11 @@ def test_what_a_running_job_cannot_take_over_changes_while_it_is_suspended(path:
 def test_what_a_run_is_built_on_never_changes(path: str, value: Any) -> None:
     (message,) = refused(changed("suspend", True), changed("suspend", True, changed(path, value)))
     assert message.endswith("never changes: make another RLJob")
+
+
+@pytest.mark.parametrize(("path", "value", "other"), REORDERED)
+def test_another_order_of_what_has_none_is_no_change(path: str, value: Any, other: Any) -> None:
+    assert fixed_while_running(changed(path, value)) == fixed_while_running(changed(path, other))
 
 
 def test_every_field_of_the_spec_is_in_one_of_the_tables() -> None:

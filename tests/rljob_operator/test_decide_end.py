@@ -329,6 +329,22 @@ def test_a_job_with_a_field_of_a_newer_api_goes_on_and_nothing_is_made_for_it(gi
     assert conditions(plan.status)["Stalled"][0] == str(reason == "SpecNotReadable")
 
 
+def test_more_steps_wait_until_the_spec_that_wants_them_can_be_read():
+    """What a driver would read is the older one: it would be done at once, with half of the steps."""
+    base, done = of_tomorrow(training={"steps": 200}), ended(0, "Completed")
+    driver = done["driver"].model_copy(update={"steps": 100})
+    plan = plan_for(**done | {"base": base, "driver": driver})
+    assert (phase(plan), conditions(plan.status)["Ready"][1]) == ("Recovering", "SpecNotReadable")
+    assert plan.status is not None
+    assert plan.status.driver == driver
+    again = plan_for(base=base, cluster=ray_cluster(), pods=PODS, **attempted("Ended", phase="Recovering") | {
+        "driver": driver.model_copy(update={"state": "Ended"}),
+    })  # fmt: skip
+    assert again.status is not None
+    assert again.status.driver is not None
+    assert (again.status.attempt, again.status.driver.steps, again.status.driver.generation) == (2, 100, None)
+
+
 def test_a_status_that_a_newer_operator_wrote_is_left_as_it_is():
     read = read_job(manifest({"attempt": 3, "fieldOfTomorrow": 1}))
     assert (read.problem, read.status.attempt) == (None, 3)

@@ -29,6 +29,7 @@ POD: dict[str, Any] = {
     "metadata": {"annotations": {"a": "b"}},
     "spec": {
         "tolerations": [{"key": "x"}, {"key": "gpu", "operator": "?"}],
+        "dnsConfig": {"searches": ["a.b", "#"]},
         "volumes": [{"name": "own"}],
         "initContainers": [{"name": "first", "env": [{"name": "C"}]}],
         "containers": [
@@ -76,6 +77,8 @@ FIELDS = [
     (f"{HEAD}.spec.tolerations[3].operator", f"{OWN_HEAD}.spec.tolerations[1].operator"),
     (f"{HEAD}.spec.tolerations[0]", f"{HEAD}.spec.tolerations[0]"),
     (f"{HEAD}.metadata.annotations[a]", f"{OWN_HEAD}.metadata.annotations[a]"),
+    (f"{HEAD}.annotations", f"{OWN_HEAD}.metadata.annotations"),  # as the API server says it
+    (f"{HEAD}.spec.dnsConfig.searches[1]", f"{OWN_HEAD}.spec.dnsConfig.searches[1]"),
     (f"{WORKER}.spec.volumes[5]", "spec.volumes[2]"),
     (f"{WORKER}.spec.containers[0].livenessProbe.periodSeconds",
      f"{OWN_WORKER}.spec.containers[2].livenessProbe.periodSeconds"),

@@ -11,7 +11,7 @@ from rljob_operator import names
 from rljob_operator.decide import decide, not_submitted
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
-from rljob_operator.kube.kinds import VOLUME_CLAIM
+from rljob_operator.kube.kinds import RAY_CLUSTER, VOLUME_CLAIM
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.render import eviction
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -403,3 +403,23 @@ def test_a_pod_more_is_told_with_the_next_transition():
 
 def _rest(of: Snapshot) -> tuple[Any, ...]:
     return of.children, of.pods, of.head
+
+
+def test_a_checkpoint_that_went_with_the_cluster_is_told_before_there_is_another_volume():
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    seen = replace(snapshot(checkpoint=saved, **attempted("Ended", phase="Recovering")), children={})
+    made = decide(seen, SETTINGS)
+    assert [each["kind"] for each in made.create] == ["Secret", "RayCluster"]
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in made.apply}, "which would hide the loss"
+    told = decide(replace(seen, children={RAY_CLUSTER: {"job": ray_cluster(0, provisioned=False)}}), SETTINGS)
+    assert "CheckpointLost" in {event.reason for event in told.events}
+    assert told.told is not None
+    after = decide(replace(seen, job=replace(seen.job, status=told.told)), SETTINGS)
+    assert "PersistentVolumeClaim" in {each["kind"] for each in after.apply}
+
+
+def test_a_checkpoint_that_a_job_does_not_go_on_from_is_not_lost():
+    saved = CheckpointStatus(step=20, path="/checkpoints/checkpoints/step-20-a1", time=NOW)
+    plan = plan_for(base=job(checkpoint={"resume": "never"}), **living(head=reports(empty=True), checkpoint=saved))
+    assert "CheckpointLost" not in {event.reason for event in plan.events}
+    assert conditions(plan.status)["CheckpointAvailable"] == ("False", "NoneYet")

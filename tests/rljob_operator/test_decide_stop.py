@@ -62,6 +62,19 @@ def test_a_cluster_whose_driver_did_not_stop_in_time_goes_whoever_resumes_the_jo
     assert (phase(gone), gone.restart, conditions(gone.status)["Ready"][1]) == ("Recovering", None, "StoppedOnRequest")
 
 
+@pytest.mark.parametrize("base", [job(suspend=True), job(activeDeadline="1s")])
+def test_a_driver_whose_head_is_lost_is_not_asked_for_a_checkpoint(base):
+    headless = living(base=base, cluster=ray_cluster(-1), pods=PODS[1:], head=None, start_time=NOW, seconds=60)
+    over = plan_for(**headless)
+    assert over.status is not None
+    assert over.status.driver is not None
+    assert (over.status.driver.state, over.status.driver.stop_requested) == ("Ended", None)
+    goes = decide(
+        snapshot(replace(base, status=over.status), cluster=ray_cluster(-1), pods=PODS[1:], seconds=60), SETTINGS
+    )
+    assert (goes.stop, goes.delete) == (False, (CLUSTER,))
+
+
 def test_suspending_asks_for_a_checkpoint_waits_and_gives_everything_back():
     base = job(suspend=True)
 

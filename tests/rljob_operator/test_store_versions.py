@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_operator.kube import Key, Manifest
-from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RLJOB
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RAY_CLUSTER, RLJOB, Ref
 from rljob_operator.names import JOB_LABEL
+from rljob_operator.snapshot import is_deleting
 from rljob_operator.store import Store
 
 A, B = Key("ns", "job-a"), Key("ns", "job-b")
@@ -50,6 +52,22 @@ def test_only_what_is_newer_changes_anything() -> None:
     assert store.put(POD, pod(98, uid="older")) == set()
     assert store.put(POD, pod(100, uid="newer")) == {A}
     assert store.children(POD, A)[0]["metadata"]["uid"] == "newer"
+
+
+def test_what_we_have_deleted_goes_though_no_watch_has_told() -> None:
+    store, when = Store(), datetime(2026, 11, 27, tzinfo=UTC)
+    for kind in (RAY_CLUSTER, POD):
+        store.put(kind, pod(5, uid="u"))
+        store.goes(Ref(kind, "ns", "p", "another's"), when)
+        store.goes(Ref(kind, "ns", "gone", "u"), when)
+    (held,) = store.children(RAY_CLUSTER, A)
+    assert not is_deleting(held)
+    for kind in (RAY_CLUSTER, POD):
+        store.goes(Ref(kind, "ns", "p", "u"), when)
+    assert [is_deleting(store.children(kind, A)[0]) for kind in (RAY_CLUSTER, POD)] == [True, False]
+    assert store.put(RAY_CLUSTER, pod(5, uid="u")) == set(), "a list from before"
+    assert is_deleting(store.children(RAY_CLUSTER, A)[0])
+    assert store.remove(RAY_CLUSTER, pod(6, uid="u")) == {A}
 
 
 def test_a_child_that_changes_its_job_concerns_both() -> None:

@@ -107,6 +107,7 @@ class Performer:
             for refs, grace_period in ((plan.hurry, SOON_SECONDS), (plan.delete, None), (plan.force, 0)):
                 for ref in refs:
                     await self._kube.delete(ref, grace_period)
+                    self._store.goes(ref, snapshot.now)
         except Forbidden as error:
             raise Refused(error, version) from error
         try:

@@ -12,8 +12,9 @@ list knows of its own namespace only.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
-from rljob_operator.kube.kinds import DEPLOYMENT, NODE, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, NODE, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest, Ref
 from rljob_operator.names import JOB_LABEL
 
 WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, NODE})
@@ -48,6 +49,14 @@ class Store:
         kept, held = _kept(kind, manifest), shelf.objects.get(key)
         changed = shelf.drop(key) | shelf.hold(key, kept)
         return set() if held is not None and _same(held, kept) else changed
+
+    def goes(self, ref: Ref, when: datetime) -> None:
+        """We have deleted it, and it may be gone before a watch tells. A pod has its time to end, and tells by itself."""
+        shelf, held = self._shelf(ref.kind), self.get(ref.kind, ref.key)
+        if ref.kind == POD or held is None or held["metadata"]["uid"] != ref.uid:
+            return
+        told = {"deletionTimestamp": when.isoformat(timespec="seconds")} | held["metadata"]
+        shelf.hold(ref.key, held | {"metadata": told})
 
     def remove(self, kind: Kind, manifest: Manifest) -> set[Key]:
         """manifest: as the deletion left it, with the deletion's version. What came after it by that name stays."""

@@ -90,8 +90,36 @@ def once_ended(spec: type[ApiModel]) -> Rule:
     )
 
 
+_KEYS = {
+    "containers": "name",
+    "env": "name",
+    "functions": "name",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "models": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+"""Of list maps, which have no order: another one is no change by the rules above."""
+
+
 def fixed_while_running(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What of a spec, as JSON, changes only while suspend is true: what runs was made for it."""
+    return dict(_in_order(_fixed(spec)))
+
+
+def _in_order(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            name: sorted(_in_order(each), key=lambda entry, key=_KEYS[name]: str(entry.get(key)))
+            if name in _KEYS and isinstance(each, list) and all(isinstance(entry, Mapping) for entry in each)
+            else _in_order(each)
+            for name, each in value.items()
+        }
+    return [_in_order(each) for each in value] if isinstance(value, list) else value
+
+
+def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
     fixed = {field: spec[field] for field in (*_BLOCKS, *_LISTS, "sft") if field in spec}
     if rewards := dict(spec.get("rewards", {})):
         models = [{name: model[name] for name in model if name != "replicas"} for model in rewards.pop("models", ())]

@@ -33,7 +33,7 @@ from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
-from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest, Ref
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, VOLUME_CLAIM, Manifest, Ref
 from rljob_operator.plan import CHARGED, OTHER, Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
@@ -81,6 +81,8 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     later = kept_back(snapshot, status, settings) if changed else 0.0
     told = changed and not later
     applied = _applied(job, settings, step, trains=status.phase == "Running")
+    if job.status.checkpoint is not None and status.checkpoint is None:  # told first: another volume would hide it
+        applied = tuple(each for each in applied if each["kind"] != VOLUME_CLAIM.name)
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,

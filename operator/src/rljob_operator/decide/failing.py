@@ -91,6 +91,8 @@ def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return None
     steps = snapshot.job.spec.training.steps
     if driver.steps is not None and driver.steps < steps:
+        if snapshot.job.unread is not None:  # another attempt would read the older spec, and be done at once
+            return Step("Recovering", Reason.SPEC_NOT_READABLE, snapshot.job.unread)
         changes = {"driver": driver.model_copy(update={"state": "Ended"})}
         message = f"the driver has done the {driver.steps} steps that it began with; {steps} are wanted now"
         return Step("Recovering", Reason.MORE_STEPS, message, changes, again_in=0.0)

@@ -23,6 +23,9 @@ from rljob_operator.render.merge import identity
 from rljob_operator.words import told_once
 
 _PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
+_OF_METADATA = re.compile(r"^(labels|annotations)\b")
+"""As the API server calls a template's, leaving out where they are."""
+
 _STEP = re.compile(r"(\w+)(?:\[(\d+)\])?\.?")
 _OURS: Mapping[str, tuple[str, ...]] = {
     names.HEAD: (names.HEAD_CONTAINER, names.AGENT_CONTAINER),
@@ -103,7 +106,7 @@ def _told(message: str, sources: Iterable[_Source]) -> str:
         whole = found[0].removeprefix(".")
         for source in sources:
             if whole.startswith(source.root):
-                path = whole.removeprefix(source.root)
+                path = _OF_METADATA.sub(r"metadata.\1", whole.removeprefix(source.root))
                 named = _field(source, path, source.made, source.written, source.path)
                 return named or (found[0] if source.root else f"the pod's {whole}")  # which looks like the job's
         return found[0]
@@ -159,9 +162,9 @@ def _position(name: str, entries: Any, entry: Any, index: int) -> int | None:
     """Where the entry of the object, at `index` there, is among those that somebody wrote. Ours come first, so of two
     it is the last.
     """
-    if not isinstance(entries, list) or not isinstance(entry, Mapping):
+    if not isinstance(entries, list):
         return None
-    key = identity(name, entry)
+    key = identity(name, entry) if isinstance(entry, Mapping) else None
     if key is None:
         same = [i for i, each in enumerate(entries) if _stored(each) == _stored(entry)]
         return index if index in same else next(iter(same), None)

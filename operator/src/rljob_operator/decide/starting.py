@@ -145,12 +145,13 @@ def attempt(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if status.driver is not None and status.driver.state != "Ended":
         return None
     number = status.attempt + 1
+    old = snapshot.job.unread is not None  # what it reads then is older
     driver = DriverStatus(
         submission_id=names.submission(snapshot.job.uid, number),
         cluster_uid=snapshot.cluster_uid or "",
         state="Reserved",
-        generation=snapshot.job.generation if snapshot.job.unread is None else None,  # what it reads then is older
-        steps=snapshot.job.spec.training.steps,
+        generation=None if old else snapshot.job.generation,
+        steps=status.driver.steps if old and status.driver is not None else snapshot.job.spec.training.steps,
         reserved=snapshot.now,
     )
     changes = {"attempt": number, "driver": driver, "recovery": settled(status.recovery)}

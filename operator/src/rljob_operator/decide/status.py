@@ -163,12 +163,24 @@ def _checkpoint(snapshot: Snapshot, status: RLJobStatus) -> tuple[bool, str, str
         goes = claim is not None and is_deleting(claim)
         warning = f"; {name} is being deleted, and goes with the last pod that uses it" if goes else ""
         return True, Aspect.SAVED, f"of step {status.checkpoint.step}{warning}"
+    if known is not None and _begins_anew(snapshot):
+        return (
+            False,
+            Aspect.NONE_YET,
+            f"that of step {known.step} is on the volume, apart, as spec.checkpoint.resume says",
+        )
     if known is not None:  # without a head only the claim can have told
         why = f"{name} was deleted" if snapshot.head is None else "its volume has none any more"
         return False, Aspect.LOST, f"that of step {known.step} is lost: {why}"
     if before is not None and before.reason == Aspect.LOST:
         return False, Aspect.LOST, before.message
     return False, Aspect.NONE_YET, ""
+
+
+def _begins_anew(snapshot: Snapshot) -> bool:
+    """Whether an agent tells of no checkpoint because the job does not go on from its newest."""
+    job = snapshot.job
+    return snapshot.head is not None and job.problem is None and job.spec.checkpoint.resume != "auto"
 
 
 def _when(holds: bool, why: tuple[str, str], otherwise: str) -> tuple[bool, str, str]:
@@ -207,8 +219,9 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     if new.checkpoint is not None and old.checkpoint is None:
         yield Event(Note.CHECKPOINT_SAVED, f"the first checkpoint, of step {new.checkpoint.step}")
     if new.checkpoint is None and old.checkpoint is not None:
-        (lost,) = (each.message for each in new.conditions if each.type == "CheckpointAvailable")
-        yield Event(Note.CHECKPOINT_LOST, lost, warning=True)
+        (told,) = (each for each in new.conditions if each.type == "CheckpointAvailable")
+        if told.reason == Aspect.LOST:
+            yield Event(Note.CHECKPOINT_LOST, told.message, warning=True)
     decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
     left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in TOLD_REASONS
     if decided or left:

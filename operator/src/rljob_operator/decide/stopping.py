@@ -11,7 +11,7 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_operator import names, tokens
-from rljob_operator.cluster_state import head_leaves, pods_left
+from rljob_operator.cluster_state import head_leaves, lost_head, pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.step import Step
 from rljob_operator.render import spec_digest
@@ -131,8 +131,11 @@ def _lives(snapshot: Snapshot, driver: DriverStatus) -> bool:
 
 
 def _has_ended(snapshot: Snapshot) -> bool:
+    """Also with its head. One that leaves has a driver yet, which saves what it can."""
     head = snapshot.head
-    return head is not None and (head.driver is None or head.driver.state.is_final)
+    if head is not None and (head.driver is None or head.driver.state.is_final):
+        return True
+    return lost_head(snapshot) is not None and not head_leaves(snapshot)
 
 
 def grace_left(snapshot: Snapshot, asked: datetime) -> float:
