@@ -51,7 +51,7 @@ class Store:
         return set() if held is not None and _same(held, kept) else changed
 
     def goes(self, ref: Ref, when: datetime) -> None:
-        """We have deleted it, and it may be gone before a watch tells. A pod has its time to end, and tells by itself."""
+        """We have deleted it, and it may be gone before a watch tells. A pod has its time to end, and tells itself."""
         shelf, held = self._shelf(ref.kind), self.get(ref.kind, ref.key)
         if ref.kind == POD or held is None or held["metadata"]["uid"] != ref.uid:
             return

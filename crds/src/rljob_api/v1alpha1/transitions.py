@@ -110,13 +110,14 @@ def fixed_while_running(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_order(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {
-            name: sorted(_in_order(each), key=lambda entry, key=_KEYS[name]: str(entry.get(key)))
-            if name in _KEYS and isinstance(each, list) and all(isinstance(entry, Mapping) for entry in each)
-            else _in_order(each)
-            for name, each in value.items()
-        }
+        return {name: _sorted(_in_order(each), _KEYS.get(name)) for name, each in value.items()}
     return [_in_order(each) for each in value] if isinstance(value, list) else value
+
+
+def _sorted(value: Any, key: str | None) -> Any:
+    if key is None or not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        return value
+    return sorted(value, key=lambda each: str(each.get(key)))
 
 
 def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
