@@ -97,7 +97,6 @@ class Operator:
             self._work, workers=options.workers, waited=self.metrics.queue_waited, failed=self._failed
         )
         self._reconciler: Reconciler | None = None
-        self._news = set[Key]()  # of lists of which one failed
         self.metrics.read(jobs=self._phases, queue_depth=self.queue.__len__, leader=self.lease.held)
 
     async def lead(self) -> None:
@@ -145,15 +144,20 @@ class Operator:
                 await self._list()
                 if readable and self.store.unreadable:  # perhaps for a moment, and nobody looks after its jobs
                     pause = FIRST_RESYNC_SECONDS
-            except KubeError as error:  # soon again: of what it has listed, the watches tell no more
+            except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def _list(self) -> None:
-        with _uncollected():
-            await list_all(self._reads, self.store, self._news, self._options.namespaces)
-        self.changed(self._news)
-        self._news.clear()
+        """What some lists have told is looked at though another fails, however often: to the store it is no news when
+        the watch tells it. Before the queue starts, nobody looks.
+        """
+        news = set[Key]()
+        try:
+            with _uncollected():
+                await list_all(self._reads, self.store, news, self._options.namespaces)
+        finally:
+            self.changed(news)
 
     async def _work(self, key: Key) -> None:
         assert self._reconciler is not None

@@ -126,7 +126,8 @@ def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSes
 async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequence[str] = ()) -> None:
     """Correct the store from lists, and add the jobs for which something was new. namespaces: empty for all.
 
-    Where it raises, the store has a part of them, on which nobody should decide: news waits for the lists that work.
+    Where it raises, store and news have what was listed until then: before the first complete lists, that is no ground
+    for a decision.
     A namespace that may not be read keeps what is known of it, and nothing is decided there until all of it has been
     listed: its Role may be late, gone for a moment, or gone for ever with it. Raises Forbidden where none may be read.
     """
