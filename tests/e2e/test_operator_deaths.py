@@ -15,7 +15,20 @@ import pytest
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
-from e2e.cluster.proxy import WRITES, Call, Fault, Proxy, answer, cut_watch, delay, drop, expire_watch, hang, run
+from e2e.cluster.proxy import (
+    WRITES,
+    Call,
+    Fault,
+    Proxy,
+    answer,
+    cut_watch,
+    delay,
+    drop,
+    expire_watch,
+    fail_watch,
+    hang,
+    run,
+)
 from rljob_operator.watches import WATCHED
 from tests.e2e.jobs import Jobs
 from tests.e2e.lives import LIVES, Life
@@ -98,6 +111,8 @@ FAULTS = {
     "slow": Fault(delay(0.3), probability=0.5, seed=5),
     "watches die": Fault(cut_watch(events=2), verbs={"watch"}, probability=0.8, seed=6),
     "watches expire": Fault(expire_watch(), verbs={"watch"}, probability=0.5, seed=7),
+    "watches fail": Fault(fail_watch(500), verbs={"watch"}, resource="rayclusters", nth=1),
+    "watches find no such kind": Fault(answer(404), verbs={"watch"}, resource="rayclusters", nth=1),
 }
 
 COUNTED_AS = {

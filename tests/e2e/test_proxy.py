@@ -7,7 +7,7 @@ import urllib.parse
 
 import pytest
 
-from e2e.cluster.proxy import WRITES, Fault, Proxy, answer, cut_watch, delay, drop, expire_watch, hang, run
+from e2e.cluster.proxy import WRITES, Fault, Proxy, answer, cut_watch, delay, drop, expire_watch, fail_watch, hang, run
 from e2e.cluster.proxy.call import parse
 from tests.e2e.waiting import eventually
 
@@ -201,12 +201,15 @@ def test_a_watch_is_cut_after_some_events(proxy, config_maps):
             stream.read()
 
 
-def test_a_watch_expires(proxy, config_maps):
-    proxy.faults.append(Fault(expire_watch(), verbs={"watch"}))
+@pytest.mark.parametrize(
+    ("action", "code", "reason"), [(expire_watch(), 410, "Expired"), (fail_watch(500), 500, "InternalError")]
+)
+def test_a_watch_expires_or_fails(proxy, config_maps, action, code, reason):
+    proxy.faults.append(Fault(action, verbs={"watch"}))
     with watch(proxy, config_maps) as stream:
         event = json.loads(stream.readline())
         assert stream.readline() == b""
-    assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+    assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", code, reason)
 
 
 def test_a_seed_repeats_the_same_faults():

@@ -7,7 +7,20 @@ server.py    the proxy
 """
 
 from e2e.cluster.proxy.call import WRITES, Call
-from e2e.cluster.proxy.faults import Fault, answer, cut_watch, delay, drop, expire_watch, hang, run
+from e2e.cluster.proxy.faults import Fault, answer, cut_watch, delay, drop, expire_watch, fail_watch, hang, run
 from e2e.cluster.proxy.server import Proxy
 
-__all__ = ["WRITES", "Call", "Fault", "Proxy", "answer", "cut_watch", "delay", "drop", "expire_watch", "hang", "run"]
+__all__ = [
+    "WRITES",
+    "Call",
+    "Fault",
+    "Proxy",
+    "answer",
+    "cut_watch",
+    "delay",
+    "drop",
+    "expire_watch",
+    "fail_watch",
+    "hang",
+    "run",
+]

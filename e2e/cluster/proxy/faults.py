@@ -13,7 +13,9 @@ from e2e.cluster.proxy.exchange import Exchange
 
 Action = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
-REASONS = {403: "Forbidden", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError"}
+REASONS = {
+    403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError",
+}  # fmt: skip
 
 
 @dataclass
@@ -102,8 +104,13 @@ def cut_watch(events: int = 0) -> Action:
 
 
 def expire_watch() -> Action:
-    """A watch that says at once that its resource version is too old, as the API server does: with status 200."""
-    event = json.dumps({"type": "ERROR", "object": _status(410)}) + "\n"
+    """A watch that says at once that its resource version is too old."""
+    return fail_watch(410)
+
+
+def fail_watch(code: int) -> Action:
+    """A watch that begins, and says at once what went wrong, as the API server does: with status 200."""
+    event = json.dumps({"type": "ERROR", "object": _status(code)}) + "\n"
 
     async def act(_: Exchange) -> web.StreamResponse:
         return web.Response(text=event, content_type="application/json")

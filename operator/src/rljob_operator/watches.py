@@ -9,7 +9,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import kopf
 import structlog
+from kopf._cogs.clients import errors, watching
 from yarl import URL
 
 from rljob_operator.kube.client import Kube, Listing, Observer
@@ -34,7 +35,11 @@ WATCHED = (RLJOB, *CHILD_KINDS, POD)
 AT_ONCE = 2
 """Kinds that are listed side by side."""
 
-_KOPFS_WATCHES = "kopf._cogs.clients.watching"
+AGAIN_SECONDS = 5.0
+"""From a watch that failed to the list that begins it anew."""
+
+ENDING_SECONDS = 40.0
+"""Of kopf, where it ends by itself, and of what we do then. Its default is 10 minutes."""
 
 _OF_A_MOMENT = re.compile(r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError", re.DOTALL)
 """kopf's words. What is so at the fourth try has lasted for 8 seconds, and is worth a line."""
@@ -43,9 +48,15 @@ Changed = Callable[[set[Key]], None]
 
 
 def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, store: Store, changed: Changed) -> None:
-    """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label."""
+    """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label.
+
+    Should it end in spite of all, it may hang in that, with all watches gone, and nobody notices: then it kills the
+    process.
+    """
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.error_backoffs = _Forever()
+    settings.process.ultimate_exiting_timeout = ENDING_SECONDS
+    watching.continuous_watch = _watch_on
     for kind in WATCHED:
         group, _, version = kind.api_version.rpartition("/")
         if kind != RLJOB:
@@ -63,7 +74,7 @@ def quieten(store: Store) -> None:
         said = record.getMessage()
         return not (_OF_A_MOMENT.search(said) or any(f"/namespaces/{each}/" in said for each in store.unreadable))
 
-    logging.getLogger(_KOPFS_WATCHES).addFilter(is_news)
+    watching.logger.addFilter(is_news)
 
 
 def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Observer) -> None:
@@ -191,12 +202,28 @@ class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
 
 
 class _Forever:
-    """Seconds between two tries. What kopf has tried for the last time it watches no more, however long it lives: a
-    minute without a Role, or of an API server that answers 503, would be one too many.
+    """Seconds between two tries of a request that finds nobody, or is answered 403, 429 or 5xx. After the last one kopf
+    would give up, its look for the kinds that there are too: a minute without a Role would be one too many.
     """
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1.0, 2.0, 5.0, 10.0, 20.0), itertools.repeat(60.0))
+
+
+_kopfs_watch = watching.continuous_watch
+
+
+async def _watch_on(**of: Any) -> AsyncIterator[Any]:
+    """kopf asks no more after any other answer to a list or a watch, or an error within a watch, and ends with all its
+    watches: a 404 while a CRD is replaced, a line that was cut. Where its watch ends, it lists and watches anew.
+    """
+    try:
+        async for event in _kopfs_watch(**of):
+            yield event
+    except (errors.APIError, watching.WatchingError, aiohttp.ClientError, ValueError) as error:
+        words, where = f"{type(error).__name__}: {error}", of["namespace"] or "all"
+        log.warning("watch_failed", kind=of["resource"].plural, namespace=where, error=words, again_in=AGAIN_SECONDS)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 def _handler(kind: Kind, store: Store, changed: Changed) -> Callable[..., Any]:

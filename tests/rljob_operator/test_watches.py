@@ -1,0 +1,147 @@
+"""kopf itself before a played API server, which answers it wrongly, once: it goes on, or the process ends."""
+
+import asyncio
+import json
+import signal
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from kopf._cogs.clients import watching
+from structlog.testing import capture_logs
+
+from rljob_operator import main, watches
+from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Kind
+from rljob_operator.metrics import Metrics
+from rljob_operator.settings import Settings
+from rljob_operator.store import Store
+from rljob_operator.watches import WATCHED
+from tests.rljob_operator.kube_server import KubeServer, Result, not_found, response, status
+from tests.rljob_operator.loops import in_loop
+from tests.rljob_operator.snapshots import manifest
+
+ANSWERS: dict[str, Result] = {
+    "404": status(404, "its CRD is replaced"), "410": status(410, "too old"), "400": status(400, "what is that?"),
+}  # fmt: skip
+
+TEXTS = {
+    "ERROR 500": json.dumps({"type": "ERROR", "object": status(500, "etcd is ill")[1]}) + "\n",
+    "half a line": '{"type": "MODIFIED", "object": {"meta',
+    "HTML": "<html>the proxy is ill</html>\n",
+}
+"""With status 200."""
+
+
+@dataclass
+class PlayedServer(KubeServer):
+    """There is a job. fault: what of RayClusters is answered wrongly, and how; None once it was."""
+
+    fault: tuple[str, str] | None = None
+    asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # verbs and kinds
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def _handle(self, request: web.Request) -> Any:
+        plural, verb = request.path.rpartition("/")[2], "watch" if "watch" in request.query else "list"
+        if plural not in (kind.plural for kind in WATCHED):
+            return response(_kinds(request.path))
+        self.asked[verb, plural] += 1
+        if self.fault is not None and (verb, plural) == (self.fault[0], RAY_CLUSTER.plural):
+            (_, how), self.fault = self.fault, None
+            return response(ANSWERS[how]) if how in ANSWERS else web.Response(text=TEXTS[how])
+        if verb == "list":
+            items = [manifest()] if plural == RLJOB.plural else []
+            return response((200, {"metadata": {"resourceVersion": "100"}, "items": items}))
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        await stream.write(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "100"}}}\n')
+        await self.over.wait()
+        return stream
+
+
+def _kinds(path: str) -> Result:
+    """What kopf asks to learn which kinds there are. It begins only where there are namespaces."""
+    groups = defaultdict[str, list[dict[str, Any]]](list)
+    for kind in (*WATCHED, Kind("v1", "Namespace", "namespaces")):
+        there = {"name": kind.plural, "kind": kind.name, "singularName": "", "verbs": ["list", "watch"]}
+        groups[kind.api_version].append(there | {"namespaced": True})
+    if path == "/api":
+        return 200, {"versions": ["v1"]}
+    if path == "/apis":
+        named = [each.split("/") for each in groups if "/" in each]
+        return 200, {"groups": [
+            {"name": group, "versions": [{"version": version}], "preferredVersion": {"version": version}}
+            for group, version in named
+        ]}  # fmt: skip
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    return (200, {"resources": groups[version]}) if version in groups else not_found(path)
+
+
+@asynccontextmanager
+async def kopf_before(server: PlayedServer) -> AsyncIterator[Store]:
+    """The store that it tells of what it sees."""
+    store, over = Store(), asyncio.Event()
+    parts = SimpleNamespace(
+        watchable=asyncio.Event(), store=store, changed=set[Any], metrics=Metrics(),
+        lease=SimpleNamespace(identity="me"),
+    )  # fmt: skip
+    parts.watchable.set()
+    operator, options = cast(main.Operator, parts), main.Options(Settings(), (), "127.0.0.1:0")
+    async with server, server.connect() as connection:
+        kopf = asyncio.create_task(main._watch(operator, connection, options, asyncio.Event(), over))
+        yield store
+        over.set()
+        server.over.set()
+        kopf.cancel()
+        await asyncio.gather(kopf, return_exceptions=True)
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(15.0):
+        while not what():  # noqa: ASYNC110 - the server is told of nothing else
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(watching.logger, "filters", [])
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize("how", [*ANSWERS, *TEXTS])
+@in_loop
+async def test_kinds_are_watched_on_whatever_is_answered_once(verb: str, how: str) -> None:
+    server = PlayedServer(fault=(verb, how))
+    with capture_logs() as logs:
+        async with kopf_before(server) as store:
+            await until(lambda: server.fault is None and server.asked["watch", RAY_CLUSTER.plural] > (verb == "watch"))
+            await until(lambda: {kind.plural for kind in WATCHED} == {plural for _, plural in server.asked})
+            await until(lambda: store.get(RLJOB, Key("team", "job")))
+            assert server.asked["list", RAY_CLUSTER.plural] == 2, "what happened meanwhile is listed"
+            assert {server.asked["watch", kind.plural] for kind in WATCHED if kind != RAY_CLUSTER} == {1}
+    (told,) = [each for each in logs if each["event"] == "watch_failed"]
+    assert (told["kind"], told["namespace"]) == (RAY_CLUSTER.plural, "all")
+
+
+def test_a_kopf_that_ends_by_itself_takes_the_process_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shutdown may hang for ever, with its watches gone. Not in_loop: nobody awaits the tasks that it leaves."""
+    killed = list[int]()
+
+    async def fail(**_: Any) -> AsyncIterator[Any]:
+        yield 1 / 0
+
+    async def until_killed() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with kopf_before(PlayedServer()):
+            await until(lambda: killed)
+
+    monkeypatch.setattr(watches, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(watches, "_kopfs_watch", fail)
+    monkeypatch.setattr(signal, "pthread_kill", lambda _thread, number: killed.append(number))
+    asyncio.run(until_killed())
+    assert killed == [signal.SIGKILL]
