@@ -13,10 +13,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from pydantic import ValidationError
 
 from rljob_api.contract import ExitCode
 from rljob_operator.head import Agent, HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJobs, RayJobState
-from rljob_operator.head.endpoint import ANSWER_BYTES
+from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS
 from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
 from tests.rljob_operator.played_driver import Driver, Head, train
 from tests.rljob_operator.played_head import Fault, PlayedHeads, answer_lost, answers, slow, unreachable
@@ -381,6 +382,43 @@ async def test_an_answer_that_makes_no_sense_is_refused(heads: PlayedHeads, head
     failure = await failure_of(call, heads.template)
     assert isinstance(failure, HeadRefused)
     assert re.search("an answer that is not (understood|JSON): ", str(failure))
+
+
+@pytest.mark.parametrize("call", ANSWERED)
+@asynchronous
+async def test_an_answer_with_many_mistakes_is_given_up_at_the_first_of_a_list(
+    heads: PlayedHeads, head: Head, call: str
+) -> None:
+    wrong = [{}] * 1000
+    fields = ("status", "stopped", "step", "checkpoints", "attempt", "claim", "exit")
+    heads.disturb(head, answers(200, json.dumps(dict.fromkeys(fields, wrong)), "application/json"))
+    cause = (await failure_of(call, heads.template)).__cause__
+    assert isinstance(cause, ValidationError)
+    assert cause.error_count() <= len(fields)
+
+
+@asynchronous
+async def test_a_number_without_end_is_not_quoted_whole(heads: PlayedHeads, head: Head) -> None:
+    heads.disturb(head, answers(200, f'{{"step": {"9" * 100_000}.0}}', "application/json"))
+    assert len(str(await failure_of("progress", heads.template))) < 2 * QUOTED_CHARACTERS
+
+
+@asynchronous
+async def test_the_newest_of_four_thousand_checkpoints_is_known(heads: PlayedHeads, head: Head, agent_url: str) -> None:
+    reward = 0.12345678901234567
+    listed = [
+        {
+            "step": 100_000 + number, "attempt": 12, "time": "2026-11-22T11:00:00.123456Z", "reward": reward,
+            "path": f"/mnt/rljob/team/run/checkpoints/step-{100_000 + number}-a12", "bytes": 12_345_678_901,
+            "validationReward": reward,
+        }
+        for number in range(4000)
+    ]  # fmt: skip
+    heads.disturb(head, answers(200, json.dumps({"checkpoints": listed}, separators=(",", ":")), "application/json"))
+    async with agent(agent_url) as client:
+        newest = await client.newest_checkpoint()
+    assert newest is not None
+    assert newest.step == 103_999
 
 
 @asynchronous

@@ -3,7 +3,7 @@
 from typing import Annotated, NamedTuple
 
 import aiohttp
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, FailFast, Field, TypeAdapter
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
@@ -26,7 +26,7 @@ class LastExit(NamedTuple):
 
 
 class _Checkpoints(BaseModel):
-    checkpoints: list[CheckpointStatus]
+    checkpoints: Annotated[list[CheckpointStatus], FailFast()]  # else a million errors are built, and one is told
 
 
 class _Claim(BaseModel):

@@ -17,8 +17,10 @@ from rljob_operator.head.errors import HeadRefused, HeadUnreachable
 
 DEADLINE_SECONDS = 5.0
 
-ANSWER_BYTES = 4 << 20
-"""Of the longest answer that is read; a thousand checkpoints take a tenth of it."""
+ANSWER_BYTES = 1 << 20
+"""Of the longest answer that is read; to understand one takes a tenth of a second at most, whatever is in it. Four
+thousand checkpoints fit, for each of which an agent reads a file within the deadline. Ray's answers are far shorter.
+"""
 
 QUOTED_CHARACTERS = 400
 
@@ -87,7 +89,7 @@ def _decode(content: bytes | str) -> Any:
 def _finite(text: str) -> float:
     if math.isfinite(number := float(text)):
         return number
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text[:QUOTED_CHARACTERS]} is no number")
 
 
 def _words(answer: str) -> str:
