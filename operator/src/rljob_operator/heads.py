@@ -1,12 +1,13 @@
 """Head pods on behalf of their jobs: asked at most every poll_seconds, and told what a plan says.
 
 A head that swallows what it is sent costs a worker of the queue the deadline of a call, 5 s. Once it has done so, it is
-asked again only where one of few places is free, and else counts as silent at once: so however many there are, most
-workers are there for other jobs.
+asked again only where one of few places is free, and else counts as silent at once; and so is who swallows only what
+it is told to do. However many there are, most workers are there for other jobs.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import structlog
 from rljob_api import parse_duration
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE
 from rljob_operator import names, tokens
-from rljob_operator.head import Agent, HeadAddress, HeadError, RayJobs
+from rljob_operator.head import Agent, HeadAddress, HeadError, HeadUnreachable, RayJobs
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
@@ -32,7 +33,7 @@ UNAUTHORIZED = (401, 403)
 """How Ray answers a wrong token, and none; the agent answers both with 401."""
 
 SUSPECTS = 8
-"""How many heads are asked at a time of those that did not answer the last time. Of 32 workers."""
+"""How many heads are asked or told at a time of those that did not answer the last time. Of 32 workers."""
 
 SWALLOWED_SECONDS = 0.9 * DEADLINE_SECONDS
 """Who took that long did not answer one of the calls. A connection that is refused costs nobody's time."""
@@ -63,7 +64,8 @@ class _Pulse:
 @dataclass(slots=True)
 class _Known:
     """What was heard last of one submission. until: when that is too old, by the loop's clock. suspect: its head did
-    not answer. unauthorized: it did, and refused our token. stopped: the agent has taken our request.
+    not answer. deaf: nor when it was told to do something; apart, for who answers what is read may still be so.
+    unauthorized: it did, and refused our token. stopped: the agent has taken our request.
     """
 
     submission: str
@@ -71,8 +73,13 @@ class _Known:
     heard: Heard = field(default_factory=Heard)
     pulse: _Pulse = field(default_factory=_Pulse)
     suspect: bool = False
+    deaf: bool = False
     unauthorized: bool = False
     stopped: bool = False
+
+
+class _NotNow(HeadUnreachable):
+    """Nothing was sent: there is no place for another suspect."""
 
 
 class Heads:
@@ -98,6 +105,7 @@ class Heads:
         return known.heard
 
     async def submit(self, job: Job, submission: Submission) -> None:
+        """Raises HeadError."""
         entrypoint = (
             f"rljob driver --job {names.JOB_FOLDER}/{names.JOB_FILE} --dir {names.VOLUME_FOLDER}"
             f" --attempt {submission.attempt}"
@@ -107,9 +115,10 @@ class Heads:
         if submission.generation is not None:
             variables[GENERATION_VARIABLE] = f"{submission.generation}"
         try:
-            await self._ray(job).submit(
-                submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
-            )
+            async with self._turn(job):
+                await self._ray(job).submit(
+                    submission.id, entrypoint, stop_wait=round(grace), env_vars=variables, metadata={"rljob": job.name}
+                )
         finally:  # Ray may have taken it, also where its answer was lost
             self.forget(job)
 
@@ -122,7 +131,10 @@ class Heads:
         if known is not None and known.stopped:
             return
         try:
-            await self._agent(job).request_checkpoint(stop=True)
+            async with self._turn(job):
+                await self._agent(job).request_checkpoint(stop=True)
+        except _NotNow:
+            return
         except HeadError as error:
             log.warning("stop_not_heard", job=f"{job.namespace}/{job.name}", reason=str(error))
             return
@@ -132,7 +144,8 @@ class Heads:
 
     async def end(self, job: Job, submission: str) -> None:
         """End a driver that does not listen. It may take its time: the next attempt fences it off. Raises HeadError."""
-        await self._ray(job).stop(submission)
+        async with self._turn(job):
+            await self._ray(job).stop(submission)
         self.forget(job)
 
     def forget(self, job: Job) -> None:
@@ -143,6 +156,20 @@ class Heads:
     def drop(self, key: Key) -> None:
         """There is no such job any more."""
         self._known.pop(key, None)
+
+    @asynccontextmanager
+    async def _turn(self, job: Job) -> AsyncIterator[None]:
+        """Of a head that is told something. Raises _NotNow where it swallowed the last call, and others are in turn."""
+        known = self._known.get(Key(job.namespace, job.name)) or _Known("")
+        suspect = known.suspect or known.deaf
+        if suspect and self._suspects.locked():
+            raise _NotNow("the head did not answer the last time, and is told in its turn")
+        async with self._suspects if suspect else nullcontext():
+            began = _now()
+            try:
+                yield
+            finally:
+                known.deaf = _now() - began > SWALLOWED_SECONDS
 
     async def _hear_in_turn(self, job: Job, known: _Known) -> Heard:
         if self._suspects.locked():
