@@ -9,6 +9,7 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.algorithm import GOVERNED
 from rljob_api.v1alpha1.base import PATTERN_MEANINGS
+from rljob_api.v1alpha1.status import EXACT
 from rljob_api.validation import validate
 from tests.rljob_api import api_server
 from tests.rljob_api.job_files import GOOD
@@ -65,6 +66,16 @@ def test_every_number_of_the_spec_is_bounded():
     numbers = {path: node for path, node in NODES.items() if node["type"] in {"integer", "number"}}
     unbounded = [path for path, node in numbers.items() if path.startswith(".spec") and "maximum" not in node]
     assert unbounded == []
+
+
+def test_every_integer_that_a_head_tells_is_bounded():
+    """Beyond 64 bits the API server refuses the whole status."""
+    told = {
+        path: node for path, node in NODES.items()
+        if path.startswith((".status.progress.", ".status.checkpoint.")) and node["type"] == "integer"
+    }  # fmt: skip
+    assert len(told) == 4
+    assert {node["maximum"] for node in told.values()} == {EXACT}
 
 
 def test_patterns_are_anchored_ascii_and_explained():

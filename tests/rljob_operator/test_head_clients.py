@@ -16,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from rljob_api.contract import ExitCode
+from rljob_api.v1alpha1.status import EXACT
 from rljob_operator.head import Agent, HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJobs, RayJobState
 from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS
 from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
@@ -395,6 +396,51 @@ async def test_an_answer_with_many_mistakes_is_given_up_at_the_first_of_a_list(
     cause = (await failure_of(call, heads.template)).__cause__
     assert isinstance(cause, ValidationError)
     assert cause.error_count() <= len(fields)
+
+
+SAVED = {"step": 1, "path": "/c", "time": "2026-11-21T12:00:00Z"}
+UNFIT: list[dict[str, Any]] = [
+    *({name: 10**20} for name in ("step", "totalSteps", "policyVersion")),
+    {"step": f"{2**53}"},
+    *({name: word} for name in ("reward", "validationReward", "percent") for word in ("nan", "inf", "-inf")),
+    *({name: "nan"} for name in ("responseTokens", "tokensPerSecond")),
+    {"eta": "2026-11-21T12:00:00"},
+    {"eta": "2026-11-21"},
+]
+"""Progress with which the API server would refuse a whole status."""
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=str)
+@asynchronous
+async def test_progress_that_the_api_server_would_refuse_is_not_read(
+    heads: PlayedHeads, head: Head, unfit: dict[str, Any]
+) -> None:
+    heads.disturb(head, answers(200, json.dumps({"step": 1} | unfit), "application/json"))
+    failure = await failure_of("progress", heads.template)
+    assert f"not understood: {next(iter(unfit))}" in str(failure)
+
+
+@pytest.mark.parametrize("unfit", [{"step": 10**20}, {"time": "2026-11-21T12:00:00"}], ids=str)
+@asynchronous
+async def test_a_checkpoint_that_the_api_server_would_refuse_is_not_read(
+    heads: PlayedHeads, head: Head, unfit: dict[str, Any]
+) -> None:
+    heads.disturb(head, answers(200, json.dumps({"checkpoints": [SAVED | unfit]}), "application/json"))
+    failure = await failure_of("newest_checkpoint", heads.template)
+    assert f"not understood: checkpoints.0.{next(iter(unfit))}" in str(failure)
+
+
+@asynchronous
+async def test_the_largest_numbers_that_are_read_are_written_as_they_are(
+    heads: PlayedHeads, head: Head, agent_url: str
+) -> None:
+    told = dict.fromkeys(("step", "totalSteps", "policyVersion"), EXACT) | {"reward": -1.7e308, "percent": 100.0}
+    heads.disturb(head, answers(200, json.dumps(told), "application/json"))
+    async with agent(agent_url) as client:
+        progress = await client.progress()
+    assert progress is not None
+    written = json.dumps(progress.model_dump(mode="json", by_alias=True), allow_nan=False)
+    assert json.loads(written).items() >= told.items()
 
 
 @asynchronous

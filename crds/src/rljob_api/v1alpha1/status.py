@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from rljob_api.v1alpha1.base import ApiModel, list_map
 
@@ -21,6 +21,17 @@ Phase = Literal[
 ]
 
 
+EXACT = 2**53 - 1
+"""The largest integer that every reader of JSON understands alike (RFC 8259, 6). The API server takes up to 2⁶³ - 1.
+
+Users' code runs beside who tells of progress and checkpoints. What the API server refuses in them, as a larger integer,
+a time without its zone or a number that is none, it refuses with the whole status, and the job gets no further: so it
+must not be read in the first place.
+"""
+
+Measured = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class Condition(ApiModel):
     """One aspect of the job's state, as Kubernetes' conventions define conditions."""
 
@@ -35,29 +46,29 @@ class Condition(ApiModel):
 class Progress(ApiModel):
     """How far the training is; the driver writes it and the agent serves it."""
 
-    step: int = Field(0, ge=0, description="Last finished step, supervised ones included.")
-    total_steps: int = Field(0, ge=0, description="Steps of the whole run, supervised ones included.")
-    percent: float = Field(0.0, ge=0, le=100, description="step / totalSteps x 100.")
-    eta: datetime | None = Field(None, description="When the last step should be done.")
+    step: int = Field(0, ge=0, le=EXACT, description="Last finished step, supervised ones included.")
+    total_steps: int = Field(0, ge=0, le=EXACT, description="Steps of the whole run, supervised ones included.")
+    percent: Measured = Field(0.0, ge=0, le=100, description="step / totalSteps x 100.")
+    eta: AwareDatetime | None = Field(None, description="When the last step should be done.")
     phase: Annotated[str, Field(max_length=64)] = Field(
         "", description="What the trainer does now: rollout, update, sync ..."
     )
     stage: Annotated[str, Field(max_length=64)] = Field("", description="sft or rl.")
-    reward: float | None = Field(None, description="Mean reward of the last RL step.")
-    validation_reward: float | None = Field(None, description="Mean reward of the last validation.")
-    response_tokens: float | None = Field(None, description="Mean length of the last step's responses, in tokens.")
-    tokens_per_second: float | None = Field(
+    reward: Measured | None = Field(None, description="Mean reward of the last RL step.")
+    validation_reward: Measured | None = Field(None, description="Mean reward of the last validation.")
+    response_tokens: Measured | None = Field(None, description="Mean length of the last step's responses, in tokens.")
+    tokens_per_second: Measured | None = Field(
         None, description="Prompt and response tokens of the last step over its time."
     )
-    policy_version: int = Field(0, ge=0, description="Optimizer updates' version that the engines hold.")
+    policy_version: int = Field(0, ge=0, le=EXACT, description="Optimizer updates' version that the engines hold.")
 
 
 class CheckpointStatus(ApiModel):
     """The newest durable checkpoint."""
 
-    step: int = Field(ge=0, description="Step it was taken after.")
+    step: int = Field(ge=0, le=EXACT, description="Step it was taken after.")
     path: Annotated[str, Field(max_length=4096)] = Field(description="Its folder on the checkpoint volume.")
-    time: datetime = Field(description="When it became durable.")
+    time: AwareDatetime = Field(description="When it became durable.")
 
 
 class ClusterStatus(ApiModel):
