@@ -17,7 +17,16 @@ from pydantic import ValidationError
 
 from rljob_api.contract import ExitCode
 from rljob_api.v1alpha1.status import EXACT
-from rljob_operator.head import Agent, HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJobs, RayJobState
+from rljob_operator.head import (
+    Agent,
+    HeadAddress,
+    HeadError,
+    HeadRefused,
+    HeadUnreachable,
+    RayJobs,
+    RayJobState,
+    shared_session,
+)
 from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS
 from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
 from tests.rljob_operator.played_driver import Driver, Head, train
@@ -465,6 +474,24 @@ async def test_the_newest_of_four_thousand_checkpoints_is_known(heads: PlayedHea
         newest = await client.newest_checkpoint()
     assert newest is not None
     assert newest.step == 103_999
+
+
+@asynchronous
+async def test_no_cookie_of_a_head_reaches_another(heads: PlayedHeads) -> None:
+    told = list[str]()
+
+    async def tell(request: aiohttp.web.Request, _: Any) -> Any:
+        told.append(request.headers.get("Cookie", ""))
+        answer = aiohttp.web.json_response({"status": "RUNNING"})
+        answer.set_cookie("mark", "1", path="/")
+        return answer
+
+    address = HeadAddress(heads.template.replace("127.0.0.1", "localhost"))  # of an IP address no cookie is kept
+    async with shared_session() as session:
+        for cluster in ("job", "other"):
+            heads.disturb(heads.add("team", cluster), tell)
+            await RayJobs(session, address.ray("team", cluster), "r").status(ID)
+    assert told == ["", ""]
 
 
 @asynchronous

@@ -26,7 +26,7 @@ import aiohttp
 import kopf
 import structlog
 
-from rljob_operator.head import HeadAddress
+from rljob_operator.head import HeadAddress, shared_session
 from rljob_operator.heads import Heads
 from rljob_operator.health import serve
 from rljob_operator.key import operator_key
@@ -214,8 +214,7 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
 async def run(options: Options) -> None:
     """Until SIGTERM or SIGINT."""
     watching, over = asyncio.Event(), asyncio.Event()
-    connector = aiohttp.TCPConnector(limit=0)
-    async with await Connection.open() as connection, aiohttp.ClientSession(connector=connector) as session:
+    async with await Connection.open() as connection, shared_session() as session:
         operator = Operator(options, connection, session)
         async with operator.served() as url:
             log.info("operator_started", version=version(DISTRIBUTION), url=url, namespaces=options.namespaces or "all")

@@ -6,12 +6,13 @@
 A call ends within its deadline. It answers, or raises one of two: HeadUnreachable, nobody is there or able to answer,
 so try again; HeadRefused, somebody said no or said nothing sensible, so look into it.
 
-The clients share a session of the caller's, and waiting for a connection of it counts against the deadline: give it
-`TCPConnector(limit=0)`, or heads that hang make others look unreachable.
+The clients share a session of the caller's, which `shared_session` makes: waiting for a connection of it counts against
+the deadline, so with a limit heads that hang would make others look unreachable.
 """
 
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT, HeadAddress, head_service
 from rljob_operator.head.agent import Agent, LastExit
+from rljob_operator.head.endpoint import shared_session
 from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
 from rljob_operator.head.ray_jobs import RayJob, RayJobs, RayJobState
 
@@ -28,4 +29,5 @@ __all__ = [
     "RayJobState",
     "RayJobs",
     "head_service",
+    "shared_session",
 ]

@@ -27,6 +27,13 @@ QUOTED_CHARACTERS = 400
 T = TypeVar("T")
 
 
+def shared_session() -> aiohttp.ClientSession:
+    """For the calls of all heads. Who hangs takes no connection from the others, and no cookie of one reaches another:
+    a head may set some for the domain that all of them are in.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """name: what messages call the server. url: without a slash at its end. deadline: of one call, in seconds."""
