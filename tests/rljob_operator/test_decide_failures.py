@@ -83,6 +83,14 @@ def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log():
     assert ready.message.endswith("left no record: no space left for the checkpoint of step 4: free space")
 
 
+def test_a_log_that_ends_in_what_is_nested_without_end_is_quoted_as_it_is():
+    nested = "error: a\n" + "[" * 100_000
+    plan = plan_for(**living(head=HeadReport(RayJob(RayJobState.FAILED, nested, driver_exit_code=79))))
+    assert plan.status is not None
+    (ready,) = [each for each in plan.status.conditions if each.type == "Ready"]
+    assert (ready.reason, ready.message[-9:]) == ("StorageFull", "[" * 9)
+
+
 TAKEN = """Job entrypoint command failed with exit code 77, last available logs (truncated to 20,000 chars):
 error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it. A new job needs a volume
 """

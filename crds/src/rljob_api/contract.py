@@ -78,7 +78,7 @@ REASONS: Final[Mapping[int, Reason]] = {
 
 def last_words(line: str) -> str:
     """Of such a driver: what the last line of its log says."""
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # users' code writes there too
         return str(json.loads(line)["message"])
     return line.removeprefix("error: ")
 
