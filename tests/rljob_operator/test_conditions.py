@@ -26,7 +26,7 @@ from rljob_operator.decide.fields import ignored
 from rljob_operator.decide.status import TOLD_REASONS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, Unavailable
 from rljob_operator.kube.kinds import VOLUME_CLAIM
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -192,6 +192,7 @@ def plans() -> dict[Reason, list[Plan]]:
         ],
         Reason.OBJECT_INVALID: [refused(snapshot(**each), Plan(), Invalid("spec.x: no")) for each in ({}, RUNS)],
         Reason.OBJECT_FORBIDDEN: [refused(snapshot(), Plan(), Forbidden("exceeded quota"))],
+        Reason.OBJECT_FAILING: [refused(snapshot(), Plan(), Unavailable("no answer in 10 s"))],
         Reason.NAME_TAKEN: [refused(snapshot(), Plan(), AlreadyExists("ConfigMap job-job exists"))],
         Reason.SPEC_NOT_READABLE: [unreadable()],
         Reason.OPERATOR_ERROR: [broken(snapshot(), KeyError("spec"))],

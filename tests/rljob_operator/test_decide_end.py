@@ -11,7 +11,7 @@ from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.head import RayJobState
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
 from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
@@ -149,11 +149,12 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("error", [Forbidden("quota"), Unavailable("etcd")], ids=["refused", "failed at"])
 @pytest.mark.parametrize(("given", "expected"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_what_needs_no_object_is_done_although_one_is_refused(given, expected):
+def test_what_needs_no_object_is_done_although_one_is_refused(given, expected, error):
     seen = snapshot(**given)
     plan = decide(seen, SETTINGS)
-    done = refused(seen, plan, Forbidden("quota"))
+    done = refused(seen, plan, error)
 
     assert (done.status, done.stop, done.end, done.restart) == (plan.status, plan.stop, plan.end, plan.restart)
     assert done.again_in == 0.0, "it goes on at once"
@@ -186,6 +187,46 @@ def test_a_name_that_is_taken_waits_for_a_person_and_what_runs_goes_on():
         assert said.status is not None
         again = replace(seen, job=replace(seen.job, status=said.status))
         assert refused(again, decide(again, SETTINGS), taken) == Plan(), "it is said once"
+
+
+FAILED_AT = [
+    ("new", {}, "Starting"),
+    ("running", living(), "Running"),
+    ("between two attempts", living(start_time=NOW) | attempted("Ended", phase="Recovering"), "Recovering"),
+    ("deleted", {"base": replace(job(), deleted=NOW), "pods": PODS}, "Deleting"),
+]
+
+
+@pytest.mark.parametrize("kind", [NotFound, Unavailable])
+@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in FAILED_AT], ids=[row[0] for row in FAILED_AT])
+def test_what_the_api_server_fails_at_is_said_once_and_ends_nothing(given, expected, kind):
+    error = kind("the server could not find the requested resource")
+    error.asked = "create RayCluster"
+    seen = snapshot(**given)
+    told = decide(seen, SETTINGS).status
+    seen = replace(seen, job=replace(seen.job, status=told or seen.job.status))
+    said = refused(seen, Plan(), error)
+
+    assert phase(said) == expected
+    assert said.status is not None
+    ready = said.status.conditions[0]
+    assert (ready.type, ready.reason) == ("Ready", "ObjectFailing")
+    assert ready.message == f"the API server fails at it: create RayCluster: {error.message}"
+    assert [(each.reason, each.warning) for each in said.events] == [("ObjectFailing", True)]
+    again = replace(seen, job=replace(seen.job, status=said.status))
+    assert refused(again, Plan(), error) == Plan()
+
+
+def test_a_finalizer_that_is_not_taken_away_is_said_and_fails_no_job_that_goes():
+    seen = deleted(phase="Deleting")
+    plan = decide(seen, SETTINGS)
+    assert plan.finalizer is False
+    for error in (Invalid("spec.x: no"), Forbidden("a policy keeps it"), Unavailable("etcd")):
+        said = refused(seen, plan, error)
+        assert phase(said) == "Deleting"
+        assert conditions(said.status)["Failed"][0] == "False"
+    over = finished("Succeeded", "Completed", hours=1) | {"cluster": None}
+    assert refused(deleted(**over), plan, Forbidden("no")) == Plan()
 
 
 def test_a_deletion_that_is_refused_is_said_but_never_of_a_job_that_is_over():

@@ -1,5 +1,6 @@
 """Jobs one of whose objects the API server does not take, or does not let go, for as long as it likes."""
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,15 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import CONFIG_MAP, RAY_CLUSTER, Key
+from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, POD, RAY_CLUSTER, Key
 from rljob_operator.logging import severity
 from rljob_operator.queue import Backoff
-from rljob_operator.reconcile import NAME_SECONDS
+from rljob_operator.reconcile import FAILING_SECONDS, NAME_SECONDS
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import process, stories
 from tests.rljob_operator.world.clock import seconds
 from tests.rljob_operator.world.user import KEY, SERVED
-from tests.rljob_operator.world.wire import Call, Fate, Turn
+from tests.rljob_operator.world.wire import REFUSALS, Call, Fate, Turn
 from tests.rljob_operator.world.world import World, undisturbed
 
 
@@ -194,3 +195,131 @@ async def test_a_restart_counts_and_a_job_goes_on_although_no_event_may_be_poste
     assert stories.phase(world) == "Succeeded"
     assert world.process.restarted == ["Infrastructure"]
     assert [call.words for call in world.calls].count("post Event") > 1
+
+
+def ready(world: World) -> tuple[str, str]:
+    """Phase, and the reason of Ready; empty before there is any."""
+    status = (world.user.job or {}).get("status", {})
+    return str(status.get("phase", "")), next((each["reason"] for each in status.get("conditions", ())), "")
+
+
+def events(world: World, reason: str) -> int:
+    return [each["reason"] for each in world.server.all(EVENT)].count(reason)
+
+
+def failing(world: World) -> Mapping[Key, float]:
+    return world.process._reconciler.failing
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *((words, 500) for words in ("patch RLJob", "apply ConfigMap", "post Secret", "post RayCluster")),
+        ("post RayCluster", 404),
+    ],
+)
+@in_jumping_loop
+async def test_a_new_job_says_what_the_api_server_fails_at_and_goes_on_when_that_is_over(
+    words: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REFUSALS, Fate.FAILED, (code, "so it was fated"))
+    world = World()
+    world.next_turn = lambda call: answered(words, Fate.FAILED, call)
+    await born(world)
+    await passes(world, 60.0)
+    assert ready(world) == ("Starting", "ObjectFailing")
+    await passes(world, 1200.0)
+    assert ready(world) == ("Starting", "ObjectFailing")
+    assert events(world, "ObjectFailing") == 1
+    written = [call.words for call in world.calls].count("patch RLJob status")
+    assert written == 1, "it is told once, however often it is tried"
+
+    world.next_turn = undisturbed
+    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    assert failing(world) == {}
+
+
+@in_jumping_loop
+async def test_what_it_fails_at_for_a_moment_is_not_said_however_often_it_is_tried() -> None:
+    world = World()
+    world.next_turn = lambda call: answered("apply ConfigMap", Fate.FAILED, call)
+    await born(world)
+    await world.deliver()
+    for _ in range(20):
+        await asyncio.sleep(FAILING_SECONDS / 50)
+        world.process.queue.add(KEY)  # news
+        await world.settle()
+    assert [call.words for call in world.calls].count("apply ConfigMap") > 10
+    world.next_turn = undisturbed
+    await stories.attempt(world, 1)
+    await passes(world, 2 * FAILING_SECONDS)
+    world.next_turn = lambda call: answered("apply PodDisruptionBudget", Fate.FAILED, call)
+    world.process.queue.add(KEY)
+    await world.settle()
+    world.next_turn = undisturbed
+    await passes(world, 60.0)
+    assert events(world, "ObjectFailing") == 0
+
+
+@pytest.mark.parametrize("words", ["apply PodDisruptionBudget", "apply ConfigMap"])
+@in_jumping_loop
+async def test_a_job_that_runs_is_suspended_although_the_api_server_fails_at_one_of_its_objects(words: str) -> None:
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.next_turn = lambda call: answered(words, Fate.FAILED, call)
+    world.server.delete(world.server.get(CONFIG_MAP, Key(KEY.namespace, "job-job")))
+    await passes(world, 120.0)
+    world.user.change(suspend=True)
+    assert await world.until(lambda: stories.phase(world) == "Suspended")
+    assert world.server.find(RAY_CLUSTER, KEY) is None
+    assert not world.server.all(POD)
+    world.user.delete()
+    assert await world.until(lambda: world.user.job is None)
+    assert failing(world) == {}
+
+
+@in_jumping_loop
+async def test_a_job_whose_cluster_goes_with_its_crd_says_so_and_goes_on_when_that_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(REFUSALS, Fate.FAILED, (404, "NotFound"))
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.next_turn = lambda call: Turn(Fate.FAILED) if call.words.endswith(" RayCluster") else undisturbed(call)
+    world.trouble.cluster_is_deleted()
+    await passes(world, 120.0)
+    assert ready(world) == ("Recovering", "ObjectFailing")
+    world.next_turn = undisturbed
+    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+
+
+@in_jumping_loop
+async def test_nothing_is_said_of_an_object_where_the_whole_api_server_is_away() -> None:
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.next_turn = lambda call: Turn(Fate.FAILED) if call.kube else undisturbed(call)
+    world.server.delete(world.server.get(CONFIG_MAP, Key(KEY.namespace, "job-job")))
+    await passes(world, 600.0)
+    world.next_turn = undisturbed
+    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    assert events(world, "ObjectFailing") == 0
+
+
+FINALIZER = {Fate.FORBIDDEN: "ObjectForbidden", Fate.INVALID: "ObjectInvalid", Fate.FAILED: "ObjectFailing"}
+
+
+@pytest.mark.parametrize("fate", FINALIZER, ids=lambda fate: fate.name)
+@in_jumping_loop
+async def test_a_finalizer_that_is_not_taken_is_said_and_forgotten_with_the_job(fate: Fate) -> None:
+    world = World()
+    world.next_turn = lambda call: answered("patch RLJob", fate, call)
+    await born(world)
+    assert await world.until(lambda: ready(world)[1] == FINALIZER[fate])
+    assert not world.server.all(POD)
+    world.user.delete()
+    assert await world.until(lambda: world.user.job is None)
+    await world.live()
+    assert failing(world) == {}

@@ -236,6 +236,14 @@ class Reason(Word):
         "The API server refuses an object of the job's, or its deletion: quota, admission, permissions.",
         "Grant what the message names. The operator tries again; what runs goes on.",
     )
+    OBJECT_FAILING = (
+        "ObjectFailing", _ANY,
+        "For longer than 10 seconds the API server has failed at an object of the job's, and not at its status.",
+        (
+            "Read what it says: a webhook that does not answer, a CRD that is gone (KubeRay's, where it finds no"
+            " RayCluster), its storage. The operator tries again; what runs goes on."
+        ),
+    )
     NAME_TAKEN = (
         "NameTaken", _ANY,
         (

@@ -34,8 +34,8 @@ _NOTES = """## Events
 
 A condition that becomes true is an event with its reason, but for Ready, Reconciling and CheckpointAvailable. So is
 each failure that is tried again, whatever else takes a job from Running to Recovering, and PodsNotReady and
-ServersNotReady while the job runs; and Ready's reason where it becomes ObjectForbidden, StoppedOnRequest, MoreSteps,
-SpecChanged, KeyChanged or Deleting. Of events alone:
+ServersNotReady while the job runs; and Ready's reason where it becomes ObjectForbidden, ObjectFailing,
+StoppedOnRequest, MoreSteps, SpecChanged, KeyChanged or Deleting. Of events alone:
 """
 
 

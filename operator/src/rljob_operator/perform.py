@@ -7,7 +7,8 @@ finalizer, deletions ──> what pods need, all of it at once ──> what has 
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
@@ -22,7 +23,7 @@ from rljob_operator.head import HeadError, head_service
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import (
     DEPLOYMENT,
     POD,
@@ -59,7 +60,8 @@ _OTHER_WAYS = {
 
 
 class Refused(Exception):
-    """The API server does not take one of the job's objects, or does not let one go.
+    """The API server does not take one of the job's objects, or does not let one go; or it fails at it, which may be a
+    matter of a moment.
 
     version: the job's resourceVersion by then, for what is to be said about it.
     """
@@ -87,7 +89,10 @@ class Performer:
 
     async def find(self, job: Job, ref: Ref) -> list[Manifest]:
         """What has the name and is the job's, whether a watch tells of it or not."""
-        found = (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
+        try:
+            found = (await self._kube.list(ref.kind, ref.namespace, name=ref.name)).items
+        except NotFound:  # the kind is gone with all that was of it, as KubeRay's CRD takes every RayCluster along
+            return []
         return [each for each in found if is_ours(ref.kind, each, job.ref.key)]
 
     async def find_pods(self, job: Job) -> list[Manifest]:
@@ -101,19 +106,16 @@ class Performer:
         all is done, but for events that were not taken.
         """
         job = snapshot.job
-        version = await self._finalize(job, present=plan.finalizer)
-        try:
+        with _refusals(job.resource_version, Invalid, Forbidden, Unavailable):
+            version = await self._finalize(job, present=plan.finalizer)
+        with _refusals(version, Forbidden, Unavailable):
             # Those in a hurry come first: a node keeps to the time that it hears first, as of their owner's deletion.
             for refs, grace_period in ((plan.hurry, SOON_SECONDS), (plan.delete, None), (plan.force, 0)):
                 for ref in refs:
                     await self._kube.delete(ref, grace_period)
                     self._store.goes(ref, snapshot.now)
-        except Forbidden as error:
-            raise Refused(error, version) from error
-        try:
+        with _refusals(version, Invalid, Forbidden, AlreadyExists, NotFound, Unavailable):
             await self._make(snapshot, plan)
-        except (Invalid, Forbidden, AlreadyExists) as error:
-            raise Refused(error, version) from error
         await self._tell_head(job, plan, version)
         if plan.told is not None:
             await self._post(job, plan.events, await self._report(job, version, plan.told))
@@ -273,6 +275,15 @@ class Performer:
     def _told(self, kind: Any, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
             self._store.put(kind, manifest)
+
+
+@contextmanager
+def _refusals(version: str, *kinds: type[KubeError]) -> Iterator[None]:
+    """kinds: the errors that are of the object alone, so the job's status can be told of them."""
+    try:
+        yield
+    except kinds as error:
+        raise Refused(error, version) from error
 
 
 def _has_pods(manifest: Manifest) -> bool:

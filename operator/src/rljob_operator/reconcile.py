@@ -1,5 +1,6 @@
 """One look at one job: observe, decide, perform."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from rljob_operator.cluster_state import counts_more
 from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_submitted, refused
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
-from rljob_operator.kube.errors import AlreadyExists, KubeError
+from rljob_operator.kube.errors import AlreadyExists, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Manifest, Ref
 from rljob_operator.logging import severity
 from rljob_operator.observe import observe, unseen, utc_now
@@ -27,6 +28,11 @@ log = structlog.get_logger()
 NAME_SECONDS = 30.0
 """Until a name that is taken is tried again, at most: whoever frees it waits, and no watch tells of others' objects."""
 
+FAILING_SECONDS = 10.0
+"""What the API server fails at for so long is no matter of a moment. Tries are not counted: news that come in a burst
+make many of them at once.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
@@ -34,7 +40,8 @@ class Reconciler:
     another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
     operator looks after, which we have said. gone: a job's RayCluster of which there is none by its name.
     astray: jobs of which pods have lost our label. refusals: why an object of a job was refused last,
-    which we have said.
+    which we have said. failing: jobs at one of whose objects the API server fails, try after try, and since when by the
+    loop's clock.
     """
 
     store: Store
@@ -49,6 +56,7 @@ class Reconciler:
     gone: dict[Key, Ref] = field(default_factory=dict)
     astray: set[Key] = field(default_factory=set)
     refusals: dict[Key, str] = field(default_factory=dict)
+    failing: dict[Key, float] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> None:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
@@ -63,6 +71,7 @@ class Reconciler:
             self.astray.discard(key)
             self.left.discard(key)
             self.refusals.pop(key, None)
+            self.failing.pop(key, None)
             self.heads.drop(key)
             return
         if foreign(snapshot.job, self.settings) and key not in self.left:
@@ -127,9 +136,15 @@ class Reconciler:
 
     async def _carry_out(self, key: Key, snapshot: Snapshot, plan: Plan) -> Plan:
         """What was done: the plan, or what is left of it where an object is refused and the job goes on without it."""
+        now = asyncio.get_running_loop().time()
+        since = self.failing.pop(key, now)  # until it fails again
         try:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
+            if isinstance(refusal.error, NotFound | Unavailable):
+                self.failing[key] = since
+                if now - since < FAILING_SECONDS:
+                    raise refusal.error from None
             error, rest = refusal.error, self._claimed(refused(snapshot, plan, refusal.error))
             self._tell_refusal(key, error)
             await self.performer.perform(_at(snapshot, refusal.version), rest)
@@ -152,7 +167,7 @@ class Reconciler:
     def _tell_refusal(self, key: Key, error: KubeError) -> None:
         """Once while it lasts, however often it is tried; who hears of the error then need not tell of it again."""
         level = logging.DEBUG if self.refusals.get(key) == error.message else severity(error)
-        log.log(level, "object_refused", job=str(key), reason=error.reason, message=error.message)
+        log.log(level, "object_refused", job=str(key), asked=error.asked, reason=error.reason, message=error.message)
         self.refusals[key] = error.message
         error.told = True
 

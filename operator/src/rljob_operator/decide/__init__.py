@@ -32,7 +32,7 @@ from rljob_operator.decide.status import events, kept_back, next_status, stalled
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
-from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError
+from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, VOLUME_CLAIM, Manifest, Ref
 from rljob_operator.plan import CHARGED, OTHER, Plan
 from rljob_operator.render import lasting_children
@@ -158,7 +158,8 @@ def _forced(snapshot: Snapshot) -> tuple[Ref, ...]:
 
 
 def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
-    """What to do when the API server refuses an object of the job's. What is invalid stays so; a quota may not.
+    """What to do when the API server refuses an object of the job's, or fails at it for long. What is invalid stays so;
+    a quota may not.
 
     What needs no object is done without it: a stop, a restart's decision, an end; and what runs already goes on. Where
     the job gets no further before the object is taken, again_in is None.
@@ -174,7 +175,7 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
     if job.status.completion_time is not None:
         return Plan()  # how it ended stands
     reason, message = _refusal(job, plan, error)
-    if reason is not Reason.OBJECT_INVALID or job.has_begun:
+    if reason is not Reason.OBJECT_INVALID or job.has_begun or job.deleted is not None:
         return _said(snapshot, Step(phase, reason, message))
     failed = _said(snapshot, Step("Failed", reason, message, {"completion_time": snapshot.now}))
     return replace(failed, again_in=0.0)  # what was made is deleted
@@ -183,6 +184,8 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
 def _refusal(job: Job, plan: Plan, error: KubeError) -> tuple[Reason, str]:
     if isinstance(error, AlreadyExists):
         return Reason.NAME_TAKEN, error.message
+    if isinstance(error, NotFound | Unavailable):  # whose words need not name what was asked
+        return Reason.OBJECT_FAILING, f"the API server fails at it: {error.asked}: {error.message}"
     message = f"the API server refuses it: {by_fields(job, error.message, (*plan.create, *plan.apply))}"
     if not isinstance(error, Invalid):
         return Reason.OBJECT_FORBIDDEN, message

@@ -199,6 +199,7 @@ def _condition(snapshot: Snapshot, said: Said) -> Condition:
 
 TOLD_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
+    Reason.OBJECT_FAILING: True,
     Reason.STOPPED_ON_REQUEST: False,
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,

@@ -178,17 +178,19 @@ class Kube:
         try:
             answer = await sent
             code = str(answer.status)
+            if answer.status >= 300:
+                raise error_from(answer.status, answer.headers, answer.body)
+            found = _object(answer.body)
         except KubeError as error:
-            code = error.reason
+            code = str(error.status or error.reason)
+            error.asked = f"{verb} {kind.name}"
             raise
         finally:
             self.observe(verb, kind.plural, code, time.perf_counter() - started)
-        if answer.status >= 300:
-            raise error_from(answer.status, answer.headers, answer.body)
         for each in answer.warnings:
             if each.startswith("unknown field"):
                 warned(each)
-        return _object(answer.body)
+        return found
 
 
 def _url(path: str, query: Mapping[str, str]) -> str:

@@ -33,7 +33,7 @@ class Cause(NamedTuple):
 
 class KubeError(Exception):
     """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid. told: whether a
-    line of the log says it already.
+    line of the log says it already. asked: what the API server was asked, such as "create RayCluster".
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class KubeError(Exception):
         self.causes = causes
         self.retry_after = retry_after
         self.told = False
+        self.asked = ""
 
 
 class Fenced(KubeError):
