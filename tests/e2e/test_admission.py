@@ -8,10 +8,10 @@ from kubernetes.client import ApiException, CustomObjectsApi
 
 from e2e.cluster.fixtures import JOBS
 from rljob_api.schema import structural_schema, with_defaults
-from rljob_api.v1alpha1 import RLJob
+from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.validation import read_documents
 from tests.rljob_api import api_server
-from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, SPEC, WHILE_SUSPENDED, changed
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
 from tests.rljob_api.job_files import BROKEN, GOOD
 
 RLJOBS = JOBS[0]
@@ -123,3 +123,43 @@ def test_another_order_of_what_has_none_is_let_through(api, namespace, path, val
     changes = made | {"spec": changed(path, other)}
     again = api.replace_namespaced_custom_object(**named, name="job", dry_run="All", body=changes)
     assert again["metadata"]["generation"] == 2, "the order is stored"
+
+
+def test_another_key_in_place_of_one_is_a_change(api, namespace):
+    """To the real API server it is none where the schema leaves both keys out, which its stand-in does not know."""
+    wrong = {}
+    for number, (path, value, other) in enumerate(REPLACED):
+        job = Stored(api, namespace, f"job-{number}", changed(path, value))
+        after = changed(path, other)
+        running = job.refusal(after)
+        job.update(changed("suspend", True, job.spec))
+        suspended = job.refusal(after)
+        job.update(changed("suspend", False, job.spec))
+        job.end()
+        ended = job.refusal(after)
+        if suspended or "suspend is true" not in str(running) or "has ended" not in str(ended):
+            wrong[f"{path}: {value} -> {other}"] = (running, suspended, ended)
+    assert wrong == {}
+
+
+class Stored:
+    """A job that exists."""
+
+    def __init__(self, api, namespace, name, spec):
+        self._api, self._named, self.spec = api, {**RLJOBS, "namespace": namespace, "name": name}, spec
+        body = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
+        self._job = api.create_namespaced_custom_object(**RLJOBS, namespace=namespace, body=body)
+        assert self._job["spec"] == with_defaults(structural_schema(RLJobSpec), spec), "all of it is kept"
+
+    def update(self, spec):
+        self._job = self._replaced(spec)
+
+    def end(self):
+        self._job = self._api.patch_namespaced_custom_object_status(**self._named, body={"status": {"phase": "Failed"}})
+
+    def refusal(self, spec):
+        """Why this change of it would be refused."""
+        return reasons(lambda: self._replaced(spec, dry_run="All"))
+
+    def _replaced(self, spec, **options):
+        return self._api.replace_namespaced_custom_object(**self._named, **options, body=self._job | {"spec": spec})

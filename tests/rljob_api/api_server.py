@@ -69,7 +69,7 @@ def broken_rules(schema: dict[str, Any], value: Any) -> list[str]:
         for name, field in schema.get("properties", {}).items():
             broken += broken_rules(field, value.get(name))
     if isinstance(value, list):
-        broken += [message for item in value for message in broken_rules(schema["items"], item)]
+        broken += [message for item in value for message in broken_rules(schema.get("items", {}), item)]
     return broken
 
 
@@ -107,7 +107,8 @@ def _default(schema: dict[str, Any], value: Any) -> None:
     if not isinstance(value, dict) or not properties:
         return
     for name in [name for name, item in value.items() if item is None]:
-        del value[name]
+        if not properties.get(name, {}).get("nullable"):
+            del value[name]
     for name, field in properties.items():
         if "default" in field:
             value.setdefault(name, copy.deepcopy(field["default"]))

@@ -88,8 +88,12 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
 NEVER: list[tuple[str, Any]] = [("model.path", "n"), ("checkpoint.volume.size", "5Gi"), ("managedBy", "a.b/c")]
 
 
+def _pod(**spec: Any) -> dict[str, Any]:
+    return {"template": {"spec": spec}}
+
+
 def _containers(*names: str) -> dict[str, Any]:
-    return {"template": {"spec": {"containers": [{"name": name} for name in names]}}}
+    return _pod(containers=[{"name": name} for name in names])
 
 
 REORDERED: list[tuple[str, Any, Any]] = [
@@ -103,3 +107,44 @@ REORDERED: list[tuple[str, Any, Any]] = [
     )
 ] + [("cluster.worker", _containers("x", "y"), _containers("y", "x"))]
 """Lists whose entries have names have no order: the API server lets another one through, and nothing is made anew."""
+
+
+def _volume(**source: Any) -> list[Any]:
+    return [{"name": "d", **source}]
+
+
+def _mount(**how: Any) -> list[Any]:
+    return [{"name": "checkpoints", "mountPath": "/p", **how}]
+
+
+def _function(**arguments: Any) -> list[Any]:
+    return [{"name": "a", "builtin": "gsm8k", "arguments": arguments}]
+
+
+def _metadata(**metadata: Any) -> dict[str, Any]:
+    return {"template": {"metadata": metadata}}
+
+
+REPLACED: list[tuple[str, Any, Any]] = [
+    ("volumes", _volume(nfs={"server": "s", "path": "/p"}), _volume(persistentVolumeClaim={"claimName": "c"})),
+    ("volumes", _volume(nfs={"server": "s", "path": "/p"}), _volume(nfs={"server": "t", "path": "/p"})),
+    ("volumes", _volume(emptyDir={"medium": "Memory"}), _volume(emptyDir={"sizeLimit": "1Gi"})),
+    ("volumes", _volume(nfs={"server": "s"}), _volume(unknown={"server": "s"})),
+    ("volumeMounts", _mount(readOnly=True), _mount(mountPropagation="None")),
+    ("volumeMounts", _mount(readOnly=True), _mount(unknown=True)),
+    ("envFrom", [{"secretRef": {"name": "a", "optional": True}}], [{"secretRef": {"name": "a", "unknown": True}}]),
+    ("cluster.worker", _pod(nodeSelector={"a": "b"}), _pod(priorityClassName="x")),
+    ("cluster.worker", _pod(nodeSelector={"a": "b"}), _pod(nodeSelector={"c": "b"})),
+    ("cluster.worker", _pod(nodeSelector=None), _pod(priorityClassName="x")),
+    ("cluster.worker", _pod(priorityClassName="x"), _pod(nodeSelector=None)),
+    ("cluster.worker", _pod(containers=[{"name": "x", "image": "i"}]), _pod(containers=[{"name": "x", "args": ["i"]}])),
+    ("cluster.worker", _pod(tolerations=[{"key": "i"}]), _pod(tolerations=[{"operator": "i"}])),
+    ("cluster.worker", _pod(tolerations=[{"key": None}]), _pod(tolerations=[{"operator": None}])),
+    ("cluster.worker", _pod(hostAliases=[{"ip": "i"}]), _pod(hostAliases=[{"unknown": "i"}])),
+    ("cluster.worker", _metadata(labels={"a": "b"}), _metadata(labels={"c": "b"})),
+    ("cluster.worker", _metadata(annotations={"a": None}), _metadata(annotations={"c": None})),
+    ("cluster.worker", _metadata(name="a"), _metadata(generateName="a")),
+    ("rewards.models", [{**MODELS[0], **_pod(hostname="x")}], [{**MODELS[0], **_pod(subdomain=None)}]),
+    ("rewards.functions", _function(b=1), _function(c=1)),
+]
+"""One key in place of another, in parts of Kubernetes' own objects: as much a change as another value of one key."""

@@ -66,6 +66,12 @@ def test_the_models_refuse_what_the_schema_refuses(row):
         assert not errors
 
 
+def test_an_owner_has_fields_of_its_own():
+    """Not among the good files: a real cluster deletes what an absent owner has."""
+    owned = "  name: gsm8k-grpo\n  ownerReferences: [{apiVersion: v1, kind: ConfigMap, name: c, uid: u}]\n"
+    assert validate(JOB.replace("  name: gsm8k-grpo\n", owned), "job.yaml").problems == ()
+
+
 def test_of_many_unknown_fields_each_is_told_and_the_first_get_a_remedy():
     wrong = "".join(f"    step{number}: 1\n" for number in range(25))
     problems = validate(JOB.replace("    steps: 100\n", f"    steps: 100\n{wrong}"), "job.yaml").problems

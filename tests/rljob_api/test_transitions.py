@@ -8,7 +8,7 @@ from rljob_api.v1alpha1 import Checkpoint, Rewards, RLJobSpec, Training
 from rljob_api.v1alpha1.status import Phase
 from rljob_api.v1alpha1.transitions import fixed_while_running
 from tests.rljob_api import api_server
-from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, SPEC, WHILE_SUSPENDED, changed
+from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
 
 
 def refused(old: Any, new: Any) -> list[str]:
@@ -31,6 +31,18 @@ def test_what_a_running_job_cannot_take_over_changes_while_it_is_suspended(path:
     assert "suspend is true" in message
     assert refused(suspended, changed("suspend", True, running)) == []
     assert refused(suspended, running) == [], "it may resume with the change"
+
+
+@pytest.mark.parametrize(("path", "value", "other"), REPLACED)
+def test_another_key_in_place_of_one_is_a_change(path: str, value: Any, other: Any) -> None:
+    before, after = changed(path, value), changed(path, other)
+    (message,) = refused(before, after)
+    assert "suspend is true" in message
+    assert refused(changed("suspend", True, before), after) == []
+    ended = {"status": {"phase": "Failed"}}
+    (message,) = api_server.refused_changes(api_server.root_schema(), ended | {"spec": before}, ended | {"spec": after})
+    assert "has ended" in message
+    assert fixed_while_running(before) != fixed_while_running(after)
 
 
 @pytest.mark.parametrize(("path", "value"), NEVER)

@@ -21,6 +21,12 @@ Schema = dict[str, Any]
 RULES = "x-kubernetes-validations"
 FREE_FORM = "x-kubernetes-preserve-unknown-fields"
 
+UNJUDGED: Schema = {FREE_FORM: True, "nullable": True}
+"""Of a key whose value may be anything. It is declared for its changes: see v1alpha1/pod_keys.py.
+
+A null stays, because one in a pod template removes what is there; of any other field the API server drops it.
+"""
+
 
 @cache
 def structural_schema(model: type[ApiModel]) -> Schema:
@@ -36,11 +42,14 @@ def with_defaults(schema: Schema, value: Any) -> Any:
     A null at a field that it does not know stays: that is refused.
     """
     if isinstance(value, dict) and "properties" in schema:
-        written = {key: item for key, item in value.items() if item is not None or key not in schema["properties"]}
-        for key, field in schema["properties"].items():
+        fields = schema["properties"]
+        written = {
+            key: item for key, item in value.items() if item is not None or fields.get(key, UNJUDGED) == UNJUDGED
+        }
+        for key, field in fields.items():
             if key not in written and "default" in field:
                 written[key] = deepcopy(field["default"])
-        return {key: with_defaults(schema["properties"].get(key, {}), item) for key, item in written.items()}
+        return {key: with_defaults(fields.get(key, {}), item) for key, item in written.items()}
     if isinstance(value, list):
         return [with_defaults(schema.get("items", {}), item) for item in value]
     return deepcopy(value)
@@ -64,7 +73,7 @@ class _Structural(GenerateJsonSchema):
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         written = super().dict_schema(schema)
         if written.get("additionalProperties") is True:
-            written = {key: item for key, item in written.items() if key != "additionalProperties"} | {FREE_FORM: True}
+            written |= {FREE_FORM: True, "additionalProperties": UNJUDGED}
         return written
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
@@ -78,6 +87,7 @@ class _Structural(GenerateJsonSchema):
         written["description"] = inspect.cleandoc(model.__doc__ or "")
         if written.pop("additionalProperties", False):
             written[FREE_FORM] = True
+            written["properties"] |= dict.fromkeys(getattr(model, "others", ()), UNJUDGED)
         if rules := getattr(model, "rules", ()):
             written[RULES] = [
                 {"rule": rule.cel, "message": rule.message} | ({"fieldPath": f".{rule.field}"} if rule.field else {})

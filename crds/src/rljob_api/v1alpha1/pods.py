@@ -4,10 +4,11 @@ Fields that nothing here reads are left to the API server, which judges them whe
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from rljob_api.v1alpha1 import pod_keys
 from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule, list_map, straight, within_volume
 
 FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
@@ -43,9 +44,13 @@ class PodPart(ApiModel):
 
 
 class OpenPart(PodPart):
-    """One of which some fields are known; it may have others."""
+    """One of which some fields are known; it may have others.
+
+    others: keys that the schema declares too, so that the API server sees a change of them.
+    """
 
     model_config = ApiModel.model_config | {"extra": "allow"}
+    others: ClassVar[tuple[str, ...]] = ()
 
 
 class PodMetadata(OpenPart):
@@ -54,17 +59,23 @@ class PodMetadata(OpenPart):
     labels: FreeForm | None = Field(None, description="Labels of the pod.")
     annotations: FreeForm | None = Field(None, description="Annotations of the pod.")
 
+    others = pod_keys.TEMPLATE_METADATA
+
 
 class Volume(OpenPart):
     """One volume, with its source."""
 
     name: Name = Field(description="Name of the volume.")
 
+    others = pod_keys.VOLUME
+
 
 class Container(OpenPart):
     """Part of one container."""
 
     name: Name = Field(description="Name of the container.")
+
+    others = pod_keys.CONTAINER
 
 
 _Containers = Annotated[list[Container], Field(max_length=64)]
@@ -85,6 +96,8 @@ class PodSpec(OpenPart):
     topology_spread_constraints: _FreeForms | None = Field(None, description="How pods are spread.")
     host_aliases: _FreeForms | None = Field(None, description="Lines of /etc/hosts.")
 
+    others = pod_keys.POD_SPEC
+
 
 class PodTemplate(OpenPart):
     """Part of a pod template."""
@@ -102,6 +115,7 @@ class VolumeMount(OpenPart):
         None, description="The folder of the volume to mount; the default is all of it."
     )
 
+    others = pod_keys.VOLUME_MOUNT
     rules = (straight("mountPath", "a volume mount's mountPath"), within_volume("subPath", "a volume mount's subPath"))
 
 
@@ -109,6 +123,8 @@ class EnvSource(OpenPart):
     """An object whose keys become variables."""
 
     name: ObjectName = Field(description="The object's name.")
+
+    others = pod_keys.ENV_SOURCE
 
 
 class EnvFrom(PodPart):

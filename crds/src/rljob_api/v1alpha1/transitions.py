@@ -20,8 +20,18 @@ _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items(
 _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
 
 
+_OPEN = ("cluster", "envFrom", "rewards", "template", "volumeMounts", "volumes")
+"""Those with parts of Kubernetes' own objects, which may have keys that the schema does not declare."""
+
+
+def _equal(one: str, other: str) -> str:
+    """Where a key that the schema declares, or a null, takes another key's place, == may see it from one side only."""
+    both = f"{one} == {other}"
+    return f"{both} && {other} == {one}" if one.rsplit(".", 1)[1] in _OPEN else both
+
+
 def _same(field: str) -> str:
-    return f"self.{field} == oldSelf.{field}"
+    return _equal(f"self.{field}", f"oldSelf.{field}")
 
 
 def _same_optional(field: str) -> str:
@@ -41,9 +51,9 @@ def _fields(model: type[ApiModel], *but: str) -> list[tuple[str, bool]]:
 def _same_models() -> str:
     """All but their replicas; a list map has no order."""
     same = " && ".join(
-        f"m.{name} == o.{name}"
+        _equal(f"m.{name}", f"o.{name}")
         if always
-        else f"has(m.{name}) == has(o.{name}) && (!has(m.{name}) || m.{name} == o.{name})"
+        else f"has(m.{name}) == has(o.{name}) && (!has(m.{name}) || {_equal(f'm.{name}', f'o.{name}')})"
         for name, always in _fields(RewardModel, "replicas")
     )
     models = "self.rewards.models"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.schema import FREE_FORM, Schema
+from rljob_api.schema import FREE_FORM, UNJUDGED, Schema
 from rljob_api.v1alpha1.base import PATTERN_MEANINGS
 from rljob_api.validation.source import FieldPath
 from rljob_api.validation.suggest import closest, sibling_meant, suggest_field
@@ -132,7 +132,7 @@ def _first_sentence(schema: Schema) -> str:
 
 def _list(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Finding]:
     for index, item in enumerate(value):
-        yield from findings(schema.get("items", {}), item, (*path, index))
+        yield from findings(schema.get("items", UNJUDGED), item, (*path, index))
     if len(value) < schema.get("minItems", 0):
         yield Finding(path, f"needs at least {schema['minItems']} entry")
     if len(value) > schema.get("maxItems", len(value)):

@@ -7,7 +7,7 @@ from functools import cache
 
 from pydantic.alias_generators import to_camel
 
-from rljob_api.schema import Schema, structural_schema
+from rljob_api.schema import UNJUDGED, Schema, structural_schema
 from rljob_api.v1alpha1 import RLJobSpec
 
 VERL_NAMES = {
@@ -93,6 +93,8 @@ def _places() -> dict[str, list[str]]:
 
 def _paths(schema: Schema, prefix: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
+        if field == UNJUDGED:
+            continue
         path = f"{prefix}.{name}"
         yield path
         yield from _paths(field, path)
