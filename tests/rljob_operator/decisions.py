@@ -1,21 +1,27 @@
 """Plans for snapshots, and the snapshots that many of the tables begin with."""
 
+from datetime import timedelta
 from typing import Any
 
 from rljob_api.contract import ExitRecord
+from rljob_api.v1alpha1 import RecoveryStatus
+from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
-from rljob_operator.kube.kinds import RAY_CLUSTER, Ref
+from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
+    NOW,
     PODS,
     SETTINGS,
     attempted,
+    pod,
     ray_cluster,
     reports,
     snapshot,
+    stamp,
 )
 
 CLUSTER = Ref(RAY_CLUSTER, "team", "job", CLUSTER_UID)
@@ -44,3 +50,25 @@ def forgotten(code: int, reason: str) -> dict[str, Any]:
 def phase(plan: Plan) -> str:
     assert plan.status is not None
     return plan.status.phase
+
+
+def leaving_head(phase_: str = "Running", by: str = "EvictionByEvictionAPI", **status: Any) -> Manifest:
+    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": by}]
+    head = pod("head", names.HEAD, phase_, conditions=disrupted, **status)
+    head["metadata"]["deletionTimestamp"] = stamp(NOW + timedelta(seconds=150))
+    return head
+
+
+def restarted(ago: float | None) -> list[Any]:
+    """The pods of a cluster that has been up for 300 s and lost a worker. ago: seconds since the head's container
+    ended; None where the kubelet does not know that any more."""
+    last = {} if ago is None else {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=ago))}}
+    ray = {"name": names.HEAD_CONTAINER, "restartCount": 1, "state": {"running": {}}, "lastState": last}
+    return [pod("head", names.HEAD, containerStatuses=[ray]), PODS[1]]
+
+
+def recovering(action: str, *, wait: float = 0.0) -> dict[str, Any]:
+    recovery = RecoveryStatus(
+        charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID
+    )  # fmt: skip
+    return attempted("Ended", recovery=recovery, phase="Recovering")

@@ -14,13 +14,21 @@ from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport
-from tests.rljob_operator.decisions import CLUSTER, ended, forgotten, living, phase, plan_for
+from tests.rljob_operator.decisions import (
+    CLUSTER,
+    ended,
+    forgotten,
+    leaving_head,
+    living,
+    phase,
+    plan_for,
+    recovering,
+    restarted,
+)
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
-    REWARDS,
-    SERVED,
     SETTINGS,
     attempted,
     conditions,
@@ -140,14 +148,6 @@ def test_how_an_attempt_ends(given, phase_, reason):
     assert conditions(plan.status)["Stalled"][0] == str(phase_ == "Failed")
 
 
-def restarted(ago: float | None) -> list[Any]:
-    """The pods of a cluster that has been up for 300 s and lost a worker. ago: seconds since the head's container
-    ended; None where the kubelet does not know that any more."""
-    last = {} if ago is None else {"terminated": {"exitCode": 1, "finishedAt": stamp(NOW - timedelta(seconds=ago))}}
-    ray = {"name": names.HEAD_CONTAINER, "restartCount": 1, "state": {"running": {}}, "lastState": last}
-    return [pod("head", names.HEAD, containerStatuses=[ray]), PODS[1]]
-
-
 RESTARTS: list[tuple[float | None, float | None, HeadReport | None, str]] = [
     (400.0, None, None, "ClusterNotReady"),  # before all pods were there
     (200.0, None, None, "RayLost"),
@@ -166,11 +166,6 @@ def test_a_head_that_restarted_before_its_attempt_is_no_lost_one_when_a_worker_g
     plan = plan_for(**given | {"driver": given["driver"].model_copy(update={"reserved": when})})
     assert plan.status is not None
     assert conditions(plan.status)["Ready"] == ("False", reason)
-
-
-def test_a_head_that_restarted_before_its_attempt_leaves_as_any_other():
-    given = living(**LEAVING_CLUSTER | {"pods": [restarted(200.0)[0] | {"metadata": leaving_head()["metadata"]}]})
-    assert conditions(plan_for(**given).status)["Ready"] == ("False", "StoppedOnRequest")
 
 
 def test_what_a_driver_that_ray_forgot_said_is_cured_by_another_cluster_alone():
@@ -198,191 +193,6 @@ def test_a_driver_s_record_is_waited_for_while_its_agent_does_not_answer_but_not
     assert plan.status is not None
     assert plan.status.driver is not None
     assert (plan.status.driver.state == "Submitted") == (reason == "DriverNotHeard")
-
-
-def leaving_head(phase_: str = "Running", by: str = "EvictionByEvictionAPI", **status: Any) -> Manifest:
-    disrupted = [{"type": "DisruptionTarget", "status": "True", "reason": by}]
-    head = pod("head", names.HEAD, phase_, conditions=disrupted, **status)
-    head["metadata"]["deletionTimestamp"] = stamp(NOW + timedelta(seconds=150))
-    return head
-
-
-def forced_head() -> Manifest:
-    head = leaving_head()
-    head["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": 0}
-    return head
-
-
-STOPPED = ended(76, "StoppedOnRequest")["head"]
-LEAVING_CLUSTER: dict[str, Any] = {"cluster": ray_cluster(), "pods": [leaving_head(), *PODS[1:]]}
-HEADLESS: dict[str, Any] = {"cluster": ray_cluster(-1), "pods": PODS[1:]}
-
-
-@pytest.mark.parametrize("then", [
-    LEAVING_CLUSTER | {"head": STOPPED}, HEADLESS | {"head": STOPPED}, HEADLESS | {"head": None},
-])  # fmt: skip
-def test_a_head_pod_that_is_asked_to_end_costs_another_cluster_and_no_restart(then):
-    asked = plan_for(**living(**LEAVING_CLUSTER))
-    assert (phase(asked), asked.restart) == ("Recovering", None)
-    assert [each.reason for each in asked.events].count("StoppedOnRequest") == 1
-    assert asked.status is not None
-    assert asked.status.driver is not None
-    assert (asked.status.driver.state, asked.status.driver.stop_requested) == ("Submitted", NOW)
-
-    over = decide(snapshot(replace(job(), status=asked.status), **then), SETTINGS)
-    assert over.status is not None
-    assert over.status.driver is not None
-    assert (over.status.driver.state, over.restart) == ("Ended", None)
-    assert conditions(over.status)["Ready"] == ("False", "StoppedOnRequest")
-    gone = decide(snapshot(replace(job(), status=over.status), **HEADLESS), SETTINGS)
-    assert (gone.delete, gone.restart) == ((CLUSTER,), None)
-
-
-def test_a_driver_whose_head_leaves_has_its_time_however_often_one_looks():
-    status, again = None, living(**LEAVING_CLUSTER)
-    for seconds in (0, 1, 100):
-        seen = snapshot(seconds=seconds, **again)
-        plan = decide(seen, SETTINGS)
-        status = plan.status or status
-        assert status is not None
-        assert status.driver is not None
-        assert (status.phase, status.driver.stop_requested, plan.delete) == ("Recovering", NOW, ())
-        again = LEAVING_CLUSTER | {"head": reports(), "base": replace(job(), status=status)}
-
-
-def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and_not_the_reward_models():
-    base = job(rewards=REWARDS)
-    asked = plan_for(**living(base=base, models=SERVED, **LEAVING_CLUSTER)).status
-    assert asked is not None
-    seen = snapshot(replace(base, status=asked), seconds=121, head=reports(), models=SERVED, **LEAVING_CLUSTER)
-    late = decide(seen, SETTINGS)
-
-    assert (phase(late), late.delete, late.restart) == ("Recovering", (CLUSTER,), None)
-    assert late.status is not None
-    assert conditions(late.status)["Ready"] == ("False", "StoppedOnRequest")
-
-    goes = LEAVING_CLUSTER | {"cluster": ray_cluster(deleting=True), "head": reports(), "models": SERVED}
-    after = decide(snapshot(replace(base, status=late.status), seconds=122, **goes), SETTINGS)
-    assert (phase(after), after.delete, after.restart) == ("Recovering", (), None)
-
-
-def test_an_attempt_that_was_never_submitted_saves_no_checkpoint_where_its_head_leaves():
-    plan = plan_for(**LEAVING_CLUSTER, head=HeadReport(), **attempted("Reserved"))
-    assert plan.status is not None
-    assert plan.status.driver is not None
-    assert (phase(plan), plan.status.driver.state, plan.restart) == ("Recovering", "Ended", None)
-    assert plan.status.recovery.action == "rebuild_cluster"
-
-
-@pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
-def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
-    waits = recovering("restart_driver", wait=4.0)
-    plan = plan_for(**LEAVING_CLUSTER, **waits)
-    assert plan.status is not None
-    assert (plan.status.recovery.action, plan.status.recovery.not_before) == (
-        "rebuild_cluster", waits["recovery"].not_before,
-    )  # fmt: skip
-    after = decide(snapshot(replace(job(), status=plan.status), **then), SETTINGS)
-    assert (plan.restart, after.restart, after.delete) == (None, None, (CLUSTER,))
-
-
-@pytest.mark.parametrize("head", [
-    leaving_head("Failed"), leaving_head(by="DeletionByTaintManager"), restarted(200.0)[0] | {"metadata": {
-        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}}, forced_head(),
-], ids=["failed", "its node is lost", "its container ended", "by force"])  # fmt: skip
-def test_a_head_pod_that_is_cleared_away_is_a_lost_one(head):
-    seen = plan_for(**living(pods=[head, *PODS[1:]], head=None)).status
-    assert seen is not None
-    assert decide(snapshot(replace(job(), status=seen), **HEADLESS), SETTINGS).restart == "RayLost"
-
-
-@pytest.mark.parametrize("head", [STOPPED, HeadReport(None, exit=STOPPED.exit)])
-def test_a_driver_that_says_that_it_stopped_is_believed_though_its_cluster_is_lost(head):
-    plan = plan_for(**living(**HEADLESS, head=head))
-    assert plan.restart is None
-    assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
-
-
-NOT_THERE = [{"name": "ray-worker", "image": "i:2", "state": {"waiting": {
-    "reason": "ImagePullBackOff", "message": "i:2: not found"}}}]  # fmt: skip
-UNPULLED = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
-LEAVING = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
-LEAVING["metadata"]["deletionTimestamp"] = stamp(NOW)
-
-NEVER_UP: dict[str, Any] = {"cluster": ray_cluster(1, provisioned=False), "pods": [*PODS[:2], UNPULLED]}
-IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
-    ("of a new job", NEVER_UP, "Failed", True),
-    ("of a pod that leaves", NEVER_UP | {"pods": [*PODS[:2], LEAVING]}, "Starting", False),
-    ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting", False),
-    ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering", False),
-    ("in a cluster after an attempt", NEVER_UP | attempted("Ended", phase="Recovering"), "Recovering", True),
-    ("of a job that was resumed with it", NEVER_UP | attempted("Ended", phase="Starting"), "Starting", True),
-]
-
-
-def test_an_image_of_an_older_cluster_s_pods_is_not_the_job_s():
-    plan = plan_for(**NEVER_UP | {"cluster": None})
-    assert (phase(plan), conditions(plan.status)["Ready"]) == ("Starting", ("False", "ClusterDeleting"))
-
-
-@pytest.mark.parametrize(("given", "phase_", "stalls"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])
-def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given, phase_, stalls):
-    """Where it has, it waits; and nobody is told that it goes on by itself, where no pod of its cluster had one."""
-    plan = plan_for(**given)
-
-    assert phase(plan) == phase_
-    assert plan.status is not None
-    reason = "ImageNotUsable" if stalls else "ClusterNotReady"
-    assert conditions(plan.status)["Ready"] == ("False", reason)
-    assert conditions(plan.status)["Stalled"][0] == f"{stalls}"
-    assert plan.end is None
-    assert plan.status.driver is None or plan.status.driver.state == given["driver"].state
-    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
-    assert "i:2: not found" in ready.message
-
-
-@pytest.mark.parametrize(
-    ("message", "phase_"),
-    [
-        ("failed to resolve reference: pull access denied, repository does not exist", "Failed"),
-        ("reg/x:1: manifest unknown", "Failed"),
-        ('denied: Permission denied for "1" from request "/v2/x/manifests/1"', "Failed"),
-        ("failed to authorize: unexpected status from GET request to https://reg/token: 403 Forbidden", "Failed"),
-        ("failed to extract layer sha256:a: content digest sha256:a: not found", "Starting"),
-        ("mkdir /var/lib/containerd/tmpmounts: permission denied", "Starting"),
-        ("failed to do request: dial tcp: lookup reg: no such host", "Starting"),
-    ],
-)
-def test_an_image_that_its_registry_refuses_ends_a_job_and_a_node_that_cannot_store_it_does_not(message, phase_):
-    waiting = {"reason": "ErrImagePull", "message": message}
-    container = {"name": "ray-worker", "image": "reg/x:1", "state": {"waiting": waiting}}
-    unpulled = pod("worker-1", names.WORKER, "Pending", containerStatuses=[container])
-    assert phase(plan_for(**NEVER_UP | {"pods": [*PODS[:2], unpulled]})) == phase_
-
-
-def not_started(message: str) -> Manifest:
-    waiting = {"reason": "RunContainerError", "message": message}
-    container = {"name": "ray-worker", "image": "i:2", "state": {"waiting": waiting}}
-    return pod("worker-1", names.WORKER, "Pending", containerStatuses=[container])
-
-
-@pytest.mark.parametrize(
-    ("message", "phase_"),
-    [
-        ('exec: "ray": executable file not found in $PATH', "Failed"),
-        ("executable file `ray` not found in $PATH", "Failed"),  # crun's words
-        ("exec /opt/rljob/bin/rljob: exec format error", "Failed"),
-        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "Starting"),
-        ('exec: "nvidia-container-runtime": executable file not found in $PATH', "Starting"),
-        ("error mounting /var/lib/kubelet/pods/1/volumes to rootfs: no such file or directory", "Starting"),
-    ],
-)
-def test_an_image_that_lacks_its_program_ends_a_job_and_a_node_s_fault_does_not(message, phase_):
-    plan = plan_for(cluster=ray_cluster(1, provisioned=False), pods=[*PODS[:2], not_started(message)])
-    assert phase(plan) == phase_
-    assert plan.status is not None
-    (ready,) = (each for each in plan.status.conditions if each.type == "Ready")
-    assert message in ready.message
 
 
 @pytest.mark.parametrize(
@@ -518,13 +328,6 @@ def test_the_ladder_is_climbed_while_nothing_helps(before, action):
     assert plan.status is not None
     assert plan.status.recovery.action == action
     assert plan.status.recovery.cluster_uid == CLUSTER_UID
-
-
-def recovering(action: str, *, wait: float = 0.0) -> dict[str, Any]:
-    recovery = RecoveryStatus(
-        charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID
-    )  # fmt: skip
-    return attempted("Ended", recovery=recovery, phase="Recovering")
 
 
 def test_a_driver_restarts_on_the_living_cluster_after_its_wait():

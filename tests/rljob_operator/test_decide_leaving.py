@@ -1,0 +1,135 @@
+"""What is decided while a head pod ends that was asked to, as by a drain: tables over snapshots."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_operator.decide import decide
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.snapshot import HeadReport
+from tests.rljob_operator.decisions import (
+    CLUSTER,
+    ended,
+    leaving_head,
+    living,
+    phase,
+    plan_for,
+    recovering,
+    restarted,
+)
+from tests.rljob_operator.snapshots import (
+    NOW,
+    PODS,
+    REWARDS,
+    SERVED,
+    SETTINGS,
+    attempted,
+    conditions,
+    job,
+    ray_cluster,
+    reports,
+    snapshot,
+    stamp,
+)
+
+
+def forced_head() -> Manifest:
+    head = leaving_head()
+    head["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": 0}
+    return head
+
+
+STOPPED = ended(76, "StoppedOnRequest")["head"]
+LEAVING_CLUSTER: dict[str, Any] = {"cluster": ray_cluster(), "pods": [leaving_head(), *PODS[1:]]}
+HEADLESS: dict[str, Any] = {"cluster": ray_cluster(-1), "pods": PODS[1:]}
+
+
+@pytest.mark.parametrize("then", [
+    LEAVING_CLUSTER | {"head": STOPPED}, HEADLESS | {"head": STOPPED}, HEADLESS | {"head": None},
+])  # fmt: skip
+def test_a_head_pod_that_is_asked_to_end_costs_another_cluster_and_no_restart(then):
+    asked = plan_for(**living(**LEAVING_CLUSTER))
+    assert (phase(asked), asked.restart) == ("Recovering", None)
+    assert [each.reason for each in asked.events].count("StoppedOnRequest") == 1
+    assert asked.status is not None
+    assert asked.status.driver is not None
+    assert (asked.status.driver.state, asked.status.driver.stop_requested) == ("Submitted", NOW)
+
+    over = decide(snapshot(replace(job(), status=asked.status), **then), SETTINGS)
+    assert over.status is not None
+    assert over.status.driver is not None
+    assert (over.status.driver.state, over.restart) == ("Ended", None)
+    assert conditions(over.status)["Ready"] == ("False", "StoppedOnRequest")
+    gone = decide(snapshot(replace(job(), status=over.status), **HEADLESS), SETTINGS)
+    assert (gone.delete, gone.restart) == ((CLUSTER,), None)
+
+
+def test_a_driver_whose_head_leaves_has_its_time_however_often_one_looks():
+    status, again = None, living(**LEAVING_CLUSTER)
+    for seconds in (0, 1, 100):
+        seen = snapshot(seconds=seconds, **again)
+        plan = decide(seen, SETTINGS)
+        status = plan.status or status
+        assert status is not None
+        assert status.driver is not None
+        assert (status.phase, status.driver.stop_requested, plan.delete) == ("Recovering", NOW, ())
+        again = LEAVING_CLUSTER | {"head": reports(), "base": replace(job(), status=status)}
+
+
+def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and_not_the_reward_models():
+    base = job(rewards=REWARDS)
+    asked = plan_for(**living(base=base, models=SERVED, **LEAVING_CLUSTER)).status
+    assert asked is not None
+    seen = snapshot(replace(base, status=asked), seconds=121, head=reports(), models=SERVED, **LEAVING_CLUSTER)
+    late = decide(seen, SETTINGS)
+
+    assert (phase(late), late.delete, late.restart) == ("Recovering", (CLUSTER,), None)
+    assert late.status is not None
+    assert conditions(late.status)["Ready"] == ("False", "StoppedOnRequest")
+
+    goes = LEAVING_CLUSTER | {"cluster": ray_cluster(deleting=True), "head": reports(), "models": SERVED}
+    after = decide(snapshot(replace(base, status=late.status), seconds=122, **goes), SETTINGS)
+    assert (phase(after), after.delete, after.restart) == ("Recovering", (), None)
+
+
+def test_an_attempt_that_was_never_submitted_saves_no_checkpoint_where_its_head_leaves():
+    plan = plan_for(**LEAVING_CLUSTER, head=HeadReport(), **attempted("Reserved"))
+    assert plan.status is not None
+    assert plan.status.driver is not None
+    assert (phase(plan), plan.status.driver.state, plan.restart) == ("Recovering", "Ended", None)
+    assert plan.status.recovery.action == "rebuild_cluster"
+
+
+@pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
+def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
+    waits = recovering("restart_driver", wait=4.0)
+    plan = plan_for(**LEAVING_CLUSTER, **waits)
+    assert plan.status is not None
+    assert (plan.status.recovery.action, plan.status.recovery.not_before) == (
+        "rebuild_cluster", waits["recovery"].not_before,
+    )  # fmt: skip
+    after = decide(snapshot(replace(job(), status=plan.status), **then), SETTINGS)
+    assert (plan.restart, after.restart, after.delete) == (None, None, (CLUSTER,))
+
+
+@pytest.mark.parametrize("head", [
+    leaving_head("Failed"), leaving_head(by="DeletionByTaintManager"), restarted(200.0)[0] | {"metadata": {
+        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}}, forced_head(),
+], ids=["failed", "its node is lost", "its container ended", "by force"])  # fmt: skip
+def test_a_head_pod_that_is_cleared_away_is_a_lost_one(head):
+    seen = plan_for(**living(pods=[head, *PODS[1:]], head=None)).status
+    assert seen is not None
+    assert decide(snapshot(replace(job(), status=seen), **HEADLESS), SETTINGS).restart == "RayLost"
+
+
+@pytest.mark.parametrize("head", [STOPPED, HeadReport(None, exit=STOPPED.exit)])
+def test_a_driver_that_says_that_it_stopped_is_believed_though_its_cluster_is_lost(head):
+    plan = plan_for(**living(**HEADLESS, head=head))
+    assert plan.restart is None
+    assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
+
+
+def test_a_head_that_restarted_before_its_attempt_leaves_as_any_other():
+    given = living(**LEAVING_CLUSTER | {"pods": [restarted(200.0)[0] | {"metadata": leaving_head()["metadata"]}]})
+    assert conditions(plan_for(**given).status)["Ready"] == ("False", "StoppedOnRequest")
