@@ -13,8 +13,9 @@ from rljob_api.v1alpha1 import RLJobStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
-from rljob_operator.decide.failing import ended, finished, hung, never_up, unread, unusable
+from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
 from rljob_operator.decide.fields import by_fields
+from rljob_operator.decide.images import unusable
 from rljob_operator.decide.leaving import leaving
 from rljob_operator.decide.serving import served
 from rljob_operator.decide.starting import (

@@ -1,0 +1,52 @@
+"""The gate of jobs whose pods cannot be made as they are: an image that cannot be used, a pod that is invalid."""
+
+from rljob_api.conditions import Reason
+from rljob_operator import names
+from rljob_operator.cluster_state import invalid_pod, was_provisioned
+from rljob_operator.decide.failing import failed
+from rljob_operator.decide.fields import by_fields_of_pod
+from rljob_operator.decide.step import Step
+from rljob_operator.kube.kinds import DEPLOYMENT
+from rljob_operator.pod_state import unusable_image
+from rljob_operator.settings import Settings
+from rljob_operator.snapshot import Snapshot, made_at
+
+
+def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
+    """An image that cannot be used ends a job that has not begun, and so does a pod that is invalid. Once an attempt
+    had all pods, a pod without its image is one that is lost: a registry may answer again, and the checkpoints are
+    there.
+    """
+    job = snapshot.job
+    if not job.has_begun and snapshot.cluster is not None and (found := invalid_pod(snapshot.cluster)) is not None:
+        words = by_fields_of_pod(job, found[1], snapshot.cluster, found[0])
+        return failed(snapshot, Reason.OBJECT_INVALID, f"the API server refuses it: {words}", {})
+    if job.status.attempt > 0:
+        return None
+    message = cluster_image(snapshot) or server_image(snapshot)
+    return None if message is None else failed(snapshot, Reason.IMAGE_NOT_USABLE, f"{message}, in another RLJob", {})
+
+
+def cluster_image(snapshot: Snapshot) -> str | None:
+    """Why the image of a RayCluster that never had all pods cannot be used, and what to set. Pods without a RayCluster
+    are an older one's.
+    """
+    if snapshot.cluster is None or was_provisioned(snapshot.cluster):
+        return None
+    message, cluster = unusable_image(snapshot.ray_pods), snapshot.job.spec.cluster
+    templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
+    where = "spec.cluster.image, or its template's in spec.cluster," if templates else "spec.cluster.image"
+    return None if message is None else f"{message}. Set {where} to an image that can be pulled"
+
+
+def server_image(snapshot: Snapshot) -> str | None:
+    """The same of a reward model's, whose pods may be of an older Deployment of its name."""
+    for index, model in enumerate(snapshot.job.spec.rewards.models):
+        if (made := snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model.name))) is None:
+            continue
+        servers = (pod for pod in snapshot.servers_of(model.name) if made_at(pod) >= made_at(made))
+        if (message := unusable_image(servers)) is not None:
+            template = ", or its template's" if model.template.written().get("spec") else ""
+            where = f"spec.rewards.models[{index}].image{template}, or spec.cluster.image,"
+            return f"{message}. Set {where} to an image that can be pulled"
+    return None
