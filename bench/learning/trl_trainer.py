@@ -42,7 +42,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, model: Any = None, **_: Any) -> None:
         every, last = self._spec.training.validate_every, self._spec.training.steps
-        if state.global_step % every == 0 or state.global_step == last:
+        if (every and state.global_step % every == 0) or state.global_step == last:
             self._validate(state.global_step, model)
 
     @torch.no_grad()
