@@ -4,13 +4,15 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rljob_api.conditions import Reason
 from rljob_api.resolve import ResolvedSpec
 from rljob_api.v1alpha1.base import ApiModel
+
+T = TypeVar("T")
 
 CONTRACT_VERSION = "1.2"
 """Of the resolved job that the driver gets. A driver refuses another major version than its own, and leaves out what
@@ -79,8 +81,13 @@ REASONS: Final[Mapping[int, Reason]] = {
 def last_words(line: str) -> str:
     """Of such a driver: what the last line of its log says."""
     with suppress(ValueError, TypeError, KeyError, RecursionError):  # users' code writes there too
-        return str(json.loads(line)["message"])
+        return _writable(f"{json.loads(line)['message']}")
     return line.removeprefix("error: ")
+
+
+def _writable(text: T) -> T | str:
+    """Halves of characters, as names of files may have them, are in no JSON that others read."""
+    return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
 
 class ExitRecord(ApiModel):
@@ -88,5 +95,7 @@ class ExitRecord(ApiModel):
 
     code: int = Field(description="The driver's exit code.")
     reason: Annotated[str, Field(max_length=1024)] = Field(description="One CamelCase word.")
-    message: Annotated[str, Field(max_length=32_768)] = Field(description="What happened and what to do, for a person.")
+    message: Annotated[str, BeforeValidator(_writable), Field(max_length=32_768)] = Field(
+        description="What happened and what to do, for a person."
+    )
     field: str | None = Field(None, description="Path of the spec's field to change, where one is to blame.")
