@@ -1,10 +1,13 @@
 """The life of jobs on a real control plane: KubeRay makes the pods, KWOK plays the nodes, heads are played."""
 
+import json
+
 from tests.e2e.jobs import runs
 from tests.e2e.operator_process import running_operator
 from tests.e2e.poisoned_operator import POISONED
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import train
+from tests.rljob_operator.snapshots import SPEC
 
 
 def test_a_job_trains_to_its_end_and_gives_everything_back_but_its_volume(operator, heads, jobs, cluster):
@@ -210,6 +213,37 @@ def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, names
         assert "a bug of the operator" in stalled[2]
     told = [line for line in operator.log.read_text().splitlines() if "reconcile_failed" in line]
     assert all(any(name in line and "ZeroDivisionError" in line for line in told) for name in poisoned)
+
+
+NESTED = (400, 1_200, 9_900)
+"""Levels: Python reads no more than 1,000 by itself, and the API server takes 10,000."""
+
+
+def test_jobs_that_are_nested_deeply_do_not_stop_the_others(operator, heads, jobs, cluster, tmp_path):
+    """Whoever cannot read one of them cannot read what is listed with it either."""
+    heads.add(jobs.namespace, "job", script=train(4, seconds=0.2, every=2))
+    namespace = f"--namespace={jobs.namespace}"
+    for depth in NESTED:
+        file = tmp_path / f"{depth}.json"
+        file.write_text(nested(f"nested-{depth}", depth))
+        cluster.kubectl("create", f"--filename={file}", namespace)
+    jobs.create()
+
+    jobs.reaches("Succeeded")
+    assert operator.end() == 0
+    operator.start()
+    jobs.create("later")
+    jobs.reaches("Starting", name="later")
+    cluster.kubectl("delete", *(f"rljob/nested-{depth}" for depth in NESTED), namespace, "--timeout=60s")
+    assert not operator.gone()
+
+
+def nested(name: str, depth: int) -> str:
+    """As text: no test can write it otherwise."""
+    affinity = '{"a":' * depth + "1" + "}" * depth
+    cluster = json.dumps(SPEC["cluster"] | {"worker": {"template": {"spec": {"affinity": "here"}}}})
+    spec = json.dumps({**SPEC, "cluster": "here"}).replace('"here"', cluster.replace('"here"', affinity))
+    return f'{{"apiVersion":"rljob.dev/v1alpha1","kind":"RLJob","metadata":{{"name":"{name}"}},"spec":{spec}}}'
 
 
 def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_field(operator, heads, jobs):

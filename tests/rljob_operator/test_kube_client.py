@@ -326,6 +326,9 @@ async def test_a_server_that_is_silent_gone_or_something_else_is_unavailable() -
         server.answers.append(web.Response(text="<html>"))
         with pytest.raises(Unavailable, match="JSON"):
             await kube.get(Ref(POD, "ns", "a"))
+        server.answers.append(web.Response(text='{"a":' * 100_000 + "1" + "}" * 100_000))
+        with pytest.raises(Unavailable, match="JSON"):
+            await kube.get(Ref(POD, "ns", "a"))
         server.gate.clear()
         with pytest.raises(Unavailable, match=r"no answer in 0\.2 s: GET"):
             await replace(kube, timeout=0.2).get(Ref(POD, "ns", "a"))

@@ -14,6 +14,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -68,6 +69,11 @@ RETRY_SECONDS = 2.0
 HUNG_SECONDS = 300.0
 STOP_SECONDS = 20.0
 """How long reconciles that have begun may take when the operator is told to end."""
+
+NESTED_CALLS = 25_000
+"""Python's limit for nested calls, which counts the levels of an object too: the API server takes jobs of up to 10,000,
+and one that we could not read would keep us from all that are listed with it.
+"""
 
 LOST_LEASE = 1
 """Exit code of a leader that is none any more."""
@@ -213,6 +219,7 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 async def run(options: Options) -> None:
     """Until SIGTERM or SIGINT."""
+    sys.setrecursionlimit(NESTED_CALLS)
     watching, over = asyncio.Event(), asyncio.Event()
     async with await Connection.open() as connection, shared_session() as session:
         operator = Operator(options, connection, session)

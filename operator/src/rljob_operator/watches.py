@@ -220,7 +220,7 @@ async def _watch_on(**of: Any) -> AsyncIterator[Any]:
     try:
         async for event in _kopfs_watch(**of):
             yield event
-    except (errors.APIError, watching.WatchingError, aiohttp.ClientError, ValueError) as error:
+    except (errors.APIError, watching.WatchingError, aiohttp.ClientError, ValueError, RecursionError) as error:
         words, where = f"{type(error).__name__}: {error}", of["namespace"] or "all"
         log.warning("watch_failed", kind=of["resource"].plural, namespace=where, error=words, again_in=AGAIN_SECONDS)
         await asyncio.sleep(AGAIN_SECONDS)

@@ -200,6 +200,6 @@ def _url(path: str, query: Mapping[str, str]) -> str:
 def _object(body: bytes) -> Manifest:
     try:
         found: Manifest = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unavailable("the answer is no JSON: is this the API server?", reason="NoJSON") from error
     return found
