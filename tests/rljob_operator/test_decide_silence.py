@@ -1,17 +1,24 @@
 """What is decided while nobody hears of a driver: tables over snapshots."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.rljob_operator.decisions import living, phase, plan_for
+from rljob_api.contract import ExitRecord
+from rljob_operator.decide import decide, not_taken
+from rljob_operator.plan import Plan
+from tests.rljob_operator.decisions import CLUSTER, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
+    NOW,
+    SETTINGS,
     UID,
     attempted,
     conditions,
     job,
     ray_cluster,
     reports,
+    snapshot,
 )
 
 
@@ -24,6 +31,59 @@ def test_a_driver_that_is_silent_for_longer_than_hang_after_is_ended_and_followe
     assert plan.end == f"{UID}-a1"
     assert phase(plan) == "Recovering"
     assert conditions(plan.status)["Ready"] == ("False", "DriverHung")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "told"),
+    [
+        (0, "Succeeded", None),
+        (64, "Failed", None),
+        (76, "Recovering", f"{UID}-a1"),
+        (75, "Recovering", f"{UID}-a1"),
+    ],
+)
+def test_what_a_driver_has_recorded_of_its_end_counts_though_its_process_hangs(code, expected, told):
+    """It holds the GPUs, so where they are wanted again, Ray is told to end it."""
+    record = ExitRecord(code=code, reason="Reason", message="words")
+    hangs = living(head=reports(heartbeat=5, exit=record))
+
+    plan = plan_for(silent=70.0, **hangs)
+
+    assert (phase(plan), plan.end) == (expected, told)
+    assert plan.status is not None
+    assert plan.status.restarts == (code == 75)
+    assert phase(plan_for(silent=60.0, **hangs)) == "Running", "a process takes a moment to end"
+
+
+def test_nobody_waits_for_such_a_process_in_a_suspension():
+    record = ExitRecord(code=76, reason="StoppedOnRequest", message="words")
+    given = living(head=reports(heartbeat=5, exit=record), phase="Suspending")
+    given["driver"] = given["driver"].model_copy(update={"stop_requested": NOW})
+    for silent, deleted in ((60.0, ()), (70.0, (CLUSTER,))):
+        assert plan_for(base=job(suspend=True), silent=silent, **given).delete == deleted
+
+
+def test_a_process_that_ray_has_not_ended_for_long_costs_the_cluster():
+    record = ExitRecord(code=76, reason="StoppedOnRequest", message="words")
+    plan = plan_for(silent=666.0, **living(head=reports(heartbeat=5, exit=record)))
+    assert conditions(plan.status)["Ready"] == ("False", "RayLost")
+
+
+@pytest.mark.parametrize("words", ["Ray's Jobs API answered 500: no", "Ray's Jobs API gave no answer within 5 s"])
+def test_that_ray_does_not_take_an_end_is_told_and_it_is_asked_again(words):
+    seen = snapshot(silent=70.0, **living(head=reports(heartbeat=1)))
+    plan = decide(seen, SETTINGS)
+    assert plan.end is not None
+
+    said = not_taken(seen, plan, words)
+
+    assert phase(said) == "Recovering"
+    assert said.status is not None
+    ready = said.status.conditions[0]
+    assert (ready.reason, words in ready.message) == ("DriverNotHeard", True)
+    again = replace(seen, job=replace(seen.job, status=said.status))
+    assert not_taken(again, plan, words) == Plan(), "it is said once"
+    assert decide(again, SETTINGS).end == plan.end
 
 
 HEADLESS = ray_cluster(-1)

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
-from rljob_operator.decide import decide, not_submitted
+from rljob_operator.decide import decide, not_taken
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.kube.kinds import RAY_CLUSTER, VOLUME_CLAIM
@@ -366,8 +366,9 @@ def test_a_driver_whose_job_is_not_written_anew_is_not_asked_to_wait_for_it():
 
 def test_a_driver_that_ray_does_not_take_is_asked_for_again_and_ray_s_words_are_said():
     seen = snapshot(**living(head=HeadReport()) | attempted("Reserved"))
-    assert decide(seen, SETTINGS).submit is not None
-    said = not_submitted(seen, "answered 500: No available agent")
+    plan = decide(seen, SETTINGS)
+    assert plan.submit is not None
+    said = not_taken(seen, plan, "answered 500: No available agent")
     assert said.submit is None
     assert said.status is not None
     ready = next(each for each in said.status.conditions if each.type == "Ready")
@@ -376,7 +377,7 @@ def test_a_driver_that_ray_does_not_take_is_asked_for_again_and_ray_s_words_are_
     )  # fmt: skip
     again = replace(seen, job=replace(seen.job, status=said.status))
     assert decide(again, SETTINGS).submit is not None
-    assert not_submitted(again, "answered 500: No available agent") == Plan(), "it is said once"
+    assert not_taken(again, plan, "answered 500: No available agent") == Plan(), "it is said once"
 
 
 def test_pods_that_have_a_node_and_do_not_start_may_lack_the_secret_that_nobody_may_read():

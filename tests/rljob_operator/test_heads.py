@@ -9,6 +9,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from rljob_api.v1alpha1 import DriverStatus
 from rljob_operator import names
 from rljob_operator.head import HeadAddress, HeadError
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
@@ -255,6 +256,26 @@ async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_hear
         for _ in range(2):
             await heads.stop(of)
         assert [each["stop"] for each in driver.head.requests] == [True]
+
+
+@asynchronous
+async def test_a_stop_that_was_asked_for_before_the_driver_began_is_asked_for_again() -> None:
+    """A driver that begins takes what was asked before for an earlier one's."""
+    async with submitted_to() as (heads, driver, of, _):
+        stopping = replace(of, status=of.status.model_copy(update={"driver": stop_requested(of)}))
+        await look(heads, stopping)
+        await heads.stop(stopping)
+        driver.start()
+        for _ in range(3):
+            await look(heads, stopping)
+            await heads.stop(stopping)
+        assert driver.head.volume.request is not None
+        assert [each["stop"] for each in driver.head.requests] == [True, True], "and no more once it has begun"
+
+
+def stop_requested(of: Job) -> DriverStatus:
+    assert of.status.driver is not None
+    return of.status.driver.model_copy(update={"stop_requested": NOW})
 
 
 @asynchronous

@@ -1,5 +1,6 @@
 """What becomes of a job at which the operator's own code raises."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
@@ -9,14 +10,15 @@ from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
 from rljob_operator.decide import broken, decide
+from rljob_operator.head import HeadUnreachable
 from rljob_operator.heads import Heads
 from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.perform import Performer
+from rljob_operator.perform import NotTaken, Performer
 from rljob_operator.plan import Plan
-from rljob_operator.reconcile import Reconciler
+from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.snapshot import Snapshot
 from rljob_operator.store import Store
-from tests.rljob_operator.loops import in_loop
+from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, job, manifest, snapshot
 
 BUG = AttributeError("'str' object has no attribute 'get'")
@@ -73,6 +75,29 @@ async def test_so_is_what_raises_while_it_is_carried_out() -> None:
     status = performed.plans[-1].status
     assert status is not None
     assert status.operator == SETTINGS.operator_namespace, "also what is said first claims the job"
+
+
+@pytest.mark.parametrize("status", [None, 500])
+@in_jumping_loop
+async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and_else_after_a_while(
+    status: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile_module, "decide", lambda *_: Plan(end="job-a1"))
+    error = HeadUnreachable("words", status=status)
+    performed, key = Performed(), Key("team", "job")
+    looks = reconciler(performed)
+    for _ in range(2):
+        performed.raising, performed.plans = NotTaken(error, "7"), []
+        with pytest.raises(HeadUnreachable):
+            await looks.reconcile(key)
+        assert len(performed.plans) == (1 if status is None else 2)
+    await asyncio.sleep(FAILING_SECONDS)
+    performed.plans = []
+    with pytest.raises(HeadUnreachable):
+        await looks.reconcile(key)
+    _, told = performed.plans
+    assert told.status is not None
+    assert "words" in told.status.conditions[0].message
 
 
 def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():

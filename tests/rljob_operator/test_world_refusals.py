@@ -207,8 +207,8 @@ def events(world: World, reason: str) -> int:
     return [each["reason"] for each in world.server.all(EVENT)].count(reason)
 
 
-def failing(world: World) -> Mapping[Key, float]:
-    return world.process._reconciler.failing
+def failing(world: World) -> set[Key]:
+    return {key for key, memory in world.process._reconciler.memories.items() if memory.failing is not None}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_a_new_job_says_what_the_api_server_fails_at_and_goes_on_when_that
 
     world.next_turn = undisturbed
     assert await world.until(lambda: stories.phase(world) == "Succeeded")
-    assert failing(world) == {}
+    assert not failing(world)
 
 
 @in_jumping_loop
@@ -276,7 +276,7 @@ async def test_a_job_that_runs_is_suspended_although_the_api_server_fails_at_one
     assert not world.server.all(POD)
     world.user.delete()
     assert await world.until(lambda: world.user.job is None)
-    assert failing(world) == {}
+    assert not failing(world)
 
 
 @in_jumping_loop
@@ -293,6 +293,25 @@ async def test_a_job_whose_cluster_goes_with_its_crd_says_so_and_goes_on_when_th
     assert ready(world) == ("Recovering", "ObjectFailing")
     world.next_turn = undisturbed
     assert await world.until(lambda: stories.phase(world) == "Succeeded")
+
+
+@pytest.mark.parametrize(("fate", "reason"), [(Fate.FAILED, "ObjectFailing"), (Fate.FORBIDDEN, "ObjectForbidden")])
+@in_jumping_loop
+async def test_a_job_whose_lost_cluster_cannot_be_looked_for_says_so_and_goes_on_when_it_can(
+    fate: Fate, reason: str
+) -> None:
+    """Nobody knows whether it is gone or has lost its label, and another cluster must not stand beside it."""
+    world = World()
+    await born(world)
+    await stories.attempt(world, 1)
+    world.next_turn = lambda call: answered("get RayCluster", fate, call)
+    world.trouble.cluster_is_deleted()
+    await passes(world, 600.0)
+    assert ready(world) == ("Running", reason)
+    assert events(world, reason) == 1
+    world.next_turn = undisturbed
+    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    assert not failing(world)
 
 
 @in_jumping_loop
@@ -322,4 +341,4 @@ async def test_a_finalizer_that_is_not_taken_is_said_and_forgotten_with_the_job(
     world.user.delete()
     assert await world.until(lambda: world.user.job is None)
     await world.live()
-    assert failing(world) == {}
+    assert not failing(world)

@@ -119,6 +119,7 @@ class Reason(Word):
             " After 10 minutes: `DriverHung`, unless it is the agent that does not answer, in a pod that is ready."
             " Or the driver has ended, and the agent does not answer for its record: for a minute, then Ray's word on"
             " it counts."
+            " Or a driver that fell silent is to be ended, and Ray does not take that."
         ),
         "Read the logs of the driver and of the head's container `agent`, and see whether the volume answers.",
     )

@@ -31,7 +31,8 @@ def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
 
 def is_ready(snapshot: Snapshot) -> bool:
     """RayClusterProvisioned alone would lie: it stays true after a pod is lost. So would KubeRay's count, which is that
-    of the old pods for a moment while new ones start.
+    of the old pods for a moment while new ones start, and all that it said before it went away itself. Which generation
+    it has observed it says only where something else is new.
     """
     cluster = snapshot.cluster
     if cluster is None:
@@ -41,8 +42,8 @@ def is_ready(snapshot: Snapshot) -> bool:
     there = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
     return (
         not is_deleting(cluster)
-        and status.get("observedGeneration") == cluster["metadata"].get("generation")
         and _holds(status, "HeadPodReady")
+        and not any(_is_over(pod) for pod in snapshot.pods_of(names.HEAD))
         and len(there) == desired == snapshot.job.spec.cluster.nodes
         and status.get("readyWorkerReplicas", 0) == desired
         and all(map(is_up, there))
@@ -93,14 +94,17 @@ def head_leaves(snapshot: Snapshot) -> bool:
 
 def _how_lost(snapshot: Snapshot, cluster: Manifest, head: Manifest) -> str | None:
     """Where Ray knows the driver, its container was not restarted since."""
-    phase = head.get("status", {}).get("phase")
-    if phase in ("Failed", "Succeeded"):
-        return how_it_ended(head) or f"its pod has {str(phase).lower()}"
+    if _is_over(head):
+        return how_it_ended(head) or f"its pod has {head['status']['phase'].lower()}"
     if snapshot.head is not None and snapshot.head.driver is not None:
         return None
     since = _whole_at(snapshot, cluster)
     rays = [each for each in containers(head) if each["name"] == names.HEAD_CONTAINER]
     return "its container was restarted" if any(_restarted_since(since, each) for each in rays) else None
+
+
+def _is_over(pod: Manifest) -> bool:
+    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
 
 
 def _whole_at(snapshot: Snapshot, cluster: Manifest) -> datetime | None:

@@ -65,7 +65,7 @@ class _Pulse:
 class _Known:
     """What was heard last of one submission. until: when that is too old, by the loop's clock. suspect: its head did
     not answer. deaf: nor when it was told to do something; apart, for who answers what is read may still be so.
-    unauthorized: it did, and refused our token. stopped: the agent has taken our request.
+    unauthorized: it did, and refused our token. stopped: the agent has taken our request, for a driver that had begun.
     """
 
     submission: str
@@ -138,8 +138,8 @@ class Heads:
         except HeadError as error:
             log.warning("stop_not_heard", job=f"{job.namespace}/{job.name}", reason=str(error))
             return
-        if known is not None:
-            known.stopped = True
+        if known is not None:  # a driver that begins takes what was asked before for an earlier one's
+            known.stopped = known.heard.head is not None and known.heard.head.begun
         self.forget(job)
 
     async def end(self, job: Job, submission: str) -> None:

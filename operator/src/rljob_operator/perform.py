@@ -38,7 +38,7 @@ from rljob_operator.kube.kinds import (
 )
 from rljob_operator.logging import severity
 from rljob_operator.observe import is_ours
-from rljob_operator.plan import SECRET_SECONDS, Event, Plan, Submission
+from rljob_operator.plan import SECRET_SECONDS, Event, Plan
 from rljob_operator.snapshot import SOON_SECONDS, Snapshot, role_of
 from rljob_operator.store import Store
 
@@ -71,8 +71,8 @@ class Refused(Exception):
         self.error, self.version = error, version
 
 
-class NotSubmitted(Exception):
-    """Ray answers, and does not take the driver. version: as Refused has it."""
+class NotTaken(Exception):
+    """Ray does not take a driver, or that one is to end; or gives no answer. version: as Refused has it."""
 
     def __init__(self, error: HeadError, version: str) -> None:
         super().__init__(f"{error}")
@@ -102,7 +102,7 @@ class Performer:
         return [pod for pod in pods if pod["metadata"]["labels"].get(names.JOB_LABEL) != job.name]
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Raises KubeErrors, HeadErrors, Refused and NotSubmitted; the same plan may be tried again. Where it returns,
+        """Raises KubeErrors, HeadErrors, Refused and NotTaken; the same plan may be tried again. Where it returns,
         all is done, but for events that were not taken.
         """
         job = snapshot.job
@@ -124,21 +124,15 @@ class Performer:
         """A head takes it from whoever has its tokens, and a stop names no attempt: a late one would meet a newer."""
         if plan.submit is not None:
             self._kube.fence()
-            await self._submit(job, plan.submit, version)
+            with _taken(version):
+                await self._heads.submit(job, plan.submit)
         if plan.stop:
             self._kube.fence()
             await self._heads.stop(job)
         if plan.end is not None:
             self._kube.fence()
-            await self._heads.end(job, plan.end)
-
-    async def _submit(self, job: Job, submission: Submission, version: str) -> None:
-        try:
-            await self._heads.submit(job, submission)
-        except HeadError as error:
-            if error.status is None:
-                raise
-            raise NotSubmitted(error, version) from error
+            with _taken(version):
+                await self._heads.end(job, plan.end)
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
         """The job's resourceVersion afterwards."""
@@ -284,6 +278,14 @@ def _refusals(version: str, *kinds: type[KubeError]) -> Iterator[None]:
         yield
     except kinds as error:
         raise Refused(error, version) from error
+
+
+@contextmanager
+def _taken(version: str) -> Iterator[None]:
+    try:
+        yield
+    except HeadError as error:
+        raise NotTaken(error, version) from error
 
 
 def _has_pods(manifest: Manifest) -> bool:

@@ -10,14 +10,14 @@ import structlog
 
 from rljob_api.conditions import Reason
 from rljob_operator.cluster_state import counts_more
-from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_submitted, refused
+from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_taken, refused, unfound
 from rljob_operator.head import HeadError
 from rljob_operator.heads import Heads
-from rljob_operator.kube.errors import AlreadyExists, KubeError, NotFound, Unavailable
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Manifest, Ref
 from rljob_operator.logging import severity
 from rljob_operator.observe import observe, unseen, utc_now
-from rljob_operator.perform import NotSubmitted, Performer, Refused
+from rljob_operator.perform import NotTaken, Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot
@@ -34,14 +34,26 @@ make many of them at once.
 """
 
 
+@dataclass(slots=True)
+class Memory:
+    """Of one job, and nothing that a restart may not lose. told: when we wrote its status last. left: we have said that
+    another operator looks after it. gone: its RayCluster, where there was none by its name. astray: pods of it have
+    lost our label. refusal: why an object of it was refused last, which we have said. failing: since when by the loop's
+    clock the API server or Ray's head fails at what is asked, try after try.
+    """
+
+    told: datetime | None = None
+    left: bool = False
+    gone: Ref | None = None
+    astray: bool = False
+    refusal: str | None = None
+    failing: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Reconciler:
     """again: told to look at a job again after so many seconds, whatever happens. restarted: told why, each time that
-    another attempt is charged to a job's budget. told: when we wrote a job's status last. left: jobs that another
-    operator looks after, which we have said. gone: a job's RayCluster of which there is none by its name.
-    astray: jobs of which pods have lost our label. refusals: why an object of a job was refused last,
-    which we have said. failing: jobs at one of whose objects the API server fails, try after try, and since when by the
-    loop's clock.
+    another attempt is charged to a job's budget. memories: of the jobs that are there.
     """
 
     store: Store
@@ -51,12 +63,7 @@ class Reconciler:
     again: Callable[[Key, float], None]
     restarted: Callable[[str], None]
     clock: Callable[[], datetime] = utc_now
-    told: dict[Key, datetime] = field(default_factory=dict)
-    left: set[Key] = field(default_factory=set)
-    gone: dict[Key, Ref] = field(default_factory=dict)
-    astray: set[Key] = field(default_factory=set)
-    refusals: dict[Key, str] = field(default_factory=dict)
-    failing: dict[Key, float] = field(default_factory=dict)
+    memories: dict[Key, Memory] = field(default_factory=dict)
 
     async def reconcile(self, key: Key) -> None:
         """Raises KubeErrors and HeadErrors, and whatever else our own code may raise, which the status then says: look
@@ -64,61 +71,66 @@ class Reconciler:
         """
         if key.namespace in self.store.unreadable and self.store.get(RLJOB, key) is not None:
             return  # whoever may list the namespace again names its jobs
-        snapshot = await self._observe(key)
+        snapshot = await observe(self.store, self.heads, key, self.clock)
         if snapshot is None:
-            self.told.pop(key, None)
-            self.gone.pop(key, None)
-            self.astray.discard(key)
-            self.left.discard(key)
-            self.refusals.pop(key, None)
-            self.failing.pop(key, None)
+            self.memories.pop(key, None)
             self.heads.drop(key)
             return
-        if foreign(snapshot.job, self.settings) and key not in self.left:
-            self.left.add(key)
+        memory = self.memories.setdefault(key, Memory())
+        if foreign(snapshot.job, self.settings) and not memory.left:
+            memory.left = True
             log.warning("job_of_another_operator", job=str(key), operator_namespace=snapshot.job.status.operator)
-        snapshot = replace(snapshot, told=self.told.get(key))
         try:
-            await self._look(key, snapshot)
+            completed = await self._completed(key, memory, snapshot)
+            if completed is not None:
+                await self._look(key, memory, completed)
         except (KubeError, HeadError):
             raise
         except Exception as error:
             await self.performer.perform(snapshot, self._claimed(broken(snapshot, error)))
             raise
 
-    async def _observe(self, key: Key) -> Snapshot | None:
-        """What has lost our label is no loss, so it is looked for by its name before anything is decided."""
-        snapshot = await observe(self.store, self.heads, key, self.clock)
-        if snapshot is None or not is_looked_after(snapshot.job, self.settings):
-            return snapshot
-        strays = await self._strays(key, snapshot)
-        return await observe(self.store, self.heads, key, self.clock, strays) if strays else snapshot
+    async def _completed(self, key: Key, memory: Memory, snapshot: Snapshot) -> Snapshot | None:
+        """What has lost our label is no loss, so it is looked for by its name before anything is decided. None where
+        the job went meanwhile: its news are on their way.
+        """
+        seen: Snapshot | None = snapshot
+        if is_looked_after(snapshot.job, self.settings):
+            try:
+                strays = await self._strays(key, memory, snapshot)
+            except (Forbidden, Unavailable) as error:
+                if _lasts(memory, error, memory.failing):
+                    _tell_refusal(key, memory, error)
+                    await self.performer.perform(snapshot, self._claimed(unfound(snapshot, error)))
+                raise
+            if strays:
+                seen = await observe(self.store, self.heads, key, self.clock, strays)
+        return None if seen is None else replace(seen, told=memory.told)
 
-    async def _strays(self, key: Key, snapshot: Snapshot) -> list[Manifest]:
+    async def _strays(self, key: Key, memory: Memory, snapshot: Snapshot) -> list[Manifest]:
         """Pods as well, where KubeRay counts some that we do not see, until all are gone or have the label again."""
-        found = [each for ref in unseen(snapshot) for each in await self._found(key, snapshot, ref)]
-        if not (found or counts_more(snapshot) or key in self.astray):
+        found = [each for ref in unseen(snapshot) for each in await self._found(memory, snapshot, ref)]
+        if not (found or counts_more(snapshot) or memory.astray):
             return []
         pods = await self.performer.find_pods(snapshot.job)
-        self.astray.discard(key)
+        memory.astray = bool(pods)
         if pods:
-            self.astray.add(key)
             self.again(key, self.settings.poll_seconds)  # no watch tells of them
         return [*found, *pods]
 
-    async def _found(self, key: Key, snapshot: Snapshot, ref: Ref) -> list[Manifest]:
+    async def _found(self, memory: Memory, snapshot: Snapshot, ref: Ref) -> list[Manifest]:
         """A RayCluster that is gone is asked for once, however long its pods take to end."""
-        if self.gone.get(key) == ref:
+        if memory.gone == ref:
             return []
         found = await self.performer.find(snapshot.job, ref)
         if not found and ref.kind == RAY_CLUSTER:
-            self.gone[key] = ref
+            memory.gone = ref
         return found
 
-    async def _look(self, key: Key, snapshot: Snapshot) -> None:
+    async def _look(self, key: Key, memory: Memory, snapshot: Snapshot) -> None:
         plan = decide(snapshot, self.settings)
         try:
-            done = await self._carry_out(key, snapshot, plan)
+            done = await self._carry_out(key, memory, snapshot, plan)
         except (KubeError, HeadError) as error:
             if isinstance(error, AlreadyExists) or _lacks_a_name(snapshot):
                 self.again(key, NAME_SECONDS)
@@ -128,34 +140,32 @@ class Reconciler:
         if done.restart is not None:
             self.restarted(done.restart)
         if done.told is not None:
-            self.told[key] = snapshot.now
+            memory.told = snapshot.now
         if done.status is not None:  # no watch tells us again what we have written ourselves
             self.again(key, 0.0)
         elif done.again_in is not None:
             self.again(key, done.again_in)
 
-    async def _carry_out(self, key: Key, snapshot: Snapshot, plan: Plan) -> Plan:
+    async def _carry_out(self, key: Key, memory: Memory, snapshot: Snapshot, plan: Plan) -> Plan:
         """What was done: the plan, or what is left of it where an object is refused and the job goes on without it."""
-        now = asyncio.get_running_loop().time()
-        since = self.failing.pop(key, now)  # until it fails again
+        since, memory.failing = memory.failing, None  # until it fails again
         try:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
-            if isinstance(refusal.error, NotFound | Unavailable):
-                self.failing[key] = since
-                if now - since < FAILING_SECONDS:
-                    raise refusal.error from None
+            if not _lasts(memory, refusal.error, since):
+                raise refusal.error from None
             error, rest = refusal.error, self._claimed(refused(snapshot, plan, refusal.error))
-            self._tell_refusal(key, error)
+            _tell_refusal(key, memory, error)
             await self.performer.perform(_at(snapshot, refusal.version), rest)
             if rest.again_in is None:
                 raise error from None
             return rest
-        except NotSubmitted as refusal:
-            said = not_submitted(snapshot, f"{refusal}")
-            await self.performer.perform(_at(snapshot, refusal.version), said)
+        except NotTaken as refusal:
+            if _lasts(memory, refusal.error, since):
+                said = self._claimed(not_taken(snapshot, plan, f"{refusal}"))
+                await self.performer.perform(_at(snapshot, refusal.version), said)
             raise refusal.error from None
-        self.refusals.pop(key, None)
+        memory.refusal = None
         return plan
 
     def _claimed(self, plan: Plan) -> Plan:
@@ -164,12 +174,26 @@ class Reconciler:
             return plan
         return replace(plan, status=plan.status.model_copy(update={"operator": self.settings.operator_namespace}))
 
-    def _tell_refusal(self, key: Key, error: KubeError) -> None:
-        """Once while it lasts, however often it is tried; who hears of the error then need not tell of it again."""
-        level = logging.DEBUG if self.refusals.get(key) == error.message else severity(error)
-        log.log(level, "object_refused", job=str(key), asked=error.asked, reason=error.reason, message=error.message)
-        self.refusals[key] = error.message
-        error.told = True
+
+def _lasts(memory: Memory, error: KubeError | HeadError, since: float | None) -> bool:
+    """Whether it is worth telling: what the API server fails at, or a head that gives no answer, may be a matter of a
+    moment; a refusal is none.
+
+    since: when it failed first, if it did so in the try before as well.
+    """
+    if not isinstance(error, NotFound | Unavailable) and error.status is not None:
+        return True
+    now = asyncio.get_running_loop().time()
+    memory.failing = now if since is None else since
+    return now - memory.failing >= FAILING_SECONDS
+
+
+def _tell_refusal(key: Key, memory: Memory, error: KubeError) -> None:
+    """Once while it lasts, however often it is tried; who hears of the error then need not tell of it again."""
+    level = logging.DEBUG if memory.refusal == error.message else severity(error)
+    log.log(level, "object_refused", job=str(key), asked=error.asked, reason=error.reason, message=error.message)
+    memory.refusal = error.message
+    error.told = True
 
 
 def _lacks_a_name(snapshot: Snapshot) -> bool:

@@ -86,7 +86,9 @@ class KubeRay:
             "readyWorkerReplicas": sum(map(is_ready, self.pods(cluster, "worker"))),
             "conditions": [_condition(cluster, kind, str(said)) for kind, said in says.items()],
         }
-        self._server.patch(RAY_CLUSTER, Key.of(cluster), {"status": status}, "status")
+        before = cluster.get("status", {})
+        if {**before, **status} != before | {"observedGeneration": status["observedGeneration"]}:  # it alone is no news
+            self._server.patch(RAY_CLUSTER, Key.of(cluster), {"status": status}, "status")
 
 
 def _condition(cluster: Manifest, kind: str, said: str) -> Manifest:

@@ -18,6 +18,8 @@ from tests.rljob_operator.world.controllers import is_ready
 
 TERMINAL = ("Succeeded", "Failed")
 
+_UNFOUND = (Reason.OBJECT_FAILING, Reason.OBJECT_FORBIDDEN)
+
 
 class Witness(Performer):
     """doomed: uids of all that plans have named for deletion."""
@@ -70,6 +72,12 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
     job, cluster = snapshot.job, snapshot.cluster
     holds = {each.type for each in told.conditions if each.status == "True"}
     assert told.observed_generation == job.generation
+    if told.cluster is not None and cluster is None:
+        (ready,) = (each for each in told.conditions if each.type == "Ready")
+        assert told.cluster == job.status.cluster, "it names a cluster that nobody has seen"
+        assert ready.reason in _UNFOUND, "it names a cluster that is not there, and does not say that nobody knows"
+        assert not holds & {"Ready", "Succeeded", "Suspended"}
+        return
     assert (told.cluster and told.cluster.uid) == snapshot.cluster_uid
     if told.cluster is not None and cluster is not None:
         assert told.cluster.ready_workers == cluster.get("status", {}).get("readyWorkerReplicas", 0)
@@ -140,15 +148,15 @@ def _servers_are_up(snapshot: Snapshot) -> bool:
 
 
 def _cluster_is_up(snapshot: Snapshot) -> bool:
-    """KubeRay says so of this generation, and there are as many workers as there should be, all of which are ready."""
+    """KubeRay says so, and there are as many workers as there should be, all of which are ready."""
     cluster = snapshot.cluster
     if cluster is None or is_deleting(cluster):
         return False
     status, nodes = cluster.get("status", {}), snapshot.job.spec.cluster.nodes
     workers = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
     return (
-        status.get("observedGeneration") == cluster["metadata"]["generation"]
-        and _says(status, "HeadPodReady")
+        _says(status, "HeadPodReady")
+        and not any(pod["status"]["phase"] in ("Failed", "Succeeded") for pod in snapshot.pods_of(names.HEAD))
         and status.get("readyWorkerReplicas") == nodes == len(workers)
         and all(map(is_ready, workers))
     )

@@ -29,7 +29,7 @@ from rljob_operator.decide.starting import (
     submission,
     unheard,
 )
-from rljob_operator.decide.status import events, kept_back, next_status, stalled
+from rljob_operator.decide.status import as_it_was, events, kept_back, next_status
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
@@ -40,7 +40,7 @@ from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods, until_lost
 
-__all__ = ["broken", "decide", "foreign", "is_looked_after", "not_submitted", "refused"]
+__all__ = ["broken", "decide", "foreign", "is_looked_after", "not_taken", "refused", "unfound"]
 
 Gate = Callable[[Snapshot, Settings], Step | None]
 
@@ -195,12 +195,25 @@ def _refusal(job: Job, plan: Plan, error: KubeError) -> tuple[Reason, str]:
     return Reason.OBJECT_INVALID, message
 
 
-def not_submitted(snapshot: Snapshot, why: str) -> Plan:
-    """What to say when Ray does not take the driver. It is asked again."""
+def unfound(snapshot: Snapshot, error: KubeError) -> Plan:
+    """What to say where nobody can tell whether an object that no watch tells of is there. The status stays as it was:
+    what it knows of that object is why it is looked for.
+    """
+    before = snapshot.job.status
+    if before.completion_time is not None:
+        return Plan()
+    status = as_it_was(snapshot, *_refusal(snapshot.job, Plan(), error), stalled=False)
+    return Plan(status=status, events=events(before, status)) if status != before else Plan()
+
+
+def not_taken(snapshot: Snapshot, plan: Plan, why: str) -> Plan:
+    """What to say when Ray does not take the driver, or that it is to end. It is asked again."""
+    if plan.submit is None:
+        message = f"the driver is to be ended, and Ray does not take that: {why}"
+        return _said(snapshot, Step("Recovering", Reason.DRIVER_NOT_HEARD, message))
     phase: Phase = "Recovering" if snapshot.job.status.phase == "Recovering" else "Starting"
-    return _said(
-        snapshot, Step(phase, Reason.STARTING_DRIVER, f"Ray does not take the driver, and is asked again: {why}")
-    )
+    message = f"Ray does not take the driver, and is asked again: {why}"
+    return _said(snapshot, Step(phase, Reason.STARTING_DRIVER, message))
 
 
 def broken(snapshot: Snapshot, error: Exception) -> Plan:
@@ -208,7 +221,7 @@ def broken(snapshot: Snapshot, error: Exception) -> Plan:
     before = snapshot.job.status
     words = f"{type(error).__name__}: {error}"
     message = f"the operator's own code fails at this job: {words}: this is a bug of the operator: please report it"
-    status = stalled(snapshot, Reason.OPERATOR_ERROR, message)
+    status = as_it_was(snapshot, Reason.OPERATOR_ERROR, message, stalled=True)
     return Plan(status=status, events=events(before, status)) if status != before else Plan()
 
 

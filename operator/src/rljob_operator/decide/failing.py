@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
@@ -20,17 +19,12 @@ from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_operator import names
 from rljob_operator.cluster_state import head_is_ready, head_leaves, lost_head
 from rljob_operator.decide.leaving import another_cluster
+from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import HeadReport, Snapshot
-
-HEARTBEAT_SECONDS = 5.0
-"""How often a driver gives a sign of life."""
-
-UNHEARD_SECONDS = 600.0
-"""How long nobody may hear of a driver at all. It imports, on a machine that may be cold; a network may be cut."""
 
 RECORD_SECONDS = 60.0
 """How long an agent may not answer for the record of a driver that has ended, as where its volume is slow."""
@@ -48,11 +42,12 @@ def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return None
     steps = snapshot.job.spec.training.steps
     if driver.steps is not None and driver.steps < steps:
+        end = lingering(snapshot)
         if snapshot.job.unread is not None:  # another attempt would read the older spec, and be done at once
-            return Step("Recovering", Reason.SPEC_NOT_READABLE, snapshot.job.unread)
+            return Step("Recovering", Reason.SPEC_NOT_READABLE, snapshot.job.unread, end=end)
         changes = {"driver": driver.model_copy(update={"state": "Ended"})}
         message = f"the driver has done the {driver.steps} steps that it began with; {steps} are wanted now"
-        return Step("Recovering", Reason.MORE_STEPS, message, changes, again_in=0.0)
+        return Step("Recovering", Reason.MORE_STEPS, message, changes, again_in=0.0, end=end)
     return _succeeded(snapshot, driver, record)
 
 
@@ -67,8 +62,10 @@ def ended(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if record is None:
         return None
     if record.code == ExitCode.STOPPED:
-        return _stopped(snapshot, driver, "the driver saved a checkpoint and stopped because it was asked to")
-    return _judge_driver(snapshot, driver, record, LEVELS)
+        step = _stopped(snapshot, driver, "the driver saved a checkpoint and stopped because it was asked to")
+    else:
+        step = _judge_driver(snapshot, driver, record, LEVELS)
+    return replace(step, end=lingering(snapshot)) if step.phase == "Recovering" else step
 
 
 def unread(snapshot: Snapshot, settings: Settings) -> Step | None:
@@ -94,21 +91,12 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
     deaf = head is None or (head.heartbeat is None and not head.agent)
     if deaf and head_is_ready(snapshot):
         return None
-    if head is None or silent > _allowed(snapshot) + UNHEARD_SECONDS:
+    if head is None or is_deaf(snapshot):
         why = f"{_deafness(snapshot)} for {silent:.0f} s"
         return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
     message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
     return replace(_judge(snapshot, driver, failure), end=driver.submission_id)
-
-
-def is_silent(snapshot: Snapshot) -> bool:
-    """Whether nobody has told a sign of life of the driver for longer than a sound one takes."""
-    return snapshot.silent > _allowed(snapshot)
-
-
-def _allowed(snapshot: Snapshot) -> float:
-    return parse_duration(snapshot.job.spec.recovery.hang_after) + HEARTBEAT_SECONDS
 
 
 def _deafness(snapshot: Snapshot) -> str:
@@ -161,14 +149,14 @@ def _record(head: HeadReport | None) -> ExitRecord | None:
 
 def _last_word(snapshot: Snapshot) -> ExitRecord | None:
     """How the driver ended: by its record, or by what Ray knows of it where it left none. None while it may live, and
-    while its record may yet be read.
+    while its record may yet be read. One that has fallen silent after its record lives no more, though its process may.
     """
     head = snapshot.head
     if head is None or head.driver is None:
         return _record(head)
-    if not head.driver.state.is_final or _is_unread(snapshot):
-        return None
-    return head.exit or _record_without(head)
+    if not head.driver.state.is_final:
+        return head.exit if is_silent(snapshot) and not is_deaf(snapshot) else None
+    return None if _is_unread(snapshot) else head.exit or _record_without(head)
 
 
 def _is_unread(snapshot: Snapshot) -> bool:

@@ -62,18 +62,21 @@ def _claim(snapshot: Snapshot) -> Manifest | None:
     return snapshot.child(VOLUME_CLAIM, names.claim(snapshot.job.name))
 
 
-def stalled(snapshot: Snapshot, reason: str, message: str) -> RLJobStatus:
-    """The status as it was, but that it gets no further, and why. What nobody has told yet is Unknown."""
-    job = snapshot.job
+def as_it_was(snapshot: Snapshot, reason: str, message: str, *, stalled: bool) -> RLJobStatus:
+    """The status as it was, but that the job is not ready, and why. What nobody has told yet is Unknown.
+
+    stalled: it gets no further without a person.
+    """
+    job, why = snapshot.job, (reason, message)
     unknown = [
         Condition(type=kind, status="Unknown", reason=reason, last_transition_time=snapshot.now)
         for kind in CONDITIONS
         if kind != "RewardModelsReady"
     ]
     said = [
-        ("Ready", False, reason, message),
-        ("Reconciling", False, Aspect.SETTLED, ""),
-        ("Stalled", True, reason, message),
+        ("Ready", False, *why),
+        ("Reconciling", *_when(not stalled, why, Aspect.SETTLED)),
+        ("Stalled", *_when(stalled, why, Aspect.NOT_STALLED)),
     ]
     conditions = {each.type: each for each in (*unknown, *job.status.conditions)}
     conditions |= {each[0]: _condition(snapshot, each) for each in said}

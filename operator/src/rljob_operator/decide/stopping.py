@@ -13,6 +13,7 @@ from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_operator import names, tokens
 from rljob_operator.cluster_state import head_leaves, lost_head, pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
+from rljob_operator.decide.silence import is_silent
 from rljob_operator.decide.step import Step
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
@@ -134,6 +135,8 @@ def _has_ended(snapshot: Snapshot) -> bool:
     """Also with its head. One that leaves has a driver yet, which saves what it can."""
     head = snapshot.head
     if head is not None and (head.driver is None or head.driver.state.is_final):
+        return True
+    if head is not None and head.exit is not None and is_silent(snapshot):  # and its process hangs
         return True
     return lost_head(snapshot) is not None and not head_leaves(snapshot)
 
