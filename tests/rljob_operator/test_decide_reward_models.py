@@ -271,6 +271,7 @@ NO_PRIORITY = {
         ({}, {"conditions": [NO_CLAIM]}, "ObjectMissing", "PersistentVolumeClaim rm-data does not exist: create it"),
         ({"conditions": [NO_PRIORITY]}, {}, "ObjectMissing", "PriorityClass high does not exist: create it"),
         ({}, NO_IMAGE, "ImageNotUsable", "image vllm:9: not found. Set spec.rewards.models[0].image"),
+        ({}, NO_IMAGE, "ImageNotUsable", "to an image that can be pulled, with spec.suspend: true meanwhile"),
     ],
 )
 def test_what_no_waiting_mends_stalls_a_job_that_goes_on(deployed, pod, reason, words):

@@ -137,7 +137,7 @@ def reward_models(snapshot: Snapshot, _settings: Settings) -> Step | None:
     elif (lacked := missing_of_servers(snapshot)) is not None:
         reason, message = Reason.OBJECT_MISSING, f"{message}; {lacked}"
     elif (unusable := server_image(snapshot)) is not None:
-        reason, message = Reason.IMAGE_NOT_USABLE, unusable
+        reason, message = Reason.IMAGE_NOT_USABLE, f"{unusable}, with spec.suspend: true meanwhile"
     return Step(_phase(snapshot), reason, message, again_in=WAIT_SECONDS)
 
 
