@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from rljob_operator.watches import WATCHED
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
-from tests.rljob_operator.world.schedule import HAPPENINGS, STEPS, Disturbance, Step, Turns, disturb, play
+from tests.rljob_operator.world.schedule import HAPPENINGS, OF_IMAGES, STEPS, Disturbance, Step, Turns, disturb, play
 from tests.rljob_operator.world.stories import STORIES
-from tests.rljob_operator.world.user import KEY, SERVED
+from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, SERVED
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
@@ -39,6 +40,16 @@ births = st.sampled_from([{}, {}, {"suspend": True}, {"activeDeadline": "10m"}, 
 scopes = st.sampled_from([(), (KEY.namespace, "another")])
 disturbances = st.tuples(
     st.integers(0, 60), st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings
+)
+
+losses = [f"a {kind} is {how}" for kind in ("head", "worker", "server") for how in ("failed", "gone")]
+of_images = (
+    st.sampled_from(OFTEN)
+    | st.sampled_from(list(OF_IMAGES))
+    | st.sampled_from([*losses, "suspend", "resume", "a driver ends with 75", "the operator restarts", "30 s pass"])
+    | st.sampled_from(
+        [f"the watch of {kind}s {what}" for kind in WATCHED for what in ("breaks", "stalls", "tells one")]
+    )
 )
 
 
@@ -88,4 +99,24 @@ async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
     await world.settle()
     disturb(world, troubles)
     await STORIES[story](world)
+    await check_end(world)
+
+
+@drawn
+@given(
+    begun=st.integers(0, 2),
+    schedule=st.lists(of_images, min_size=5, max_size=25),
+    born=st.sampled_from([{}, SERVED, MISNAMED | {"suspend": True}, MISSERVED | {"suspend": True}]),
+    prompt=st.booleans(),
+)
+@in_jumping_loop
+async def test_any_trouble_with_images_keeps_the_invariants_and_ends_well(
+    begun: int, schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
+) -> None:
+    """Among all that may happen it is rare that a pod starts while it cannot pull."""
+    world = World()
+    world.user.create(**born)
+    await world.start()
+    await world.settle()
+    await play(world, ["all goes well"] * begun + [*schedule], prompt=prompt)
     await check_end(world)

@@ -11,6 +11,7 @@ from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, VOLUM
 from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
 from tests.rljob_operator.world.clock import now, stamp
+from tests.rljob_operator.world.images import Images, tried_again
 
 TEMPLATE = "pod-template-hash"
 
@@ -19,10 +20,13 @@ Lost = Callable[[Manifest], None]
 
 
 class Nodes:
-    """Kubelets: a pod is Pending, then Running, then ready; one that is deleted ends when its time has come."""
+    """Kubelets: a pod is Pending, then Running, then ready; one that is deleted ends when its time has come.
 
-    def __init__(self, server: ApiServer, lost: Lost) -> None:
-        self._server, self._lost = server, lost
+    Who waits for an image waits as long as it takes.
+    """
+
+    def __init__(self, server: ApiServer, lost: Lost, images: Images) -> None:
+        self._server, self._lost, self._images = server, lost, images
 
     def step(self, pod: Manifest) -> bool:
         """The next thing that happens to it if nothing goes wrong."""
@@ -31,12 +35,17 @@ class Nodes:
         elif "nodeName" not in pod["spec"]:
             self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": "node"}})
         elif phase(pod) == "Pending" and self._mountable(pod):
-            self._says(pod, {"phase": "Running", "containerStatuses": _containers(pod, 0)}, ready=False)
+            return self._starts(pod)
         elif phase(pod) == "Running" and not is_ready(pod):
             self._says(pod, {}, ready=True)
         else:
             return False
         return True
+
+    def try_again(self, pod: Manifest) -> None:
+        """To pull its image, in vain."""
+        if (waiting := tried_again(pod)) is not None:
+            self._says(pod, waiting, ready=False)
 
     def restart(self, pod: Manifest) -> None:
         """Ray's container has died; the kubelet starts it again."""
@@ -52,6 +61,11 @@ class Nodes:
         """Now, however long it was to be given."""
         self._lost(pod)
         self._server.delete(pod, grace=0)
+
+    def _starts(self, pod: Manifest) -> bool:
+        before, waiting = self._server.version, self._images.unpulled(pod)
+        self._says(pod, waiting or {"phase": "Running"} | _started(pod), ready=False)
+        return self._server.version > before
 
     def _says(self, pod: Manifest, status: Manifest, *, ready: bool) -> None:
         conditions = [{"type": "Ready", "status": str(ready)}]
@@ -156,6 +170,13 @@ def is_ready(pod: Manifest) -> bool:
 
 def restarts(pod: Manifest) -> int:
     return max((each["restartCount"] for each in pod["status"].get("containerStatuses", ())), default=0)
+
+
+def _started(pod: Manifest) -> Manifest:
+    """The containers of its status. Those that come before others have done what they had to."""
+    done = {"restartCount": 0, "ready": True, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+    first = [{"name": each["name"]} | done for each in pod["spec"].get("initContainers", ())]
+    return {"initContainerStatuses": first, "containerStatuses": _containers(pod, 0)}
 
 
 def _containers(pod: Manifest, count: int) -> list[Manifest]:

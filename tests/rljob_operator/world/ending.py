@@ -1,19 +1,51 @@
 """Where a world has to end once nothing goes wrong any more."""
 
-from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, SERVICE, VOLUME_CLAIM
+from rljob_api.conditions import Reason
+from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, SERVICE, VOLUME_CLAIM, Manifest
+from tests.rljob_operator.world.invariants import reason
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.witness import TERMINAL
 from tests.rljob_operator.world.world import World
 
 
 async def check_end(world: World) -> None:
-    """First drivers do nothing, then they work: a job runs, then it has succeeded, if nothing spoke against it."""
+    """First drivers do nothing, then they work: a job runs, then it has succeeded, if nothing spoke against it.
+
+    One with an image that is not there waits for its user first.
+    """
     await world.rest(drivers=False)
+    if is_wanted(world.user.job) and world.user.is_misnamed:
+        check_stalled(world)
+        await check_silence(world)
+        world.user.mends_images()
+        await world.rest(drivers=False)
+        check_wanted(world, running=True)
+        world.user.change(suspend=False)
+        await world.rest(drivers=False)
     check_wanted(world, running=True)
     await check_silence(world)
     await world.rest()
     check_wanted(world, running=False)
     await check_silence(world)
+
+
+def is_wanted(job: Manifest | None) -> bool:
+    """Whether it is to run, and can be read."""
+    if job is None or "deletionTimestamp" in job["metadata"] or "fieldOfTomorrow" in job["spec"]["training"]:
+        return False
+    return job["status"].get("phase") not in TERMINAL and not job["spec"]["suspend"]
+
+
+def check_stalled(world: World) -> None:
+    """For its image, which would have ended it before its first attempt."""
+    assert world.user.job is not None
+    status = world.user.job["status"]
+    assert status.get("attempt"), "nobody has tried anything, and it has not failed"
+    assert (status["phase"], reason(status)) in [
+        (phase, Reason.IMAGE_NOT_USABLE) for phase in ("Starting", "Recovering")
+    ]
+    assert ("Stalled", "True") in [(each["type"], each["status"]) for each in status["conditions"]]
+    assert not world.heads.living(), "a driver lives without its pods"
 
 
 def check_wanted(world: World, *, running: bool) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
-from rljob_api.conditions import Note
+from rljob_api.conditions import Note, Reason
 from rljob_operator import names
 from rljob_operator.kube.kinds import EVENT, POD, RAY_CLUSTER, RLJOB, Kind, Manifest
 from rljob_operator.snapshot import is_deleting
@@ -65,6 +65,10 @@ class Invariants:
         assert driver is None or driver["submissionId"] == names.submission(uid, after["attempt"])
         stops = driver is not None and "stopRequested" in driver
         assert not (stops and after.get("phase") == "Running"), "it runs, and its driver is asked to stop"
+        if after.get("phase") == "Failed" and reason(after) == Reason.IMAGE_NOT_USABLE:
+            begun = [each for each in self._heads.drivers if each.submission.startswith(uid)]
+            assert not begun, "an image has ended a job whose driver had begun"
+            assert not after.get("attempt"), "an image has ended a job that had an attempt"
         if before.get("phase") in TERMINAL:
             assert _final(before) == _final(after), "a terminal state has changed"
         elif after.get("phase") == "Succeeded":
@@ -91,3 +95,8 @@ def _final(status: Manifest) -> dict[str, Any]:
     conditions = {each["type"]: each for each in status["conditions"] if each["type"] in TERMINAL}
     told = {kind: (each["status"], each["reason"], each["lastTransitionTime"]) for kind, each in conditions.items()}
     return told | {field: status.get(field) for field in ("phase", "attempt", "restarts", "completionTime", "driver")}
+
+
+def reason(status: Manifest) -> str | None:
+    """Why the job is in its phase."""
+    return next((str(each["reason"]) for each in status.get("conditions", ()) if each["type"] == "Ready"), None)

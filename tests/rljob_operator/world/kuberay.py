@@ -68,7 +68,7 @@ class KubeRay:
                     "labels": labels,
                     "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
                 },
-                "spec": template["spec"],
+                "spec": template["spec"] | ({} if kind == "head" else _waiting_for_gcs(template["spec"])),
                 "status": {"phase": "Pending"},
             }
         )
@@ -89,6 +89,11 @@ class KubeRay:
         before = cluster.get("status", {})
         if {**before, **status} != before | {"observedGeneration": status["observedGeneration"]}:  # it alone is no news
             self._server.patch(RAY_CLUSTER, Key.of(cluster), {"status": status}, "status")
+
+
+def _waiting_for_gcs(spec: Manifest) -> Manifest:
+    """What KubeRay adds to workers: of their own image. Here it never has to wait long."""
+    return {"initContainers": [{"name": "wait-gcs-ready", "image": spec["containers"][0]["image"]}]}
 
 
 def _condition(cluster: Manifest, kind: str, said: str) -> Manifest:

@@ -20,10 +20,11 @@ from rljob_operator.settings import Settings
 from rljob_operator.store import Store
 from rljob_operator.watches import list_all, register
 from tests.rljob_operator.world.clock import now
+from tests.rljob_operator.world.images import IMAGE
 from tests.rljob_operator.world.wire import Wire
 from tests.rljob_operator.world.witness import Witness
 
-SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1", poll_seconds=30.0)
+SETTINGS = Settings(key=b"k" * 32, trainer_image=IMAGE, poll_seconds=30.0)
 BACKOFF = Backoff(first=1.0, cap=30.0)
 
 

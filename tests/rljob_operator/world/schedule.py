@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from rljob_operator import names
 from rljob_operator.kube.kinds import POD, Kind
 from rljob_operator.watches import WATCHED
+from tests.rljob_operator.world.images import DENIED, NOWHERE, SILENT
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
@@ -36,6 +38,14 @@ def _driver_ends(code: int) -> Act:
 
 def _pod_is_lost(kind: str, how: str) -> Act:
     return lambda world: world.trouble.pod_is_lost(kind, how)
+
+
+def _no_image(role: str, words: str) -> Act:
+    return lambda world: world.images.out.update({role: words})
+
+
+def _unpulled_is_lost(how: str) -> Act:
+    return lambda world: world.trouble.pod_without_image_is_lost(how)
 
 
 def _server_is_lost(how: str) -> Act:
@@ -94,6 +104,31 @@ def _begins_and_is_forgotten(world: World) -> None:
     world.kuberay.step()
 
 
+def _mends_at_once(world: World) -> None:
+    """Nobody need have seen that it was suspended meanwhile."""
+    world.user.mends_images()
+    world.user.change(suspend=False)
+
+
+def _misnames_at_once(world: World) -> None:
+    world.user.names(NOWHERE, suspend=True)
+    world.user.change(suspend=False)
+
+
+OF_IMAGES: dict[str, Act] = {
+    **{f"no {role} gets its image": _no_image(role, SILENT) for role in names.ROLES},
+    **{f"no {role} may have its image": _no_image(role, DENIED) for role in names.ROLES},
+    "images can be pulled": lambda world: world.images.out.clear(),
+    "kubelets try again": lambda world: world.trouble.kubelets_try_again(),
+    **{f"a pod without its image is {how}": _unpulled_is_lost(how) for how in ("evicted", "failed", "gone")},
+    "another image, which is not there": lambda world: world.user.names(NOWHERE),
+    "another image of servers, which is not there": lambda world: world.user.names(NOWHERE, of_servers=True),
+    "another image at once, which is not there": _misnames_at_once,
+    "images are mended": lambda world: world.user.mends_images(),
+    "images are mended, and the job goes on": _mends_at_once,
+}
+"""What happens to them."""
+
 HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
     "KubeRay reconciles": lambda world: world.kuberay.step(),
@@ -131,6 +166,7 @@ HAPPENINGS: dict[str, Act] = {
     "the operator's Role is back": lambda world: world.server.closed.clear(),
     "agents are mute": lambda world: setattr(world.heads, "mute", True),
     "agents answer": lambda world: setattr(world.heads, "mute", False),
+    **OF_IMAGES,
     "the watches work": lambda world: world.streams.stalled.clear(),
 }
 """In the middle of a call, or between two."""

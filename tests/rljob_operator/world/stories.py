@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
+from rljob_operator import names
 from rljob_operator.kube.kinds import RAY_CLUSTER
+from tests.rljob_operator.world.images import BACKS_OFF, DENIED, NOWHERE, SILENT
 from tests.rljob_operator.world.kuberay import holds
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.world import World
@@ -82,6 +84,64 @@ async def loses_its_reward_models(world: World) -> None:
     await attempt(world, 2)
     world.trouble.pod_is_lost("head", "gone")
     await finishes(world)
+
+
+async def waits_for_its_first_images(world: World) -> None:
+    for role in names.ROLES:
+        world.images.out[role] = SILENT
+    await world.until(lambda: BACKS_OFF in ready(world))
+    world.images.out.clear()
+    await finishes(world)
+
+
+async def waits_for_the_image_of_another_worker(world: World) -> None:
+    """Its cluster was up, so a registry that says no says nothing for ever."""
+    await attempt(world, 1)
+    world.images.out[names.WORKER] = DENIED
+    world.trouble.pod_is_lost("worker", "failed")
+    world.trouble.driver_ends(75)
+    await world.until(lambda: DENIED in ready(world))
+    world.images.out.clear()
+    await finishes(world)
+
+
+async def waits_for_the_image_of_another_head(world: World) -> None:
+    """In a cluster that was never up."""
+    await attempt(world, 1)
+    world.images.out[names.HEAD] = DENIED
+    world.trouble.pod_is_lost("head", "gone")
+    await world.until(lambda: DENIED in ready(world))
+    world.images.out.clear()
+    await finishes(world)
+
+
+async def waits_for_the_image_of_another_server(world: World) -> None:
+    await attempt(world, 1)
+    world.images.out[names.REWARD_MODEL] = DENIED
+    world.trouble.server_is_lost("failed")
+    world.trouble.driver_ends(75)
+    await world.until(lambda: DENIED in ready(world))
+    world.images.out.clear()
+    await finishes(world)
+
+
+async def is_resumed_with_a_wrong_image(world: World) -> None:
+    """It waits until that is mended, for it has checkpoints."""
+    await attempt(world, 1)
+    world.user.change(suspend=True)
+    await world.until(lambda: phase(world) == "Suspended")
+    world.user.names(NOWHERE, suspend=False)
+    await world.until(lambda: NOWHERE in ready(world))
+    world.user.mends_images()
+    await world.until(lambda: phase(world) == "Suspended")
+    world.user.change(suspend=False)
+    await finishes(world)
+
+
+async def begins_with_a_wrong_image(world: World) -> None:
+    world.user.names(NOWHERE, suspend=True)
+    world.user.change(suspend=False)
+    await world.until(lambda: phase(world) == "Failed")
 
 
 async def forgets_its_driver(world: World) -> None:
@@ -185,6 +245,8 @@ _TOLD = (
     loses_its_reward_models, loses_its_head_while_servers_load, forgets_its_driver, is_done_and_forgotten,
     is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops, is_resumed_before_its_driver_stops,
     does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
+    waits_for_its_first_images, waits_for_the_image_of_another_worker, waits_for_the_image_of_another_head,
+    waits_for_the_image_of_another_server, is_resumed_with_a_wrong_image, begins_with_a_wrong_image,
 )  # fmt: skip
 
 STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}

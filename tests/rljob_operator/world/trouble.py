@@ -8,6 +8,7 @@ from rljob_operator.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.controllers import Nodes, phase
 from tests.rljob_operator.world.heads import Heads
+from tests.rljob_operator.world.images import is_unpulled
 from tests.rljob_operator.world.kuberay import TYPE, holds
 from tests.rljob_operator.world.user import KEY
 
@@ -49,6 +50,18 @@ class Trouble:
             if phase(pod) == "Running":
                 self._count(pod)
                 self._losses[how](pod)
+
+    def pod_without_image_is_lost(self, how: str) -> None:
+        """One that waits for it, as users delete such pods, and nodes evict them that are full."""
+        waiting = [pod for pod in self._server.all(POD) if is_unpulled(pod) and not is_deleting(pod)]
+        for pod in waiting[:1]:
+            if phase(pod) == "Pending":
+                self._losses[how](pod)
+
+    def kubelets_try_again(self) -> None:
+        for pod in self._server.all(POD):
+            if phase(pod) == "Pending" and not is_deleting(pod):
+                self._nodes.try_again(pod)
 
     def head_restarts(self) -> None:
         for pod in self._pods("head"):

@@ -8,6 +8,7 @@ from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_operator.kube.kinds import RLJOB, Key, Manifest
 from tests.rljob_operator.world.api_server import ApiServer
+from tests.rljob_operator.world.images import NOWHERE
 
 KEY = Key("team", "job")
 STEPS = 4
@@ -31,6 +32,12 @@ SERVED: dict[str, Any] = {
     )
 }
 """The part of a spec with a reward model."""
+
+MISNAMED: dict[str, Any] = {"cluster": _SPEC["cluster"] | {"image": NOWHERE}}
+MISSERVED: dict[str, Any] = {
+    "rewards": SERVED["rewards"] | {"models": [model | {"image": NOWHERE} for model in SERVED["rewards"]["models"]]}
+}
+"""Parts of a spec with an image that is not there, of all pods or of the reward model's."""
 
 
 class User:
@@ -69,6 +76,28 @@ class User:
         """One server more or less, where there is a reward model."""
         if self.job is not None and (models := self.job["spec"]["rewards"].get("models")):
             self.change(rewards={"models": [models[0] | {"replicas": 3 - models[0]["replicas"]}]})
+
+    def names(self, image: str | None, *, of_servers: bool = False, **spec: Any) -> None:
+        """An image, as the API server allows it; None for that of all jobs. spec: what else is changed with it."""
+        if self.job is None or not (self.job["spec"]["suspend"] or spec.get("suspend")):
+            return
+        models = self.job["spec"]["rewards"].get("models", ())
+        if not of_servers:
+            self.change(cluster={"image": image}, **spec)
+        elif models:
+            other = {name: value for name, value in models[0].items() if name != "image"}
+            self.change(rewards={"models": [other | ({"image": image} if image else {})]}, **spec)
+
+    def mends_images(self) -> None:
+        """At once, as whoever sees what is wrong: suspended, the job may name others."""
+        for of_servers in (False, True):
+            self.names(None, of_servers=of_servers, suspend=True)
+
+    @property
+    def is_misnamed(self) -> bool:
+        """Whether the job names an image that is not there."""
+        spec = self.job["spec"] if self.job is not None else {"cluster": {}, "rewards": {}}
+        return NOWHERE in (each.get("image") for each in (spec["cluster"], *spec["rewards"].get("models", ())))
 
     def of_tomorrow(self, value: str | None = "x") -> None:
         """With a field that only a later API has; None takes it away again."""

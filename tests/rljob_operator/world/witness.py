@@ -15,6 +15,7 @@ from rljob_operator.perform import Performer
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import Snapshot, is_deleting
 from tests.rljob_operator.world.controllers import is_ready
+from tests.rljob_operator.world.images import IMAGE, is_unpulled, refused
 
 TERMINAL = ("Succeeded", "Failed")
 
@@ -90,6 +91,7 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
         assert getattr(told, field) in seen, f"nobody reported this {field}"
     _check_phase(snapshot, told, holds)
     _check_driver(snapshot, told)
+    _check_image(snapshot, told)
 
 
 def _check_phase(snapshot: Snapshot, told: RLJobStatus, holds: set[str]) -> None:
@@ -105,6 +107,25 @@ def _check_phase(snapshot: Snapshot, told: RLJobStatus, holds: set[str]) -> None
     if told.phase == "Suspended":
         assert snapshot.cluster is None, "it still has a cluster"
         assert not snapshot.pods, "it still has pods"
+
+
+def _check_image(snapshot: Snapshot, told: RLJobStatus) -> None:
+    """What an image keeps from running is said of an image that the spec names, and that a pod lacks now."""
+    ready = next(each for each in told.conditions if each.type == "Ready")
+    if ready.reason == Reason.IMAGE_NOT_USABLE and snapshot.job.status.phase not in TERMINAL:
+        lacked = _refused_images(snapshot)
+        assert any(image in ready.message and said in ready.message for image, said in lacked), "no image is refused"
+    if ready.reason == Reason.CLUSTER_NOT_READY:
+        waiting = [pod["metadata"]["name"] for pod in _of_ray(snapshot) if is_unpulled(pod) and not is_deleting(pod)]
+        assert not waiting or any(name in ready.message for name in waiting), f"it does not name any of {waiting}"
+
+
+def _refused_images(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Those of the spec that a registry refuses to a pod that somebody waits for, with its words."""
+    spec = snapshot.job.spec
+    named = {spec.cluster.image or IMAGE, *(model.image for model in spec.rewards.models)}
+    pods = [pod for pod in snapshot.pods if not is_deleting(pod)]
+    return {(image, said) for pod in pods for image, said in refused(pod).items() if image in named}
 
 
 def _check_driver(snapshot: Snapshot, told: RLJobStatus) -> None:
@@ -199,6 +220,7 @@ _WAITS: Mapping[str, Callable[[Snapshot], bool]] = {
     Reason.REPLACING_PODS: _has_old_workers,
     Reason.REBUILDING_CLUSTER: _has_old_cluster,
     Reason.HEAD_NOT_ANSWERING: lambda snapshot: snapshot.head is None,
+    Reason.IMAGE_NOT_USABLE: lambda snapshot: bool(_refused_images(snapshot)),
 }
 """Reasons, and what there is to wait for."""
 

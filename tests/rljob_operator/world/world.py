@@ -11,6 +11,7 @@ from tests.rljob_operator.world.clock import seconds, settle
 from tests.rljob_operator.world.connection import Connection, Session
 from tests.rljob_operator.world.controllers import Deployments, GarbageCollector, Nodes
 from tests.rljob_operator.world.heads import Heads
+from tests.rljob_operator.world.images import Images
 from tests.rljob_operator.world.invariants import Invariants
 from tests.rljob_operator.world.kuberay import TYPE, KubeRay
 from tests.rljob_operator.world.process import Process
@@ -50,7 +51,8 @@ class World:
         self.namespaces = namespaces
         self.server = ApiServer()
         self.heads = Heads(self.server)
-        self.nodes = Nodes(self.server, self.heads.lost)
+        self.images = Images()
+        self.nodes = Nodes(self.server, self.heads.lost, self.images)
         self.kuberay, self.garbage = KubeRay(self.server), GarbageCollector(self.server)
         self.deployments = Deployments(self.server)
         self.trouble = Trouble(self.server, self.heads, self.nodes)
@@ -138,6 +140,7 @@ class World:
         self.streams.stalled.clear()
         self.server.closed.clear()
         self.heads.mute = False
+        self.images.out.clear()
         self.arrive()
         version, since = self.server.version, seconds()
         while seconds() - since < QUIET_SECONDS:
