@@ -8,6 +8,7 @@ from rljob_operator import names
 from rljob_operator.kube.kinds import Manifest
 from tests.rljob_operator.decisions import living, phase, plan_for
 from tests.rljob_operator.snapshots import (
+    CLUSTER_UID,
     NOW,
     PODS,
     attempted,
@@ -37,6 +38,13 @@ IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
 def test_an_image_of_an_older_cluster_s_pods_is_not_the_job_s():
     plan = plan_for(**NEVER_UP | {"cluster": None})
     assert (phase(plan), conditions(plan.status)["Ready"]) == ("Starting", ("False", "ClusterDeleting"))
+
+
+@pytest.mark.parametrize(("owner", "phase_"), [("uid-of-another", "Starting"), (CLUSTER_UID, "Failed")])
+def test_nor_is_that_of_pods_of_another_cluster_of_which_a_late_watch_tells(owner, phase_):
+    told = pod("worker-1", names.WORKER, "Pending", containerStatuses=NOT_THERE)
+    told["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True, "kind": "RayCluster", "name": "job"}]
+    assert phase(plan_for(**NEVER_UP | {"pods": [*PODS[:2], told]})) == phase_
 
 
 @pytest.mark.parametrize(("given", "phase_", "stalls"), [row[1:] for row in IMAGES], ids=[row[0] for row in IMAGES])

@@ -11,6 +11,7 @@ from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import Snapshot
+from tests.rljob_operator.decisions import phase
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -175,6 +176,15 @@ def test_an_image_of_an_older_deployment_s_pods_is_not_the_job_s(models):
     plan = plan_for(cluster=ray_cluster(1), pods=[*PODS, left], models=models)
     assert plan.status is not None
     assert plan.status.phase == "Starting"
+
+
+@pytest.mark.parametrize(("image", "phase_"), [("vllm:9", "Failed"), ("vllm:10", "Starting")])
+def test_of_pods_of_the_deployment_s_own_second_its_images_tell(image, phase_):
+    template = {"spec": {"containers": [{"name": "vllm", "image": image}]}}
+    made = deployment("judge", 0) | {"spec": {"template": template}}
+    twin = server("judge", age=700, **NO_IMAGE)
+    twin["spec"] = {"containers": [{"name": "vllm", "image": "vllm:9"}, {"name": "sidecar", "image": "s"}]}
+    assert phase(plan_for(cluster=ray_cluster(1), pods=[*PODS, twin], models=[SERVED[0], made])) == phase_
 
 
 def test_a_cluster_is_rebuilt_beside_living_servers():

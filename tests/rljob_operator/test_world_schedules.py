@@ -102,6 +102,14 @@ async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
     await check_end(world)
 
 
+MENDED_UNSEEN = (
+    "the watch of Pods stalls", "the watches tell all", "look again", "KubeRay reconciles",
+    "Deployments are reconciled", "nodes act", "nodes act", "images are mended, and the job goes on",
+    "the watches tell all", "look again", "the watches work", "the watches tell all", "look again",
+)  # fmt: skip
+"""Pods are told of that lack an image, when the job names another one and others are to be made."""
+
+
 @drawn
 @given(
     begun=st.integers(0, 2),
@@ -109,6 +117,8 @@ async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
     born=st.sampled_from([{}, SERVED, MISNAMED | {"suspend": True}, MISSERVED | {"suspend": True}]),
     prompt=st.booleans(),
 )
+@example(begun=0, schedule=MENDED_UNSEEN, born=MISNAMED, prompt=True)
+@example(begun=0, schedule=MENDED_UNSEEN, born=MISSERVED, prompt=True)
 @in_jumping_loop
 async def test_any_trouble_with_images_keeps_the_invariants_and_ends_well(
     begun: int, schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool

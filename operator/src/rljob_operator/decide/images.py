@@ -6,7 +6,7 @@ from rljob_operator.cluster_state import invalid_pod, was_provisioned
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import Step
-from rljob_operator.kube.kinds import DEPLOYMENT
+from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
 from rljob_operator.pod_state import unusable_image
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, made_at
@@ -29,11 +29,12 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 def cluster_image(snapshot: Snapshot) -> str | None:
     """Why the image of a RayCluster that never had all pods cannot be used, and what to set. Pods without a RayCluster
-    are an older one's.
+    are an older one's, and so are those of another one, which a late watch may tell of beside this one.
     """
     if snapshot.cluster is None or was_provisioned(snapshot.cluster):
         return None
-    message, cluster = unusable_image(snapshot.ray_pods), snapshot.job.spec.cluster
+    own = (pod for pod in snapshot.ray_pods if _is_made_by(snapshot.cluster, pod))
+    message, cluster = unusable_image(own), snapshot.job.spec.cluster
     templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
     where = "spec.cluster.image, or its template's in spec.cluster," if templates else "spec.cluster.image"
     return None if message is None else f"{message}. Set {where} to an image that can be pulled"
@@ -44,9 +45,27 @@ def server_image(snapshot: Snapshot) -> str | None:
     for index, model in enumerate(snapshot.job.spec.rewards.models):
         if (made := snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model.name))) is None:
             continue
-        servers = (pod for pod in snapshot.servers_of(model.name) if made_at(pod) >= made_at(made))
+        servers = (pod for pod in snapshot.servers_of(model.name) if _may_be_of(made, pod))
         if (message := unusable_image(servers)) is not None:
             template = ", or its template's" if model.template.written().get("spec") else ""
             where = f"spec.rewards.models[{index}].image{template}, or spec.cluster.image,"
             return f"{message}. Set {where} to an image that can be pulled"
     return None
+
+
+def _is_made_by(cluster: Manifest, pod: Manifest) -> bool:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return all(owner["uid"] == cluster["metadata"]["uid"] for owner in owners if owner.get("controller"))
+
+
+def _may_be_of(deployment: Manifest, pod: Manifest) -> bool:
+    """Its owner is a ReplicaSet, which we do not see, so its age has to tell: in whole seconds. One of the Deployment's
+    own second is an older one's if it has not that one's images.
+    """
+    if made_at(pod) != made_at(deployment):
+        return made_at(pod) > made_at(deployment)
+    return _images(deployment.get("spec", {}).get("template", {})) <= _images(pod)
+
+
+def _images(pod: Manifest) -> set[str]:
+    return {each["image"] for each in pod.get("spec", {}).get("containers", ())}
