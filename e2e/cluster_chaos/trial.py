@@ -17,7 +17,7 @@ from e2e.cluster_chaos.cluster_watch import ClusterWatch, Running
 from e2e.cluster_chaos.faults import Fault
 from e2e.cluster_chaos.leftovers import left_by
 from e2e.cluster_chaos.looks import repeated
-from e2e.cluster_chaos.verdicts import doubles, made_again, policies, repeated_within, unseen, went_back
+from e2e.cluster_chaos.verdicts import doubles, made_again, renamed, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.scenarios.job import Job
 from rljob_trainer.progress.history import Line, read_metrics
@@ -186,7 +186,7 @@ def problems(found: Trial) -> list[str]:
         wrong.append(f"{found.status['restarts']} restarts for {len(found.struck)} faults")
     wrong += doubles(found.running)
     rescored = {each.attempt for each in found.struck if each.fault.scores_again}
-    wrong += made_again(found.attempts.made, rescored) + policies(found.attempts.made)
+    wrong += made_again(found.attempts.made, rescored) + renamed(found.attempts.made)
     wrong += unseen(found.attempts.made, steps, PROMPTS)
     wrong += went_back(found.attempts) + repeated_within(found.lines, found.attempts)
     return wrong + [f"{each} is left" for each in found.left]

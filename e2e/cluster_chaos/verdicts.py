@@ -45,10 +45,24 @@ def unseen(made: Sequence[Made], steps: Sequence[int], each: int) -> list[str]:
     )
 
 
-def policies(made: Sequence[Made]) -> list[str]:
-    """A group by another name of its policy is not found. In a deterministic job, a step's policy has one name."""
-    digests = _by_step((match.step, match.policy_digest) for _, match in made)
-    return [f"groups of step {step} were made for {len(of)} policies" for step, of in digests.items() if len(of) > 1]
+def renamed(made: Sequence[Made]) -> list[str]:
+    """A group that was made anew under another name is not found. In a deterministic job a step has one policy with one
+    fingerprint of its settings, and each of its prompts one hash.
+    """
+    policies: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
+    prompts: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
+    for _, match in made:
+        policies[match.step].add((match.policy_digest, match.fingerprint))
+        prompts[match.step, match.prompt_id].add(match.prompt)
+    wrong = [
+        f"groups of step {step} were made for {len(of)} policies or settings"
+        for step, of in policies.items()
+        if len(of) > 1
+    ]
+    if changed := [each for each, of in prompts.items() if len(of) > 1]:
+        step, prompt = min(changed)
+        wrong.append(f"{len(changed)} prompts had two hashes within a step, {prompt} of step {step} first")
+    return wrong
 
 
 def went_back(attempts: Attempts) -> list[str]:

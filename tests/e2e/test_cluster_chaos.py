@@ -17,7 +17,7 @@ from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
 from e2e.cluster_chaos.leftovers import left_by, volumes_of
 from e2e.cluster_chaos.report import costs, page
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, patiently, problems, recovery_after
-from e2e.cluster_chaos.verdicts import durable_step, made_again, policies, repeated_within, unseen, went_back
+from e2e.cluster_chaos.verdicts import durable_step, made_again, renamed, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
 from e2e.nodes import release
 from e2e.nodes.machine import Machine
@@ -155,11 +155,18 @@ def test_a_group_that_a_lost_scorer_scores_again_is_not_made_again_but_another_a
     ]
 
 
-def test_a_group_that_hides_behind_another_name_of_its_policy_shows():
-    assert policies(made(a1=[16], a2=[16])) == []
-    assert policies([*made(a1=[16]), *((2, match) for match in of_step(16, policy="other"))]) == [
-        "groups of step 16 were made for 2 policies"
-    ]
+@pytest.mark.parametrize(
+    ("other", "wrong"),
+    [
+        ({}, []),
+        ({"policy_digest": "other"}, ["groups of step 16 were made for 2 policies or settings"]),
+        ({"fingerprint": "other"}, ["groups of step 16 were made for 2 policies or settings"]),
+        ({"prompt": "other"}, ["8 prompts had two hashes within a step, 0/0 of step 16 first"]),
+        ({"step": 17, "policy_digest": "other", "prompt": "other"}, []),
+    ],
+)
+def test_groups_that_hide_behind_another_name_show(other, wrong):
+    assert renamed([*made(a1=[16]), *((2, match._replace(**other)) for match in of_step(16))]) == wrong
 
 
 def test_a_journal_that_was_not_seen_says_nothing():
