@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         Plan(RewardModel.model_validate(each), f"spec.rewards.models[{i}]", str(folder / each["path"]), ())
         for i, each in enumerate((JUDGE, CLASSIFIER))
     ]
-    with RewardServers(plans, {}, folder, {**os.environ, **ENVIRONMENT}) as servers:
-        servers.wait(print, lambda: False)
-        yield Served(servers.urls, judged, logit)
+    with tempfile.TemporaryDirectory(prefix="rt-", dir="/tmp") as temporary:  # short: vLLM's sockets are in it
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", temporary)
+            servers = RewardServers(plans, {}, folder, {**os.environ, **ENVIRONMENT})
+        with servers:
+            servers.wait(print, lambda: False)
+            assert list(Path(temporary).glob("*/*")), "vLLM's files are where they are looked for"
+            yield Served(servers.urls, judged, logit)
+        assert list(Path(temporary).iterdir()) == [], "nothing is left"
 
 
 def prompt(text: str, truth: str = "truth") -> Prompt:

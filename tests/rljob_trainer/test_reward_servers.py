@@ -6,6 +6,7 @@ vLLM is played by a package of its name; test_reward_models_run has the real one
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from rljob_trainer.local.reward_servers import Plan, RewardServers
 from tests.rljob_trainer.run_support import has_ended, wait_until, write_job
 
 SERVER = """
-import http.server, os, signal, subprocess, sys, time
+import http.server, os, pathlib, signal, subprocess, sys, tempfile, time
+pathlib.Path(tempfile.gettempdir(), "socket").touch()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as vLLM does while it starts
 subprocess.Popen(["sleep", "1000"])            # its engine
 print(*sys.argv[1:])
@@ -40,7 +42,16 @@ Make = Callable[..., RewardServers]
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Make]:
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files are made."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def servers(tmp_path: Path, temporary: Path) -> Iterator[Make]:
     package = tmp_path / "played" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(SERVER)
@@ -56,13 +67,16 @@ def servers(tmp_path: Path) -> Iterator[Make]:
     before = below()  # other tests' servers
     yield make
     assert set(below()) <= set(before), "nothing is left"
+    assert list(temporary.iterdir()) == []
 
 
 def below() -> list[psutil.Process]:
     return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_engine(servers: Make, tmp_path: Path):
+def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_engine(
+    servers: Make, tmp_path: Path, temporary: Path
+):
     notes: list[str] = []
     with servers() as made:
         made.wait(notes.append, lambda: False)
@@ -77,6 +91,15 @@ def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_eng
         assert notes[1].startswith("reward model rm ended and is started again")
         made.wait(notes.append, lambda: False)
         assert made.urls == {"rm": url}
+        (folder,) = temporary.iterdir()
+        assert [each.name for each in folder.iterdir()] == ["socket"]
+
+
+def test_what_a_killed_holder_leaves_is_removed_too(servers: Make, temporary: Path):
+    with servers() as made:
+        made.wait(lambda note: None, lambda: False)
+        next(each for each in below() if "rljob_trainer.local.holder" in each.cmdline()).kill()
+        assert [each.name for each in temporary.glob("*/*")] == ["socket"]
 
 
 def test_one_that_does_not_start_is_the_job_s_fault_in_its_own_words(servers: Make):
@@ -102,15 +125,19 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["that runs", "that is frozen"])
 def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tmp_path: Path, frozen: bool):
-    command = [sys.executable, "-m", "rljob_trainer.local.holder", "sh", "-c", "sleep 1001 & sleep 1002"]
+    folder = tmp_path / "temporary"
+    command = [sys.executable, "-m", "rljob_trainer.local.holder", str(folder)]
+    command += ["sh", "-c", 'touch "$TMPDIR/socket"; sleep 1001 & sleep 1002']
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log"), *command])
     wait_until(lambda: any("1001" in each.cmdline() for each in psutil.Process(parent.pid).children(recursive=True)))
     started = psutil.Process(parent.pid).children(recursive=True)
+    assert [each.name for each in folder.iterdir()] == ["socket"]
     if frozen:
         psutil.Process(parent.pid).children()[0].suspend()
     parent.kill()
     parent.wait()
     wait_until(lambda: all(map(has_ended, started)), 60.0)
+    assert not folder.exists()
 
 
 SHARER = """
@@ -122,8 +149,8 @@ time.sleep(1000)
 """
 
 
-def test_the_shared_memory_of_what_is_killed_goes_with_it():
-    holder = [sys.executable, "-m", "rljob_trainer.local.holder"]
+def test_the_shared_memory_of_what_is_killed_goes_with_it(tmp_path: Path):
+    holder = [sys.executable, "-m", "rljob_trainer.local.holder", str(tmp_path / "temporary")]
     ignorant = ["sh", "-c", 'trap "" TERM; "$@"; sleep 1000', "sh", sys.executable, "-c", SHARER]
     pipe = subprocess.PIPE
     with subprocess.Popen([*holder, *ignorant], stdin=pipe, stdout=pipe, text=True) as process:

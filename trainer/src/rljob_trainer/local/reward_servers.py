@@ -7,10 +7,13 @@
 Servers that run already (--reward-model NAME=URL) are only asked whether they are there.
 """
 
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,6 +116,8 @@ class _Server:
         # Python modules in the folder where the user started us are none of the server's.
         safe = {"PYTHONSAFEPATH": "1"}
         self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices, **safe}
+        # Short: names of sockets begin with it. The holder makes it, and deletes it also where we are killed.
+        self._temporary = Path(tempfile.gettempdir()) / f"rljob-rm-{secrets.token_hex(4)}"
         self._child: Child | None = None
 
     def start(self) -> None:
@@ -120,7 +125,11 @@ class _Server:
         command = reward_server.command(sys.executable, plan.model, plan.path, _LOOPBACK, self._port, len(plan.gpus))
         # SIGTERM, not SIGKILL, when we die: the holder then ends vLLM's processes.
         self._child = start_child(
-            [*_HOLDER, *command], self.log, self._environment, orphaned=signal.SIGTERM, stdin=subprocess.PIPE
+            [*_HOLDER, str(self._temporary), *command],
+            self.log,
+            self._environment,
+            orphaned=signal.SIGTERM,
+            stdin=subprocess.PIPE,
         )
 
     def has_ended(self) -> bool:
@@ -141,6 +150,7 @@ class _Server:
         if self._child is not None:
             end_child(self._child)
             end_session(self._child.pid)
+            shutil.rmtree(self._temporary, ignore_errors=True)  # the holder may have been killed
             self._child = None
 
 
