@@ -54,6 +54,32 @@ def test_every_build_argument_reaches_what_reads_it(recipe, monkeypatch):
         assert asked or not re.search(r"\bpip\b.* install ", stage), stage
 
 
+PACKAGING = (
+    "pip", "pip-23.0.1.dist-info", "setuptools", "setuptools-66.1.1.egg-info", "setuptools-65.5.1.dist-info", "wheel",
+    "wheel-0.38.4.egg-info", "pkg_resources", "_distutils_hack", "distutils-precedence.pth",
+)  # fmt: skip
+"""In dist-packages of Debian, or in site-packages of python:slim."""
+
+
+@pytest.mark.parametrize("recipe", [images.operator, images.trainer])
+def test_a_base_keeps_none_of_its_tools_of_packaging(recipe, tmp_path):
+    """`rm` only says here what it would remove."""
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    (site,) = (tmp_path / "lib").glob("python*/site-packages")
+    for name in PACKAGING:
+        (site / name).mkdir()
+    (site / "pip/__init__.py").touch()
+    (removal,) = re.findall(r"^RUN (packages=(?:.*\\\n)+.*)$", recipe().dockerfile.read_text(), re.MULTILINE)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    command = ["sh", "-c", f"rm() {{ pwd; printf '%s\n' \"$@\"; }}\n{removal}"]
+    ran = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True)
+
+    where, flags, *removed = ran.stdout.splitlines()
+    assert (where, flags) == (str(site), "-rf")
+    assert {each.name for each in site.iterdir()} <= set(removed)
+    assert [name for name in removed if name.endswith("/ensurepip")], "it has a pip, too"
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment of the locked packages, as the tests' own environment has them, and of wheels of the members."""
