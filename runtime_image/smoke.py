@@ -3,8 +3,10 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -37,6 +39,8 @@ def main() -> None:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # one step is not worth compiling; an image for CPUs has no compiler
     for name in PACKAGES:
         print(name, getattr(importlib.import_module(name), "__version__", ""), flush=True)
+    if shutil.which("gcc") and not Path(sysconfig.get_path("include"), "Python.h").exists():
+        sys.exit("Triton will compile with gcc what includes Python.h, which is not here")
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder, "job.json")
         job.write_text(json.dumps(JOB))  # which is YAML too

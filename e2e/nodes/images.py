@@ -27,6 +27,9 @@ NEWER_OPERATOR, NEWER_VERSION = "localhost/rljob-operator:newer", "999.0"
 TRAINER = "localhost/rljob-trainer:dev"
 GPU_TRAINER = "localhost/rljob-trainer:gpu"
 
+COMPILER = "gcc libc6-dev libpython3-dev"
+"""What Triton compiles with. Debian's Python comes without its headers, unlike that of the image it stands in for."""
+
 
 def _pause() -> Image:
     return Image(PAUSE, RECIPES / "pause/Dockerfile", _compiled(RECIPES / "pause/main.go", "pause"))
@@ -111,7 +114,7 @@ def gpu_trainer() -> str:
     packages.ensure()
     ensure([DEBIAN])
     with shown(f"building {GPU_TRAINER}"):
-        builder.build(_trainer(GPU_TRAINER))
+        builder.build(_trainer(GPU_TRAINER, PACKAGES=COMPILER))
     with shown("training a step in it"):
         return builder.run(GPU_TRAINER, REPOSITORY / "runtime_image/smoke.py")
 
