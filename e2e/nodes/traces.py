@@ -1,5 +1,6 @@
 """What of a cluster's nodes is on this machine: after `down` nothing, and the kernel is as it was."""
 
+import glob
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,19 +25,31 @@ def _traces(cluster: Path) -> Iterator[str]:
     yield from (f"mount {each}" for each in _lines("/proc/mounts") if str(cluster) in each or name in each)
     yield from (f"interface {each.name}" for each in Path("/sys/class/net").iterdir() if each.name.startswith(name))
     yield from (f"cgroup {each}" for each in cgroups.ROOT.glob(f"**/{name}*"))
-    if cluster.exists():
-        yield f"folder {cluster}"
+    folders = (cluster, *cluster.parent.glob(f"{glob.escape(cluster.name)}-????????"))  # as `down` renames it first
+    yield from (f"folder {each}" for each in folders if each.exists())
     if cgroups.no_cluster_is_recorded():
         left = (cgroups.RECORD.parent, *builder.notes())
         yield from (f"folder {each}" for each in left if each.exists())
 
 
 def kernel() -> set[str]:
-    """Rules of iptables and settings of this machine, which have no cluster's name: the same before and after one."""
+    """Of this machine, the same before and after a cluster: rules and chains of iptables, and settings.
+
+    None of them has a cluster's name.
+    """
     saves = [each for each in ("iptables-save", "ip6tables-save") if shutil.which(each)]
-    rules = [f"{each}: {rule}" for each in saves for rule in output(each).splitlines() if rule.startswith("-")]
+    rules = [f"{each}: {rule}" for each in saves for rule in _rules(output(each))]
     settings = (f"{name} is {(cgroups.PROC / name).read_text().strip()}" for name in cgroups.KUBELET_SETTINGS)
     return {*rules, *settings}
+
+
+def _rules(saved: str) -> Iterator[str]:
+    """And chains, without their counters. Not Linux's own chains that accept: whoever lists rules makes these."""
+    for line in saved.splitlines():
+        if line.startswith("-"):
+            yield line
+        elif line.startswith(":") and not (chain := line.partition(" [")[0]).endswith(" ACCEPT"):
+            yield chain
 
 
 PLACES = ("/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/run", "~/.kube")

@@ -18,7 +18,6 @@ from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster.layout import Layout
 from e2e.cluster.progress import Progress, shown
 from e2e.nodes import agents, builder, cgroups, machine, network, up
-from e2e.nodes import traces as traces_module
 from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
 from e2e.nodes.traces import traces
@@ -273,37 +272,6 @@ def test_buildah_keeps_networks_beside_its_images(tmp_path, monkeypatch):
     monkeypatch.setattr(builder, "APART", ("sh", "-c", 'cat "$CONTAINERS_CONF"'))
     told = tomllib.loads(builder.number("any"))
     assert told == {"network": {"network_config_dir": f"{builder.storage()}/cni"}}
-
-
-def test_rules_of_both_protocols_are_what_a_cluster_leaves_as_they_were(kernel, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: "there")
-    monkeypatch.setattr(traces_module, "output", lambda each: f"*filter\n-A FORWARD {each}\n")
-    rules = {each for each in traces_module.kernel() if "FORWARD" in each}
-    assert rules == {f"{each}: -A FORWARD {each}" for each in ("iptables-save", "ip6tables-save")}
-
-
-def test_a_file_that_a_program_keeps_unasked_is_seen_and_one_of_others_is_not(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(traces_module, "_OTHERS", {str(tmp_path / "lib/apt")})
-    monkeypatch.setattr(builder, "NOTES", tmp_path / "lib/containers/cache")
-    places = (str(tmp_path / "lib"), "~/.kube")
-    (tmp_path / "lib/cni/net.d").mkdir(parents=True)
-    (tmp_path / "lib/link").symlink_to("/")
-    before = traces_module.files(places)
-    assert before == {str(tmp_path / "lib" / each) for each in (".", "cni", "cni/net.d", "link")}
-
-    (tmp_path / "lib/cni/net.d/cni.lock").touch()
-    for folder in ("lib/apt/lists", "lib/containers/cache", "lib/images/layers/one/two", "home/.kube"):
-        (tmp_path / folder).mkdir(parents=True)
-    made = (
-        "lib/cni/net.d/cni.lock",
-        "lib/apt",
-        "lib/images",
-        "lib/images/layers",
-        "lib/images/layers/one",
-        "home/.kube",
-    )
-    assert traces_module.files(places) - before == {str(tmp_path / each) for each in made}
 
 
 def test_settings_that_were_never_kept_are_left_alone(kernel, tmp_path):
