@@ -41,9 +41,6 @@ LONG = {"training": {"steps": 60}}
 LONGER = {"training": {"steps": 200}}
 """Time enough for an operator that is killed: half a minute passes until another one has the Lease."""
 
-LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
-"""Where a pod finds the token of its account, if it has one."""
-
 SUCCESS_CONDITIONS = {
     "Ready": "True",
     "CheckpointAvailable": "True",

@@ -1,6 +1,9 @@
-"""Who may reach a job's pods, by what the API server has: no program enforces it in the local cluster."""
+"""Who may reach a job's pods, by what the API server has, for no program enforces it in the local cluster; and whether
+they are anybody to the API server.
+"""
 
 import json
+from collections.abc import Iterable
 
 from e2e.nodes import release
 from e2e.scenarios.job import Job
@@ -27,3 +30,18 @@ def guarded(job: Job) -> set[str]:
         raise AssertionError(f"others are let in, or not all of these: {policy['spec']}")
     selector = ",".join(f"{name}={value}" for name, value in policy["spec"]["podSelector"]["matchLabels"].items())
     return set(job.kubectl("get", "pods", f"--selector={selector}", "--output=name").split())
+
+
+LIST_TOKENS = "ls /var/run/secrets/kubernetes.io 2>&1 || true"
+"""Where a container finds the token of its account, if it has one."""
+
+
+def with_token(job: Job, pods: Iterable[str]) -> list[str]:
+    """Of these pods' containers those that find a token: POD CONTAINER. All of them run."""
+    names = "--output=jsonpath={.spec.containers[*].name}"
+    containers = [(pod, each) for pod in pods for each in job.kubectl("get", pod, names).split()]
+    listed = {
+        f"{pod} {each}": job.kubectl("exec", pod, f"--container={each}", "--", "sh", "-c", LIST_TOKENS)
+        for pod, each in containers
+    }
+    return [name for name, told in listed.items() if "No such file" not in told]

@@ -15,8 +15,8 @@ from e2e.cluster.layout import Layout
 from e2e.nodes import containers, kuberay, release
 from e2e.nodes.images import TRAINER
 from e2e.scenarios.conftest import Report, own_cluster_only
-from e2e.scenarios.job import LIST_TOKENS, Job
-from e2e.scenarios.policy import guarded
+from e2e.scenarios.job import Job
+from e2e.scenarios.policy import guarded, with_token
 from rljob_operator.names import SERVER_CONTAINER
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, classifier, judge
 
@@ -69,9 +69,9 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
     job.trains()
     pods = {each for role in ("head", "worker") for each in job.pods(role)}
     (server,) = servers(job, "rm")
-    assert "No such file" in job.kubectl("exec", server["metadata"]["name"], "--", "sh", "-c", LIST_TOKENS)
     models = {f"pod/{each['metadata']['name']}" for model in ("rm", "judge") for each in servers(job, model)}
     assert guarded(job) == pods | models, "one policy guards all of the job's"
+    assert with_token(job, pods | models) == []
     (container,) = containers.running([server], SERVER_CONTAINER)
     asked = asked_again(job)
     lost_at = time.time()

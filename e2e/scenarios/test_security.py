@@ -9,8 +9,8 @@ from e2e.cluster.errors import ClusterError
 from e2e.nodes import release
 from e2e.nodes.images import TRAINER
 from e2e.scenarios.conftest import own_cluster_only
-from e2e.scenarios.job import LIST_TOKENS, LONG, Job
-from e2e.scenarios.policy import guarded
+from e2e.scenarios.job import LONG, Job
+from e2e.scenarios.policy import guarded, with_token
 from rljob_operator.head import AGENT_PORT, RAY_PORT
 
 pytestmark = pytest.mark.timeout(1200)
@@ -46,9 +46,9 @@ STRANGER = {
 def test_pods_have_no_token_and_want_one(cluster: Access, job: Job) -> None:
     job.apply(**LONG)
     job.trains()
-    for role in ("head", "worker"):
-        assert "No such file" in job.run_in(role, "sh", "-c", LIST_TOKENS)
-    assert guarded(job) == {*job.pods("head"), *job.pods("worker")}
+    pods = guarded(job)
+    assert pods == {*job.pods("head"), *job.pods("worker")}
+    assert with_token(job, pods) == []
 
     (head,) = json.loads(
         job.kubectl("get", "pods", f"--selector=rljob.dev/job={job.name},rljob.dev/role=head", "--output=json")

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.cluster.access import Access
 from e2e.scenarios.job import Job
-from e2e.scenarios.policy import OPERATOR, guarded
+from e2e.scenarios.policy import OPERATOR, guarded, with_token
 from e2e.scenarios.test_life import KILL_DRIVER
 from rljob_api.validation import validate
 from rljob_operator.names import JOB_LABEL
@@ -66,6 +66,26 @@ def test_a_policy_guards_its_jobs_pods_and_one_that_lets_others_in_is_told(clust
     apply(policy, policy | {"metadata": {"name": "second"}, "spec": policy["spec"] | {"ingress": [{}]}})
     with pytest.raises(ValueError, match="too many values"):
         guarded(job)
+
+
+@dataclass(frozen=True)
+class Pods(Access):
+    """Two containers in each pod; of one the agent has a token."""
+
+    def kubectl(self, *arguments: str, objects: str = "") -> str:
+        match arguments[1:]:
+            case ["get", _, "--output=jsonpath={.spec.containers[*].name}"]:
+                return "ray-head agent"
+            case ["exec", "pod/second", "--container=agent", *_]:
+                return "serviceaccount"
+            case _:
+                return "ls: cannot access '/var/run/secrets/kubernetes.io': No such file or directory"
+
+
+def test_a_token_is_found_in_any_container_of_a_pod():
+    job = Job(Pods(), "somewhere")
+    assert with_token(job, ["pod/first", "pod/second"]) == ["pod/second agent"]
+    assert with_token(job, ["pod/first"]) == []
 
 
 PROCESSES = """
