@@ -63,12 +63,14 @@ RECOVERY_CONDITIONS = {
 
 FAILURE_CONDITIONS = {
     "Ready": "False",
+    "CheckpointAvailable": "True",
     "Succeeded": "False",
     "Failed": "True",
     "Running": "False",
     "Reconciling": "False",
     "Stalled": "True",
 }
+"""Of a job that has failed after a durable checkpoint."""
 
 LOST_WORKER = ("RankLost", "EngineLost", "RewardsLost", "Infrastructure")
 """One of these words tells that a worker pod is gone: it had a rank, an engine and the scorer; one is missed first."""
@@ -264,16 +266,16 @@ class Job:
         self._says(SUCCESS_CONDITIONS, Reason.COMPLETED)
         return status
 
-    def fails(self, reason: str) -> dict[str, str]:
+    def fails(self, reason: str, *, saved: bool = True) -> dict[str, str]:
         """The condition Failed, with that reason, and the other conditions and the event that say so.
 
-        Raises AssertionError where something is missing.
+        saved: whether there is a durable checkpoint. Raises AssertionError where something is missing.
         """
         self.reaches("Failed")
         failed = self.conditions["Failed"]
         if failed["reason"] != reason:
             raise AssertionError(f"it failed otherwise: {failed}")
-        self._says(FAILURE_CONDITIONS, reason)
+        self._says({**FAILURE_CONDITIONS, "CheckpointAvailable": str(saved)}, reason)
         return failed
 
     def _says(self, conditions: dict[str, str], event: str) -> None:

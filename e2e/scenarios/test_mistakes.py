@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster import processes
 from e2e.cluster.layout import Layout
 from e2e.nodes.machine import machines
-from e2e.scenarios.job import Job
+from e2e.scenarios.job import SFT_STEPS, Job
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -24,18 +24,18 @@ def reward(body: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        pytest.param("    return 1 / (len(solution_str) * 0)\n", "ZeroDivisionError", id="crashes"),
-        pytest.param("    import os\n    os._exit(3)\n", "ended", id="ends its process"),
+        pytest.param("    return 1 / (len(solution_str) * 0)\n", "raised ZeroDivisionError: ", id="crashes"),
+        pytest.param("    import os\n    os._exit(3)\n", "ended its process with exit code 3", id="ends its process"),
         pytest.param("    import time\n    time.sleep(60)\n", "did not return within 3 s", id="hangs"),
-        pytest.param("    return float('nan')\n", "nan", id="returns NaN"),
+        pytest.param("    return float('nan')\n", "returned nan", id="returns NaN"),
     ],
 )
 def test_a_wrong_reward_function_ends_the_job_at_once(job: Job, body: str, says: str) -> None:
     job.apply(rewards=reward(body))
     failed = job.fails("Reward")
     assert (job.status["attempt"], job.status["restarts"]) == (1, 0)
-    assert "reward own " in failed["message"]
-    assert says in failed["message"].lower() or says in failed["message"]
+    assert f"reward own {says}" in failed["message"]
+    assert job.saved in (SFT_STEPS - 2, SFT_STEPS), "the last supervised step's may have been on its way"
     job.eventually(lambda: not job.pods(), "end of the pods", 120)
 
 
@@ -55,5 +55,6 @@ def registry(layout: Layout, tmp_path: Path) -> Iterator[str]:
 def test_an_image_that_does_not_exist_is_named(job: Job, registry: str) -> None:
     image = f"{registry}/no-such-image:1"
     job.apply(cluster={"image": image})
-    assert image in job.fails("ImageNotUsable")["message"]
+    assert image in job.fails("ImageNotUsable", saved=False)["message"]
     assert job.status["attempt"] == 0
+    job.eventually(lambda: not job.pods(), "end of the pods", 120)

@@ -158,6 +158,9 @@ def test_the_operator_is_killed_while_a_finished_job_is_cleaned_up(
     wrong = {} if phase == "Succeeded" else {"rewards": reward("    return float('nan')\n")}
     job.apply(**wrong, ttlAfterFinished="20s")
     left = kill_operator(cluster, layout, job, phase)
+    if phase == "Succeeded":
+        assert left["progress"]["reward"]
+        assert left["checkpoint"]["step"] == left["progress"]["step"]
     assert job.pods("head"), "nothing is deleted yet"
     assert job.pods("worker")
 

@@ -42,7 +42,6 @@ def test_a_full_volume_ends_the_job_and_names_the_way_out(job: Job) -> None:
     assert status["restarts"] == 0
     assert "free space" in failed["message"]
     assert status["checkpoint"]["step"] > 0, "the one that fits is kept"
-    assert job.holds("CheckpointAvailable")
     job.eventually(lambda: not job.pods(), "end of the pods", 120)
 
 

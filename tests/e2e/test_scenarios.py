@@ -280,9 +280,12 @@ def test_a_job_fails_with_its_conditions_and_an_event():
     assert job.fails("Reward")["message"] == "no"
     with pytest.raises(AssertionError, match="failed otherwise"):
         job.fails("Data")
-    less = {**status, "conditions": [each for each in conditions if each["type"] != "Stalled"]}
     with pytest.raises(AssertionError, match="missing"):
-        Job(Volume(status=less, events=("Reward",)), "namespace").fails("Reward")
+        job.fails("Reward", saved=False)
+    for kind in ("Stalled", "CheckpointAvailable"):
+        less = {**status, "conditions": [each for each in conditions if each["type"] != kind]}
+        with pytest.raises(AssertionError, match="missing"):
+            Job(Volume(status=less, events=("Reward",)), "namespace").fails("Reward")
 
 
 def git(folder: Path, *arguments: str) -> None:
