@@ -31,7 +31,7 @@ from e2e.scenarios.job import Job
 
 _CODE = (
     "trainer/src", "crds/src", "operator", "charts", "runtime_image", "requirements", "examples/reverse-text.yaml",
-    "e2e/chaos", "e2e/cluster_chaos", "e2e/nodes", "e2e/scenarios/job.py",
+    "e2e/chaos", "e2e/cluster", "e2e/cluster_chaos", "e2e/nodes", "e2e/scenarios/job.py",
 )  # fmt: skip
 """What decides the results."""
 

@@ -15,6 +15,7 @@ CODE = (
     "charts",
     "crds",
     "e2e/cluster",
+    "e2e/cluster_chaos/faults.py",
     "e2e/cluster_chaos/leftovers.py",
     "e2e/nodes",
     "e2e/scenarios",

@@ -12,6 +12,7 @@ from e2e.cluster.access import Access
 from e2e.scenarios.job import Job
 from e2e.scenarios.policy import OPERATOR, guarded, with_token
 from e2e.scenarios.test_life import KILL_DRIVER
+from e2e.scenarios.test_losses import nodes_for_pods
 from rljob_api.validation import validate
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.render.protection import network_policy
@@ -86,6 +87,20 @@ def test_a_token_is_found_in_any_container_of_a_pod():
     job = Job(Pods(), "somewhere")
     assert with_token(job, ["pod/first", "pod/second"]) == ["pod/second agent"]
     assert with_token(job, ["pod/first"]) == []
+
+
+@dataclass(frozen=True)
+class Nodes(Access):
+    """One takes pods, one only where no other does, and two take none."""
+
+    def kubectl(self, *_: str, objects: str = "") -> str:
+        effects = ("PreferNoSchedule", "NoSchedule", "NoExecute")
+        tainted = [{"taints": [{"key": "any", "effect": each}]} for each in effects]
+        return json.dumps({"items": [{"spec": spec} for spec in ({}, *tainted)]})
+
+
+def test_nodes_that_take_no_pods_are_not_counted():
+    assert nodes_for_pods(Nodes()) == 2
 
 
 PROCESSES = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import pytest
 from bench.commits import ROOT, content
 from e2e.cluster.access import Access
 from e2e.cluster.fixtures import CONTEXT
+from e2e.cluster_chaos.__main__ import _CODE as CHAOS_CODE
 from e2e.scenarios import __main__ as scenarios
 from e2e.scenarios.conftest import SECONDS
 from e2e.scenarios.job import FAILURE_CONDITIONS, SUCCESS_CONDITIONS, Job
@@ -148,6 +150,17 @@ def test_the_page_tells_where_the_seconds_of_a_loss_start(tmp_path, monkeypatch)
 def test_what_decides_results_is_there_and_holds_no_result():
     assert [path for path in CODE if not (ROOT / path).exists()] == []
     assert not any(path.startswith("docs") for path in CODE)
+
+
+@pytest.mark.parametrize(("folder", "code"), [("e2e/scenarios", CODE), ("e2e/cluster_chaos", CHAOS_CODE)])
+def test_what_results_are_made_with_decides_them(folder, code):
+    files = [file.read_text() for file in (ROOT / folder).glob("*.py")]
+    imported = {
+        name for text in files for name in re.findall(r"^from ((?:e2e|tests)\.[\w.]+) import", text, re.MULTILINE)
+    }
+    paths = [name.replace(".", "/") for name in imported]
+    folders = tuple(f"{each}/" for each in code)
+    assert [path for path in paths if f"{path}.py" not in code and not f"{path}/".startswith(folders)] == []
 
 
 def test_another_clusters_operator_and_nodes_are_left_alone():
