@@ -102,6 +102,10 @@ def test_a_pattern_that_is_none_is_refused_at_the_start(pattern, words):
 Answer = tuple[int, Any]
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 64  # as many as may come at once: those beyond are reset
+
+
 @contextmanager
 def played(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[str]:
     """The URL of a server that answers as told. answer: of a request's body and its number, from 1."""
@@ -124,7 +128,7 @@ def played(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[str]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
@@ -163,6 +167,20 @@ def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
     assert group.rewards.tolist() == [0.5 - 2, 2 - 2]
     assert {name: values.tolist() for name, values in group.components.items()} == {"rm": [1, 4], "other": [1, 1]}
     assert (group.prompt_id, group.error, group.retries) == ("0/7", None, 0)
+
+
+def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
+    """This one answers none before all of them wait."""
+    waiting = threading.Barrier(16)
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        waiting.wait(30)
+        return length(body)
+
+    responses = [Response("abc", 3)] * 8
+    with played(answer) as url, asking(url, timeout="30s", lostAfter="30s") as models:
+        groups = [group.result(120) for group in [models.submit(PROMPT, responses) for _ in range(2)]]
+    assert [(group.rewards.tolist(), group.retries) for group in groups] == [([3.0] * 8, 0)] * 2
 
 
 @pytest.mark.parametrize(
