@@ -70,7 +70,7 @@ class Site:
             "--namespace", NAMESPACE, "--operator-namespace", NAMESPACE, "--trainer-image", "trainer:1",
             "--head-url", self.heads, "--listen", f"127.0.0.1:{self._port}",
         ]  # fmt: skip
-        environment = os.environ | {"KUBECONFIG": str(self.account.kubeconfig)}
+        environment = os.environ | {"KUBECONFIG": str(self.account.kubeconfig), "TMPDIR": str(self.folder)}
         command = dying_with_its_parent([sys.executable, "-m", "rljob_operator", "run", *options])
         with self._log.open("ab") as log:
             self.operator = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

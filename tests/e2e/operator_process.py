@@ -31,7 +31,11 @@ class OperatorProcess:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = os.environ | {"KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = os.environ | {
+            "KUBECONFIG": str(self.kubeconfig),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TMPDIR": str(self.log.parent),  # keys are written there, which a killed operator leaves
+        }
         options = [
             *(["--namespace", self.namespace] if self.namespace else []),
             "--operator-namespace", self.home, "--head-url", self.head_url,

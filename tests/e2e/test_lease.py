@@ -24,12 +24,12 @@ def start(cluster, namespace, tmp_path) -> Iterator[Start]:
     """Starts a leader; all are gone afterwards."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(cluster.settings()))
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     with ExitStack() as running:
 
         def start(terms: tuple[str, str, str]) -> "subprocess.Popen[str]":
             command = [sys.executable, "-m", "tests.e2e.lease_leader", namespace, *terms]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables)
             running.enter_context(process)
             running.callback(process.kill)
             return process

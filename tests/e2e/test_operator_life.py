@@ -261,3 +261,15 @@ def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_fiel
         _, reason, message = jobs.conditions(name)["Failed"]
         assert reason == "ObjectInvalid"
         assert field in message
+
+
+def test_a_killed_operator_leaves_its_keys_in_no_folder_but_its_own(cluster, namespace, heads, tmp_path, monkeypatch):
+    """The Kubernetes client writes them to files, and removes those when a process ends by itself."""
+    ours, own = tmp_path / "ours", tmp_path / "own"
+    ours.mkdir()
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(ours))
+    with running_operator(cluster, namespace, heads.template, own):
+        pass
+
+    assert list(ours.iterdir()) == []
