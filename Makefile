@@ -27,7 +27,7 @@ root:  # before $(READY), as the next one
 	@tools/root.sh $(MAKECMDGOALS) $(ARGS)
 
 go:  # before $(READY), which takes minutes
-	@tools/go.sh $(ARGS)
+	@tools/go.sh $(MAKECMDGOALS) $(ARGS)
 
 run: $(READY)  ## Train a model on this machine and draw its curves
 	$(BIN)/rljob run examples/reverse-text.yaml

@@ -1,14 +1,16 @@
 """`make cluster-up` and `make cluster-down`: a Kubernetes control plane with KubeRay and fake GPU nodes."""
 
 import argparse
+import os
 import shutil
 import sys
 import time
 from pathlib import Path
 
-from e2e.cluster.binaries import BINARIES, DEFAULT, TESTED
+from e2e.cluster.binaries import BINARIES, DEFAULT, TESTED, TESTED_ELSEWHERE
 from e2e.cluster.build import build
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster.plane import Plane, default_folder
 from e2e.cluster.sharing import guard
 
@@ -22,7 +24,7 @@ def main() -> None:
             case "down":
                 down(Plane(arguments.dir))
             case "build":
-                build(arguments.binaries or TESTED)
+                build(arguments.binaries or (TESTED_ELSEWHERE if os.environ.get(CONTEXT) else TESTED))
                 for name in arguments.binaries:
                     print(BINARIES[name].path)
             case "guard":

@@ -111,3 +111,6 @@ NODES = ("kubelet", "kube-proxy", "coredns", "local-path-provisioner")
 
 TESTED = (*DEFAULT, "helm", "prometheus-operator")
 """What the tests need. The others are built when asked for."""
+
+TESTED_ELSEWHERE = ("kubectl", "helm")
+"""What they need on a cluster that is there, which E2E_KUBECONTEXT names."""

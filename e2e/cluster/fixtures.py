@@ -7,7 +7,7 @@ plane      a control plane of this test file's own, whose components it may stop
 layout     where that control plane keeps its files, logs among them; skips where the cluster is another's
 helm       Helm, with no cluster
 
-`python -m e2e.cluster build` builds all that these start; `make test` begins with it.
+`python -m e2e.cluster build` builds all that these start, or need for the context; `make test` begins with it.
 Tests must not stop what others use at the same time: `cluster` is shared by all processes of pytest-xdist.
 """
 

@@ -12,6 +12,7 @@ import pytest
 from e2e.cluster import build
 from e2e.cluster.binaries import BINARIES, DEFAULT
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.fixtures import CONTEXT
 
 KUBERNETES_GO_MOD = """\
 module k8s.io/kubernetes
@@ -74,14 +75,31 @@ def test_an_old_go_is_named_with_its_remedy(no_builds, tmp_path, monkeypatch):
 
 def test_make_says_so_before_anything_else(no_builds, tmp_path, monkeypatch):
     put_go_first(tmp_path / "go", monkeypatch, version="go1.19.8")
-    monkeypatch.delenv("E2E_KUBECONTEXT", raising=False)
+    monkeypatch.delenv(CONTEXT, raising=False)
     oldest = ".".join(str(number) for number in build.GO)
     check = subprocess.run([GO_CHECK], check=False, capture_output=True, text=True)
     assert (check.returncode, f"Go {oldest} or newer, and PATH has 1.19.8: install it" in check.stderr) == (1, True)
 
-    assert subprocess.run([GO_CHECK, "--context", "kind"], check=False).returncode == 0, "a cluster that is there"
+    assert may_go_on("demo", "--context", "kind"), "a cluster that is there"
     (no_builds / "kube-apiserver-1").mkdir(parents=True)
-    assert subprocess.run([GO_CHECK], check=False).returncode == 0, "one was built before"
+    assert may_go_on("test"), "one was built before"
+
+
+def test_for_a_cluster_that_is_there_only_the_tests_kubectl_and_helm_are_built(no_builds, tmp_path, monkeypatch):
+    go = put_go_first(tmp_path / "go", monkeypatch, version="go1.19.8")
+    monkeypatch.setenv(CONTEXT, "kind")
+    assert may_go_on("e2e-smoke")
+    assert not may_go_on("test")
+
+    go.write_text(go.read_text().replace("go1.19.8", "go1.26.8"))
+    subprocess.run([sys.executable, "-m", "e2e.cluster", "build"], check=True, capture_output=True)
+    assert {name for name, binary in BINARIES.items() if binary.built} == {"kubectl", "helm"}
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert may_go_on("test-slow")
+
+
+def may_go_on(*arguments):
+    return subprocess.run([GO_CHECK, *arguments], check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
