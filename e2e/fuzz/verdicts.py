@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -32,6 +33,9 @@ _ONLY_THERE = re.compile(
 )
 """What only the API server may refuse: what the operator writes, and a JSON client's 1.0, which kubectl sends as 1."""
 
+_NO_METADATA = re.compile(r"cannot unmarshal \w+ into Go value of type v1\.ObjectMeta$")
+"""Of `metadata` that is no object, before it looks at a schema. Good enough where `rljob validate` names the field."""
+
 MORE = "some validation rules were not checked"
 """The API server says so beside what it found, of no field."""
 
@@ -51,17 +55,25 @@ def judge(client: ApiClient, document: Any) -> Verdict:
     try:
         admitted = CustomObjectsApi(client).create_namespaced_custom_object(**RLJOBS, **STRICT, body=document)
     except ApiException as error:
-        told = (*_of_refusal(error), *(() if _only_there(error) else _of_agreement(document, admitted=False)))
+        told = (*_of_refusal(error, document), *(() if _only_there(error) else _of_agreement(document, admitted=False)))
         return Verdict(False, told)
     return Verdict(True, (*_of_agreement(document, admitted=True), *_of_operator(client, admitted)))
 
 
-def _of_refusal(error: ApiException) -> Iterator[str]:
+def _of_refusal(error: ApiException, document: Any) -> Iterator[str]:
     if error.status not in REFUSALS:
         yield f"the API server fails: {error.status} {error.body}"
         return
     for line in _lines(error):
-        yield from _without_field("the API server refuses it", line)
+        if not (_NO_METADATA.search(line) and _metadata_is_named(document)):
+            yield from _without_field("the API server refuses it", line)
+
+
+def _metadata_is_named(document: Any) -> bool:
+    """By `rljob validate`."""
+    with suppress(Exception):  # which is a finding of `_of_agreement`
+        return any(problem.field == "metadata" for problem in validate(json.dumps(document), "job.yaml").problems)
+    return False
 
 
 def _only_there(error: ApiException) -> bool:

@@ -9,11 +9,13 @@ import pytest
 from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
+from e2e.fuzz import verdicts
 from e2e.fuzz.mutations import Mutant, mutants
 from e2e.fuzz.reconciling import reconciler
 from e2e.fuzz.seeds import seeds
 from e2e.fuzz.theirs import names_their_field
 from e2e.fuzz.verdicts import judge
+from rljob_api.validation import Problem, Validated
 
 COUNT = 500
 FAILED, WAITS = "failed with a message that names a field of theirs", "waits for what is missing"
@@ -50,6 +52,18 @@ def test_a_job_that_names_what_is_not_there_waits_and_says_so(
     with reconciler(cluster, client, tmp_path) as operator:
         (outcome,) = operator.outcomes([Mutant(0, (), lacking)])
     assert (outcome.fate, outcome.findings) == (WAITS, ())
+
+
+@pytest.mark.parametrize("metadata", [[], "x", 7, True])
+def test_a_go_type_is_enough_only_where_our_own_validation_names_the_field(
+    client: ApiClient, monkeypatch: pytest.MonkeyPatch, metadata: object
+) -> None:
+    document = {**seeds()[0], "metadata": metadata}
+    assert judge(client, document).findings == ()
+
+    monkeypatch.setattr(verdicts, "validate", lambda _, source: Validated((), (Problem(source, 1, 1, "spec", "no"),)))
+    (finding,) = judge(client, document).findings
+    assert finding.startswith("the API server refuses it without a field's name: ")
 
 
 POD = {"spec": {"nodeSelector": {"pool": "a"}, "containers": [{"name": "side"}, {"name": "x", "env": [{"name": "A"}]}]}}
