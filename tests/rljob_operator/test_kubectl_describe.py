@@ -17,7 +17,7 @@ from rljob_operator.head import RayJobState
 from rljob_operator.kube.events import Event
 from rljob_operator.kube.kinds import RLJOB, Ref
 from tests.e2e.waiting import eventually
-from tests.rljob_operator.kubectl_support import pod
+from tests.rljob_operator.kubectl_support import GONE_SECONDS, pod
 from tests.rljob_operator.snapshots import PODS, attempted, ray_cluster, reports
 
 HEAD, WORKERS = "job-head-abcde", ("job-workers-worker-abcde", "job-workers-worker-fghij")
@@ -140,6 +140,17 @@ def test_who_follows_events_gets_each_once(shell, jobs, client):
         assert follower.stdout.readline().split()[2] == "First"
         post(client, job, "Second", "said", 1)
         assert follower.stdout.readline().split()[2] == "Second"
+
+
+def test_who_follows_events_is_told_that_the_job_is_deleted_though_another_has_its_name(shell, jobs, client):
+    job = jobs.create()
+    post(client, job, "First", "said")
+    with shell.running("events", "job", "--follow") as follower:
+        assert follower.stdout.readline().split()[2] == "First"
+        jobs.delete()
+        jobs.create()
+        assert follower.communicate(timeout=GONE_SECONDS) == ("", "error: job was deleted meanwhile\n")
+    assert follower.returncode == 1
 
 
 def test_who_follows_events_hears_of_them_where_a_namespace_has_many(shell, jobs, client):

@@ -1,10 +1,12 @@
 """What `kubectl rljob` makes of one RLJob's status, at a time of its own."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from rljob_operator.kubectl.describe import _phase
+from rljob_operator.kubectl.events import events_about
 from rljob_operator.kubectl.jobs import Job
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -47,3 +49,42 @@ def test_a_phase_that_nothing_tells_the_age_of_has_none():
         {"type": "Reconciling", "status": "False", "reason": "Settled", "lastTransitionTime": NOW.isoformat()}
     )
     assert dict(_phase(stalled))["Phase"] == "Pending"
+
+
+def job_with(name: str, model: str) -> Job:
+    metadata = {"name": name, "uid": "1", "creationTimestamp": NOW.isoformat()}
+    return Job({"metadata": metadata, "spec": {"rewards": {"models": [{"name": model}]}}}, NOW)
+
+
+def event(kind: str, name: str) -> dict[str, Any]:
+    metadata = {"creationTimestamp": NOW.isoformat(), "resourceVersion": "1"}
+    return {"involvedObject": {"kind": kind, "name": name}, "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shown"),
+    [
+        ("RayCluster", "a", True),
+        ("Pod", "a-head-x7k2p", True),
+        ("Pod", "a-workers-worker-x7k2p", True),
+        ("PersistentVolumeClaim", "a-checkpoints", True),
+        ("Deployment", "a-rm-x", True),
+        ("ReplicaSet", "a-rm-x-5d6f7c9b48", True),
+        ("Pod", "a-rm-x-5d6f7c9b48-x7k2p", True),
+        ("RayCluster", "a-rm-x", False),
+        ("Pod", "a-rm-x-head-x7k2p", False),  # of the job a-rm-x, as all that follow
+        ("Pod", "a-rm-x-workers-worker-x7k2p", False),
+        ("Deployment", "a-rm-x-rm-y", False),
+        ("ReplicaSet", "a-rm-x-rm-y-5d6f7c9b48", False),
+        ("Pod", "a-rm-x-rm-y-5d6f7c9b48-x7k2p", False),
+        ("PersistentVolumeClaim", "a-rm-x-checkpoints", False),
+    ],
+)
+def test_events_are_of_the_job_s_own_children_whatever_another_job_is_called(kind, name, shown):
+    assert bool(events_about(job_with("a", model="x"), [event(kind, name)])) is shown
+
+
+def test_pods_of_a_long_name_are_known_though_the_api_server_cuts_it():
+    long, model = "j" * 40, "m" * 19
+    made = f"{long}-rm-{model}-5d6f7c9b48-"[:58] + "x7k2p"
+    assert events_about(job_with(long, model), [event("Pod", made)])

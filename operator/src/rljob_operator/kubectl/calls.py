@@ -4,16 +4,19 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 
 Manifest = dict[str, Any]
+Changes = Generator[tuple[str, Manifest], None, None]
 
 RLJOBS = "rljobs.rljob.dev"
 FIELD_MANAGER = "kubectl-rljob"
@@ -55,39 +58,38 @@ class Kubectl:
         changed: Manifest = json.loads(self._output("patch", resource, name, *merge))
         return changed
 
-    def watch(self, resource: str) -> Iterator[tuple[str, Manifest]]:
-        """ADDED, MODIFIED or DELETED, and the object; first those that exist. It ends when the API server ends it."""
-        return self._changes("get", resource, "--watch", "--output=json", "--output-watch-events")
-
-    def watch_rljob(self, seen: Manifest) -> Generator[tuple[str, Manifest], None, None]:
-        """What came after this version of it. It ends when the API server ends it, or has forgotten the version.
-
-        kubectl's own watch of one object reads it first and then begins at any later time: a deletion in between is
-        never told.
+    def watch_rljob(self, seen: Manifest) -> Changes:
+        """What came after this version of it: ADDED, MODIFIED or DELETED, and the object. It ends when the API server
+        ends it, or has forgotten the version.
         """
-        about = seen["metadata"]
-        path = f"/apis/{seen['apiVersion']}/namespaces/{about['namespace']}/rljobs"
-        since = {"fieldSelector": f"metadata.name={about['name']}", "resourceVersion": about["resourceVersion"]}
-        for change, manifest in self._changes("get", f"--raw={path}?{urlencode({'watch': 1} | since)}"):
-            if change == "ERROR":
-                return
-            yield change, manifest
+        return self._changes(_after(seen))
 
-    def _changes(self, *arguments: str) -> Iterator[tuple[str, Manifest]]:
-        command = self._command(*arguments)
-        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            try:
-                for line in process.stdout or ():
-                    event = json.loads(line)
-                    found = event["object"]
-                    # More than kubectl asks for at a time come as lists.
-                    for each in found["items"] if found["kind"].endswith("List") else [found]:
-                        yield event["type"], each
-                _, words = process.communicate()
-                if process.returncode:
-                    raise problem(words)
-            finally:
-                process.kill()
+    def watch_events(self, seen: Manifest) -> Changes:
+        """The namespace's, first those that exist, and what came after this version of the RLJob. It ends when the API
+        server ends one of the two.
+        """
+        return self._changes(("get", "events", "--watch", "--output=json", "--output-watch-events"), _after(seen))
+
+    def _changes(self, *watches: Sequence[str]) -> Changes:
+        lines = SimpleQueue[tuple["subprocess.Popen[str]", str]]()
+        with ExitStack() as running:
+            for watch in watches:
+                process = started(self._command(*watch), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                running.enter_context(process)
+                running.callback(process.kill)
+                Thread(target=_read, args=(process, lines), daemon=True).start()
+            while (told := lines.get())[1]:
+                event = json.loads(told[1])
+                if event["type"] == "ERROR":
+                    return
+                found = event["object"]
+                # More than kubectl asks for at a time come as lists.
+                for each in found["items"] if found["kind"].endswith("List") else [found]:
+                    yield event["type"], each
+            ended, _ = told
+            _, words = ended.communicate()
+            if ended.returncode:
+                raise problem(words)
 
     def show(self, *arguments: str) -> None:
         """Its output and its errors are ours."""
@@ -129,6 +131,23 @@ def _namespace_of_pod() -> str:
         own = NAMESPACE_FILE.read_text().strip()
         return os.environ.get("POD_NAMESPACE") or own
     return ""
+
+
+def _after(seen: Manifest) -> Sequence[str]:
+    """kubectl's own watch of one object reads it first and then begins at any later time: a deletion in between is
+    never told.
+    """
+    about = seen["metadata"]
+    path = f"/apis/{seen['apiVersion']}/namespaces/{about['namespace']}/rljobs"
+    since = {"fieldSelector": f"metadata.name={about['name']}", "resourceVersion": about["resourceVersion"]}
+    return "get", f"--raw={path}?{urlencode({'watch': 1} | since)}"
+
+
+def _read(process: "subprocess.Popen[str]", lines: SimpleQueue[tuple["subprocess.Popen[str]", str]]) -> None:
+    """An empty line is its end."""
+    for line in process.stdout or ():
+        lines.put((process, line))
+    lines.put((process, ""))
 
 
 def started(command: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":

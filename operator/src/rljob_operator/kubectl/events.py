@@ -1,7 +1,7 @@
 """`kubectl rljob events`: of the job and of what was made for it, in one order."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Annotated
@@ -10,13 +10,16 @@ import typer
 
 from rljob_operator import names
 from rljob_operator.kubectl.calls import Context, Kubectl, Manifest, Namespace
-from rljob_operator.kubectl.jobs import Job, job_named, moment
+from rljob_operator.kubectl.jobs import Deleted, Job, job_named, moment, newest, read
 
 _TIMES = ("lastTimestamp", "eventTime", "firstTimestamp")
 """Which of them an event has depends on who wrote it."""
 
-_SERVERS = ("Deployment", "ReplicaSet", "Pod", "Service")
-"""What a reward model consists of."""
+_HASH = "[bcdfghjklmnpqrstvwxz2456789]"
+"""What Kubernetes makes names' ends of, so that they are no words."""
+
+_LONGEST_STEM = 58
+"""The API server cuts what stands before the five letters that it draws for a pod."""
 
 
 def events(
@@ -49,16 +52,29 @@ def events_about(job: Job, found: Iterable[Manifest]) -> list[Manifest]:
 
 
 def _is_about(job: Job, event: Manifest) -> bool:
-    """Pods go by KubeRay's names, for those that are gone have no labels any more."""
     about = event["involvedObject"]
     kind, name = about.get("kind"), about.get("name", "")
-    return (
-        (kind == "RLJob" and about.get("uid") == job.manifest["metadata"]["uid"])
-        or (kind == "Pod" and re.fullmatch(rf"{re.escape(job.name)}-(head|\w+-worker)-\w{{5}}", name) is not None)
-        or (kind in _SERVERS and name.startswith(names.reward_model(job.name, "")))
-        or (kind == "RayCluster" and name == names.ray_cluster(job.name))
-        or (kind == "PersistentVolumeClaim" and name == names.claim(job.name))
-    )
+    if kind == "RLJob":
+        return bool(about.get("uid") == job.uid)
+    return any(re.fullmatch(pattern, name) for pattern in _children(job).get(kind, ()))
+
+
+def _children(job: Job) -> Mapping[str, Sequence[str]]:
+    """Patterns of their names by kind, for what is gone has no labels any more. Another job's names may begin alike."""
+    cluster = names.ray_cluster(job.name)
+    models = (job.spec.get("rewards") or {}).get("models") or ()
+    servers = [names.reward_model(job.name, model["name"]) for model in models]
+    return {
+        "RayCluster": [cluster],
+        "PersistentVolumeClaim": [names.claim(job.name)],
+        "Deployment": servers,
+        "Service": servers,
+        "ReplicaSet": [f"{server}-{_HASH}+" for server in servers],
+        "Pod": [
+            rf"{cluster}-(head|\w+-worker)-\w{{5}}",
+            *(rf"{f'{server}-'[:_LONGEST_STEM]}{_HASH}*-?\w{{5}}" for server in servers),
+        ],
+    }
 
 
 def time_of(event: Manifest) -> datetime:
@@ -72,12 +88,18 @@ def _order(event: Manifest) -> tuple[datetime, int]:
 
 
 def _later(kubectl: Kubectl, job: Job, known: Iterable[Manifest]) -> Iterator[Manifest]:
+    """For ever. Raises Deleted."""
     seen = {_version(event) for event in known}
     while True:
-        for change, event in kubectl.watch("events"):
-            if change != "DELETED" and _version(event) not in seen and events_about(job, [event]):
-                seen.add(_version(event))
-                yield event
+        for change, found in kubectl.watch_events(job.manifest):
+            if found.get("kind") == "RLJob":
+                if change == "DELETED":
+                    raise Deleted(job)
+                job = read(found)
+            elif change != "DELETED" and _version(found) not in seen and events_about(job, [found]):
+                seen.add(_version(found))
+                yield found
+        job = newest(kubectl, job)
 
 
 def _version(event: Manifest) -> tuple[str, str]:

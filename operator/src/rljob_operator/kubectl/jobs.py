@@ -31,6 +31,10 @@ class Job:
         return str(self.manifest["metadata"]["namespace"])
 
     @property
+    def uid(self) -> str:
+        return str(self.manifest["metadata"]["uid"])
+
+    @property
     def spec(self) -> Manifest:
         return self.manifest.get("spec") or {}
 
@@ -112,6 +116,24 @@ def job_named(kubectl: Kubectl, name: str) -> Job:
     except NotFound:
         others = (item["metadata"]["name"] for item in kubectl.get(RLJOBS)["items"])
         raise Problem(_no_such(name, kubectl.current_namespace(), others)) from None
+
+
+def newest(kubectl: Kubectl, job: Job) -> Job:
+    """The same job as it is now. Raises Deleted."""
+    try:
+        now = read(kubectl.get(RLJOBS, job.name))
+    except NotFound:
+        raise Deleted(job) from None
+    if now.uid != job.uid:
+        raise Deleted(job)
+    return now
+
+
+class Deleted(Problem):
+    """Another job may have its name by now."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"{job.name} was deleted meanwhile")
 
 
 def _no_such(name: str, namespace: str, others: Iterable[str]) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, NotFound, Problem
-from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
+from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, Problem
+from rljob_operator.kubectl.jobs import FINISHED, Deleted, Job, job_named, newest, read
 
 _WITHOUT_PODS = ("", "Pending", "Queued", "Suspended")
 
@@ -29,9 +29,9 @@ def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context:
     if job.other_manager is not None:
         typer.echo(_left_to_another(job))
     elif job.is_seen and job.phase == "Suspended":
-        typer.echo(f"{name} is suspended; {_goes_on(job)}")
+        typer.echo(f"{job.name} is suspended; {_goes_on(job)}")
     else:
-        typer.echo(f"{name} {_promise(job)}")
+        typer.echo(f"{job.name} {_promise(job)}")
 
 
 def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
@@ -44,11 +44,11 @@ def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: 
     if job.other_manager is not None:
         typer.echo(_left_to_another(job))
     elif job.is_seen and job.phase == "Running":
-        typer.echo(f"{name} runs: attempt {job.status['attempt']}")
+        typer.echo(f"{job.name} runs: attempt {job.status['attempt']}")
     elif not before.spec.get("suspend") and before.phase not in _SUSPENDED:
-        typer.echo(f"{name} was not suspended; it is {before.phase or 'new'}; --wait waits until it runs")
+        typer.echo(f"{job.name} was not suspended; it is {before.phase or 'new'}; --wait waits until it runs")
     else:
-        typer.echo(f"{name} starts; {_goes_on(job)}; --wait waits until it runs")
+        typer.echo(f"{job.name} starts; {_goes_on(job)}; --wait waits until it runs")
 
 
 def _left_to_another(job: Job) -> str:
@@ -97,17 +97,11 @@ def _wait(kubectl: Kubectl, job: Job, phase: str) -> Job:
 
 
 def _versions(kubectl: Kubectl, job: Job) -> Iterator[Job]:
-    """The job as it is and as it becomes, for ever."""
-    uid = job.manifest["metadata"]["uid"]
-    try:
-        while True:
-            yield job
-            for change, manifest in kubectl.watch_rljob(job.manifest):
-                if change == "DELETED":
-                    raise NotFound
-                yield read(manifest)
-            job = read(kubectl.get(RLJOBS, job.name))
-            if job.manifest["metadata"]["uid"] != uid:
-                raise NotFound
-    except NotFound:
-        raise Problem(f"{job.name} was deleted meanwhile") from None
+    """The job as it is and as it becomes, for ever. Raises Deleted."""
+    while True:
+        yield job
+        for change, manifest in kubectl.watch_rljob(job.manifest):
+            if change == "DELETED":
+                raise Deleted(job)
+            yield read(manifest)
+        job = newest(kubectl, job)
