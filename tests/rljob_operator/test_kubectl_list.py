@@ -58,6 +58,11 @@ def test_kubectl_finds_the_plugin_and_it_shows_jobs_at_a_glance(shell, four):
     assert not any(line.endswith(" ") for line in table.splitlines())
 
 
+def test_a_job_of_another_manager_is_left_to_it(shell, jobs):
+    jobs.create(managedBy="kueue.x-k8s.io/multikueue")
+    assert rows(shell.output("list"))["job"]["PHASE"] == "(left to kueue.x-k8s.io/multikueue)"
+
+
 def test_a_failed_job_shows_its_reason(shell, jobs):
     from rljob_api.contract import ExitRecord
     from rljob_operator.head import RayJobState

@@ -48,6 +48,11 @@ class Job:
         manager = self.spec.get("managedBy")
         return None if manager in OUR_MANAGERS else str(manager)
 
+    @property
+    def unseen(self) -> str:
+        """What a job without a phase is."""
+        return f"left to {self.other_manager}" if self.other_manager else "not seen by an operator"
+
     def part(self, name: str) -> Manifest:
         """An object of the status; empty where there is none."""
         return self.status.get(name) or {}

@@ -48,5 +48,5 @@ def _row(job: Job) -> Iterator[str]:
 
 def _phase(job: Job) -> str:
     if not job.phase:
-        return "(not seen by an operator)"
+        return f"({job.unseen})"
     return job.phase if job.phase in _SAYS_ALL or not job.reason else f"{job.phase} ({job.reason})"

@@ -26,7 +26,7 @@ class Pods:
         found = [pod for pod in self.items if role_of(pod) == role]
         if number < len(found):
             return found[number]
-        phase = f"the job is {self.job.phase or 'not seen by an operator'}"
+        phase = f"the job is {self.job.phase or self.job.unseen}"
         there = f"it has {len(found)}, counted from 0" if found else phase
         wanted = "head pod" if role == names.HEAD else f"worker {number}"
         raise Problem(f"{self.job.name} has no {wanted}: {there}; see kubectl rljob describe {self.job.name}")
