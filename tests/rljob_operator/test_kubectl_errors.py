@@ -26,6 +26,19 @@ def test_a_misspelt_job(shell, jobs):
     assert shell.error("describe", "gsm8k-gpro").endswith("; did you mean gsm8k-grpo?")
 
 
+@pytest.mark.parametrize("name", ["-A", "", "Gsm8k", "a/b", "pod/gsm8k", "a b", "--all"])
+def test_what_is_no_name_never_reaches_kubectl(name):
+    said = f"{name!r} is no name of an RLJob: lowercase letters, digits and '-'; see kubectl rljob list"
+    assert str(CliRunner().invoke(app, ["describe", "--", name]).exception) == said
+
+
+@pytest.mark.parametrize("kind", ["rljob", "rljobs", "rlj", "rljob.rljob.dev", "rljobs.rljob.dev"])
+def test_a_name_may_be_as_kubectl_prints_it(shell, jobs, kind):
+    jobs.create()
+    said = "job has no pods, and gets none until it is resumed; --wait waits until the operator has seen it\n"
+    assert shell.output("suspend", f"{kind}/job") == said
+
+
 def test_no_permission(shell, cluster, tmp_path):
     cluster.kubectl("create", "serviceaccount", "nobody", f"--namespace={shell.namespace}")
     nobody = replace(shell, access=cluster.as_service_account(shell.namespace, "nobody", tmp_path / "kubeconfig"))

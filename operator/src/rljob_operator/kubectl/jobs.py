@@ -1,5 +1,6 @@
 """One RLJob, read for people: from JSON, so that an older plugin shows what a newer operator wrote."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,9 @@ from rljob_operator.kubectl.show import span
 from rljob_operator.names import OUR_MANAGERS
 
 FINISHED = ("Succeeded", "Failed")
+
+_KIND = re.compile(r"^(?:rljobs?|rlj)(?:\.rljob\.dev)?/")
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]*[a-z0-9])?")
 
 _TOLD = ("Running", "Suspended", *FINISHED)
 """Phases that are conditions too. Of any other only Reconciling tells, which stays true from one to the next."""
@@ -116,6 +120,10 @@ def read(manifest: Manifest) -> Job:
 
 
 def job_named(kubectl: Kubectl, name: str) -> Job:
+    """name: as people type it, or as kubectl prints it: rljob.rljob.dev/NAME."""
+    name = _KIND.sub("", name)
+    if not _NAME.fullmatch(name):
+        raise Problem(f"{name!r} is no name of an RLJob: lowercase letters, digits and '-'; see kubectl rljob list")
     try:
         return read(kubectl.get(RLJOBS, name))
     except NotFound:
