@@ -45,6 +45,12 @@ def test_every_interface_and_ipv6_may_be_listened_on(listen):
         ("--listen", "127.0.0.1:99999", "is no HOST:PORT"),
         ("--head-url", "http://{nope}", "may name {service}, {namespace}, {port}"),
         ("--head-url", "ftp://{service}", "must begin with http:// or https://"),
+        ("--namespace", "", "'' is no namespace's name"),
+        ("--namespace", "Bad Name", "'Bad Name' is no namespace's name"),
+        ("--operator-namespace", "", "'' is no namespace's name"),
+        ("--operator-namespace", "../x", "'../x' is no namespace's name"),
+        ("--monitoring-namespace", "a.b", "'a.b' is no namespace's name"),
+        ("--ray-version", "foo", "'foo' is no version"),
         ("--log-format", "xml", "'xml' is not one of 'json', 'console'"),
     ],
 )

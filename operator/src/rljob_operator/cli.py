@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +11,8 @@ from rljob_operator.settings import Settings
 
 _VARIABLES = {"auto_envvar_prefix": "RLJOB_OPERATOR"}  # set for the command: else they would have its name in them
 _LAST_PORT = 65535
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
 
 app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -20,6 +23,24 @@ def _positive(seconds: float) -> float:
     if math.isinf(seconds):
         raise typer.BadParameter("inf would never ask a job; give a number of seconds")
     return seconds
+
+
+def _namespace(name: str | None) -> str | None:
+    if name is not None and not _NAMESPACE.fullmatch(name):
+        raise typer.BadParameter(f"{name!r} is no namespace's name: lowercase letters, digits and '-', at most 63")
+    return name
+
+
+def _namespaces(names: list[str] | None) -> list[str]:
+    for name in names or ():
+        _namespace(name)
+    return names or []
+
+
+def _version(version: str) -> str:
+    if not _VERSION.fullmatch(version):
+        raise typer.BadParameter(f"{version!r} is no version; give {Settings().ray_version}, say")
+    return version
 
 
 def _host_and_port(listen: str) -> str:
@@ -47,11 +68,14 @@ def _main() -> None:
 @app.command(context_settings=_VARIABLES)
 def run(  # noqa: PLR0913, PLR0917 - one for each option
     namespace: Annotated[
-        list[str] | None, typer.Option(help="Look after this namespace; may be repeated. None: all namespaces.")
+        list[str] | None,
+        typer.Option(callback=_namespaces, help="Look after this namespace; may be repeated. None: all namespaces."),
     ] = None,
-    operator_namespace: Annotated[str, typer.Option(help="Where the operator's Lease and key are.")] = "rljob-system",
+    operator_namespace: Annotated[
+        str, typer.Option(callback=_namespace, help="Where the operator's Lease and key are.")
+    ] = "rljob-system",
     trainer_image: Annotated[str | None, typer.Option(help="Image of jobs that name none.")] = None,
-    ray_version: Annotated[str, typer.Option(help="Ray's version in it.")] = Settings().ray_version,
+    ray_version: Annotated[str, typer.Option(callback=_version, help="Ray's version in it.")] = Settings().ray_version,
     head_url: Annotated[
         str,
         typer.Option(
@@ -60,7 +84,10 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         ),
     ] = Settings().head_url,
     monitoring_namespace: Annotated[
-        str | None, typer.Option(help="Where Prometheus runs; it may scrape jobs' agents without their tokens.")
+        str | None,
+        typer.Option(
+            callback=_namespace, help="Where Prometheus runs; it may scrape jobs' agents without their tokens."
+        ),
     ] = None,
     poll_seconds: Annotated[
         float, typer.Option(callback=_positive, help="How often a running job is asked for its progress.")
