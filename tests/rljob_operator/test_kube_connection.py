@@ -58,3 +58,22 @@ async def test_a_missing_kubeconfig_or_context_says_what_to_set(tmp_path: Path) 
     async with KubeServer() as server:
         with pytest.raises(NoCluster, match="other"):
             await Connection.open(str(kubeconfig(tmp_path, server)), "other")
+
+
+NO_CERTIFICATE = """\
+current-context: here
+contexts: [{name: here, context: {cluster: here, user: me}}]
+clusters: [{name: here, cluster: {server: "https://127.0.0.1:1", certificate-authority-data: bm9uZQ==}}]
+users: [{name: me, user: {token: a}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "words", "[1, 2]", "a: [", "\0", "current-context: here\ncontexts: 7\nclusters: 7\n", NO_CERTIFICATE]
+)
+@in_loop
+async def test_a_malformed_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(NoCluster, match=f"the kubeconfig {tmp_path / 'config'} cannot be read: .+") as raised:
+        await Connection.open(str(tmp_path / "config"))
+    assert "\n" not in str(raised.value)

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -13,6 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
 from yarl import URL
 
 from rljob_operator.kube.errors import Fenced, NoCluster, Unavailable
@@ -62,7 +64,8 @@ class Connection:
         """
         load, configuration = partial(_load, kubeconfig or os.environ.get("KUBECONFIG"), context), Configuration()
         await load(configuration)
-        return cls(configuration, load, limit=limit)
+        with _whole(kubeconfig or os.environ.get("KUBECONFIG")):  # certificates among it
+            return cls(configuration, load, limit=limit)
 
     @property
     def configuration(self) -> Configuration:
@@ -144,10 +147,22 @@ class _FencedBody(aiohttp.BytesPayload):
 
 
 async def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> None:
-    try:
+    with _whole(kubeconfig):
         if kubeconfig or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
             await load_kube_config(kubeconfig, context, configuration, persist_config=False)
         else:
             load_incluster_config(configuration)
+
+
+@contextmanager
+def _whole(kubeconfig: str | None) -> Iterator[None]:
+    """Raises NoCluster where something is missing, or is not as the client takes for granted that it is."""
+    try:
+        yield
     except ConfigException as error:
         raise NoCluster(f"no API server: {error}; set KUBECONFIG, name a context, or run inside a pod") from error
+    except (AttributeError, LookupError, OSError, TypeError, ValueError, YAMLError) as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NoCluster(
+            f"no API server: the kubeconfig {kubeconfig or '~/.kube/config'} cannot be read: {words}"
+        ) from error

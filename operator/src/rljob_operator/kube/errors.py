@@ -87,7 +87,7 @@ class Throttled(Unavailable): ...
 
 
 class NoCluster(KubeError):
-    """There is no way to an API server: no kubeconfig, and this is no pod."""
+    """There is no way to an API server: no kubeconfig, or a malformed one, and this is no pod."""
 
 
 _TYPES: Mapping[int, type[KubeError]] = {
