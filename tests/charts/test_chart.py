@@ -197,6 +197,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"operator": {"trainerImage": "an image"}},
         "at '/operator/trainerImage': 'an image' does not match pattern",
     ),
+    "a label by which its pods are found": (
+        {"podLabels": {"app.kubernetes.io/instance": "other"}},
+        "at '/podLabels/app.kubernetes.io~1instance': false schema",
+    ),
     "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
 }
 
