@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.binaries import BINARIES, DEFAULT, TESTED, TESTED_ELSEWHERE
@@ -54,8 +55,8 @@ def _arguments() -> argparse.Namespace:
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument("--dir", type=_folder, default=default_folder(), help="the cluster's folder (%(default)s)")
     up = commands.add_parser("up", parents=[folder], help="start what does not run")
-    up.add_argument("--nodes", type=int, default=4, help="how many fake nodes (%(default)s)")
-    up.add_argument("--gpus", type=int, default=8, help="of each fake node (%(default)s)")
+    up.add_argument("--nodes", type=_at_least(1), default=4, help="how many fake nodes (%(default)s)")
+    up.add_argument("--gpus", type=_at_least(0), default=8, help="of each fake node (%(default)s)")
     kubelets = "real nodes instead, with kubelet and containerd; needs root (%(default)s)"
     up.add_argument("--kubelets", type=int, default=0, choices=range(9), metavar="N", help=kubelets)
     commands.add_parser("down", parents=[folder], help="end it and remove its folder")
@@ -63,6 +64,15 @@ def _arguments() -> argparse.Namespace:
     build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what the tests need")
     commands.add_parser("guard", parents=[folder], help="take it down when no test uses it any more")
     return parser.parse_args()
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
 
 
 def _folder(text: str) -> Path:

@@ -28,7 +28,7 @@ ERROR_LINES = 15
 
 def build(names: Iterable[str]) -> None:
     """Build what is missing; progress goes to stderr."""
-    wanted = [BINARIES[name] for name in names]
+    wanted = [_binary(name) for name in names]
     if all(binary.built for binary in wanted):
         return
     go = find_go()
@@ -36,6 +36,12 @@ def build(names: Iterable[str]) -> None:
         missing = [binary for binary in wanted if not binary.built]
         for number, binary in enumerate(missing, 1):
             _build_one(go, binary, f"building {binary.name} {binary.version} ({number} of {len(missing)})")
+
+
+def _binary(name: str) -> Binary:
+    if name not in BINARIES:
+        raise ClusterError(f"{name} is none of the programs that are built here: {', '.join(BINARIES)}")
+    return BINARIES[name]
 
 
 def find_go() -> str:

@@ -45,7 +45,10 @@ def is_cluster(folder: Path) -> bool:
 
 
 def _claim(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ClusterError(f"{folder} cannot be a folder: {error.strerror}: give --dir another") from None
     if any(folder.iterdir()) and not is_cluster(folder):
         raise ClusterError(f"{folder} holds other files: give --dir a folder that does not exist, or an empty one")
     (folder / MARKER).touch(mode=0o600)

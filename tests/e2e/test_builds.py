@@ -122,6 +122,24 @@ def test_the_command_tells_a_person_and_not_a_traceback(no_builds):
     assert not no_builds.exists(), "nothing is left where nothing was started"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("guard", f"--dir={__file__}"), f"cluster: {__file__} cannot be a folder: File exists: give --dir another"),
+        (("guard", "--dir=/proc/x"), "cluster: /proc/x cannot be a folder: No such file or directory: give"),
+        (("build", "helmm"), "cluster: helmm is none of the programs that are built here: etcd, kube-apiserver, "),
+        (("up", "--nodes=0"), "argument --nodes: 0 is less than 1"),
+        (("up", "--gpus=-1"), "argument --gpus: -1 is less than 0"),
+    ],
+)
+def test_what_cannot_be_done_is_told_at_once(arguments, told):
+    command = [sys.executable, "-m", "e2e.cluster", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode != 0
+    assert told in run.stderr
+    assert "Traceback" not in run.stderr
+
+
 def test_two_builders_at_once_build_once(no_builds, tmp_path, monkeypatch):
     compiling = "until [ -e $0.release ]; do sleep 0.1; done; echo compiled >> $0.builds"
     go = put_go_first(tmp_path / "bin", monkeypatch, compiling=compiling)
