@@ -1051,7 +1051,7 @@ BROKEN = (
         "  training:",
         "  recovery: {rules: [{onReasons: [RankLots, OomKilled], action: give_up}]}\n  training:",
         "20:34: spec.recovery.rules[0].onReasons: onReasons knows RankLost, EngineLost, RewardsLost, Infrastructure,"
-        " DamagedCheckpoint, DriverLost, DriverHung, RayLost, Bug, Job, Data, Reward, NoUsableCheckpoint and"
+        " DriverLost, DriverHung, RayLost, Bug, Job, Data, Reward, NoUsableCheckpoint and"
         " StorageFull: correct the word, or match by onExitCodes",
     ),
     broken(

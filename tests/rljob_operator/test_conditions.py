@@ -167,7 +167,6 @@ def plans() -> dict[Reason, list[Plan]]:
         Reason.ENGINE_LOST: tried_again(75, "EngineLost"),
         Reason.REWARDS_LOST: tried_again(75, "RewardsLost"),
         Reason.INFRASTRUCTURE: tried_again(75, "Infrastructure"),
-        Reason.DAMAGED_CHECKPOINT: tried_again(75, "DamagedCheckpoint"),
         Reason.DRIVER_LOST: [living(head=KILLED), living(head=KILLED, base=ruled("DriverLost", "give_up"))],
         Reason.DRIVER_HUNG: [living(**SILENT), living(**SILENT, base=ruled("DriverHung", "give_up"))],
         Reason.RAY_LOST: [living(head=HeadReport()), living(head=HeadReport(), base=ruled("RayLost", "give_up"))],
@@ -228,8 +227,10 @@ def test_a_status_has_the_conditions_of_the_table_and_its_words():
     assert len(words) == len(Reason) + len(Aspect) + len(Note), "one row a word"
 
 
-INSIDE = {"RLJob", "WorkerLost", "WeightSync"}
-"""Of those others are made, before an attempt ends: abstract ones, and one that becomes EngineLost."""
+INSIDE = {"RLJob", "WorkerLost", "WeightSync", "DamagedCheckpoint"}
+"""Of those others are made, before an attempt ends: abstract ones, one that becomes EngineLost, and one that becomes Data
+where the job names the checkpoint, which else is left out.
+"""
 
 
 def test_what_a_driver_records_is_in_the_table():

@@ -140,10 +140,6 @@ class Reason(Word):
         "Infrastructure", _TRIED_AGAIN, "Another process, a device, a volume or the network failed.",
         _REPEATS,
     )
-    DAMAGED_CHECKPOINT = (
-        "DamagedCheckpoint", _TRIED_AGAIN, "The checkpoint that `checkpoint.resume` names is damaged.",
-        "Restore its files, or name another.",
-    )
     DRIVER_LOST = (
         "DriverLost", _TRIED_AGAIN, "The driver ended without a record, as one does that is killed.",
         "Where it ended by SIGKILL, it may have lacked memory: raise `spec.cluster.head.memory`.",
