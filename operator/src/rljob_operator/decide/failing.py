@@ -8,17 +8,17 @@ Failure ──decide_recovery──> restart_driver    the next attempt starts o
 
 import re
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from rljob_api.conditions import Reason
 from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
-from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
-from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
+from rljob_api.recovery import Action, Component, Failure, Level, decide_recovery
+from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_operator import names
 from rljob_operator.cluster_state import head_is_ready, head_leaves, lost_head
 from rljob_operator.decide.leaving import another_cluster
+from rljob_operator.decide.memory import history, remembered
 from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.head import RayJob, RayJobState
@@ -214,8 +214,8 @@ def _judge(
     levels: frozenset[Level] = LEVELS,
 ) -> Step:
     status = snapshot.job.status
-    history = _history(status.recovery)
-    decision = decide_recovery(failure, history, snapshot.job.spec.recovery, levels)
+    before = history(status.recovery)
+    decision = decide_recovery(failure, before, snapshot.job.spec.recovery, levels)
     over = {} if driver is None else {"driver": driver.model_copy(update={"state": "Ended"})}
     if decision.action not in _ACTIONS:
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"
@@ -223,7 +223,7 @@ def _judge(
             message += f" {_used_volume(snapshot.job)} ({failure.message})"
         return failed(snapshot, decision.reason, message, over)
     where = driver.cluster_uid if driver is not None and driver.state != "Ended" else snapshot.cluster_uid
-    recovery = _remembered(history.after(failure, decision), failure, decision, snapshot, where)
+    recovery = remembered(before, failure, decision, snapshot, where)
     changes = over | {"recovery": recovery, "restarts": status.restarts + decision.charged}
     return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)
 
@@ -250,34 +250,3 @@ def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any
 def _durable(snapshot: Snapshot) -> int:
     known = [each.step for each in (snapshot.head and snapshot.head.checkpoint, snapshot.job.status.checkpoint) if each]
     return max(known, default=0)
-
-
-def _history(recovery: RecoveryStatus) -> History:
-    cures = {Level[name.upper()]: times for name, times in recovery.cures.items()}
-    return History(recovery.durable_step, recovery.charged, recovery.bugs, cures)
-
-
-def _remembered(
-    history: History, failure: Failure, decision: Decision, snapshot: Snapshot, cluster_uid: str | None
-) -> RecoveryStatus:  # fmt: skip
-    return RecoveryStatus.model_validate(
-        {
-            "durable_step": history.durable_step,
-            "charged": history.charged,
-            "bugs": history.bugs,
-            "cures": {level.name.lower(): times for level, times in history.cures.items()},
-            "action": str(decision.action),
-            "reason": decision.reason,
-            "message": f"{failure}"[:MESSAGE],
-            "decided": snapshot.now,
-            "not_before": snapshot.now + timedelta(seconds=decision.delay),
-            "cluster_uid": cluster_uid,
-        }
-    )
-
-
-def settled(recovery: RecoveryStatus) -> RecoveryStatus:
-    """With the count of restarts, and nothing under way."""
-    return RecoveryStatus(
-        durable_step=recovery.durable_step, charged=recovery.charged, bugs=recovery.bugs, cures=recovery.cures
-    )

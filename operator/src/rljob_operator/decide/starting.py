@@ -10,8 +10,9 @@ from rljob_operator import names
 from rljob_operator import reward_models as servers
 from rljob_operator.cluster_state import claim_held, is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
-from rljob_operator.decide.failing import failed, settled
+from rljob_operator.decide.failing import failed
 from rljob_operator.decide.images import cluster_image, server_image
+from rljob_operator.decide.memory import settled
 from rljob_operator.decide.silence import is_silent
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
