@@ -30,7 +30,6 @@ from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
     SETTINGS,
-    attempted,
     conditions,
     job,
     pod,
@@ -227,21 +226,6 @@ def ending(name: str, role: str, seconds: int = 150, **status: Any) -> Manifest:
     found = pod(name, role, **status)
     found["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": seconds}
     return found
-
-
-def test_a_head_that_is_lost_before_the_next_attempt_is_judged_once():
-    """The last attempt's driver has ended with another RayCluster: what is lost now is not that one."""
-    new: dict[str, Any] = {
-        "cluster": ray_cluster(-1, uid="another"),
-        "pods": [pod("head", names.HEAD, "Failed"), *PODS[1:]],
-    }
-    lost = plan_for(**new, **attempted("Ended", phase="Starting"))
-    assert (lost.restart, phase(lost)) == ("RayLost", "Recovering")
-    assert lost.status is not None
-    assert lost.status.recovery.cluster_uid == "another"
-
-    again = decide(snapshot(replace(job(), status=lost.status), **new), SETTINGS)
-    assert (again.restart, [each.uid for each in again.delete]) == (None, ["another"])
 
 
 WORKERS = [ending("worker-0", names.WORKER), ending("worker-1", names.WORKER)]

@@ -29,6 +29,7 @@ IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
     ("of a new job", NEVER_UP, "Failed", True),
     ("of a pod that leaves", NEVER_UP | {"pods": [*PODS[:2], LEAVING]}, "Starting", False),
     ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], UNPULLED]}, "Starting", False),
+    ("of workers that a quota let in late", {"cluster": ray_cluster(0), "pods": [PODS[0], UNPULLED]}, "Failed", True),
     ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering", False),
     ("in a cluster after an attempt", NEVER_UP | attempted("Ended", phase="Recovering"), "Recovering", True),
     ("of a job that was resumed with it", NEVER_UP | attempted("Ended", phase="Starting"), "Starting", True),

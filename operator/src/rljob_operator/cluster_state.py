@@ -65,7 +65,21 @@ def counts_more(snapshot: Snapshot) -> bool:
 
 
 def was_provisioned(cluster: Manifest) -> bool:
+    """Whether all pods that there were have been ready: the head alone, where a quota or a webhook refuses workers."""
     return _holds(cluster.get("status", {}), _PROVISIONED)
+
+
+def had_attempt(snapshot: Snapshot) -> bool:
+    """Whether the last attempt was made on this very RayCluster, all of whose pods were ready then."""
+    driver = snapshot.job.status.driver
+    return driver is not None and driver.cluster_uid == snapshot.cluster_uid
+
+
+def had_workers(snapshot: Snapshot) -> bool:
+    """Whether workers of this RayCluster have been ready too, as far as what is there can tell."""
+    if snapshot.cluster is None or not was_provisioned(snapshot.cluster):
+        return False
+    return had_attempt(snapshot) or any(map(is_up, snapshot.pods_of(names.WORKER)))
 
 
 def lost_head(snapshot: Snapshot) -> str | None:

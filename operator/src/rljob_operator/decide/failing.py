@@ -7,6 +7,7 @@ Failure ──decide_recovery──> restart_driver    the next attempt starts o
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.recovery import Action, Component, Failure, Level, decide_recovery
 from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
+from rljob_api.v1alpha1.recovery import RecoveryRule
 from rljob_operator import names
-from rljob_operator.cluster_state import head_is_ready, head_leaves, lost_head
+from rljob_operator.cluster_state import had_attempt, head_is_ready, head_leaves, lost_head
 from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.memory import history, remembered
 from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
@@ -33,6 +35,9 @@ LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 """Without a queue there is nothing to go back to."""
 
 _ANOTHER_CLUSTER = frozenset({Level.CLUSTER})
+
+_UNCHARGED = RecoveryRule(on_reasons=[Reason.RAY_LOST], action="restart_uncharged")
+"""After the user's own rules, as all that the policy has by itself."""
 
 
 def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -106,7 +111,11 @@ def _deafness(snapshot: Snapshot) -> str:
 
 
 def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """A cluster that was up and has lost its head while no driver was there to be lost with it."""
+    """A cluster that was up and has lost its head while no driver was there to be lost with it.
+
+    One that no attempt was made on costs nothing but a wait: it may have been up without its workers, as while a quota
+    refuses them.
+    """
     driver = snapshot.job.status.driver
     recovery = snapshot.job.status.recovery
     rebuilt = recovery.action == "rebuild_cluster" and recovery.cluster_uid == snapshot.cluster_uid
@@ -116,7 +125,7 @@ def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if why is None:
         return None
     failure = Failure(Component.RAY, Reason.RAY_LOST, f"Ray's head: {why}", durable_step=_durable(snapshot))
-    return _judge(snapshot, driver, failure)
+    return _judge(snapshot, driver, failure, rules=() if had_attempt(snapshot) else (_UNCHARGED,))
 
 
 def _lost_cluster(snapshot: Snapshot, driver: DriverStatus) -> str | None:
@@ -212,10 +221,13 @@ def _judge(
     failure: Failure,
     record: ExitRecord | None = None,
     levels: frozenset[Level] = LEVELS,
+    rules: Sequence[RecoveryRule] = (),
 ) -> Step:
-    status = snapshot.job.status
+    """rules: more than the job's own."""
+    status, policy = snapshot.job.status, snapshot.job.spec.recovery
     before = history(status.recovery)
-    decision = decide_recovery(failure, before, snapshot.job.spec.recovery, levels)
+    policy = policy.model_copy(update={"failure_rules": [*policy.failure_rules, *rules]})
+    decision = decide_recovery(failure, before, policy, levels)
     over = {} if driver is None else {"driver": driver.model_copy(update={"state": "Ended"})}
     if decision.action not in _ACTIONS:
         message = decision.message if record is None or record.field is None else f"{record.field}: {decision.message}"

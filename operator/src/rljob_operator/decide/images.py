@@ -2,7 +2,7 @@
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.cluster_state import invalid_pod, was_provisioned
+from rljob_operator.cluster_state import had_workers, invalid_pod
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import Step
@@ -28,10 +28,10 @@ def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def cluster_image(snapshot: Snapshot) -> str | None:
-    """Why the image of a RayCluster that never had all pods cannot be used, and what to set. Pods without a RayCluster
-    are an older one's, and so are those of another one, which a late watch may tell of beside this one.
+    """Why the image of a RayCluster whose workers were never ready cannot be used, and what to set. Pods without a
+    RayCluster are an older one's, and so are those of another one, which a late watch may tell of beside this one.
     """
-    if snapshot.cluster is None or was_provisioned(snapshot.cluster):
+    if snapshot.cluster is None or had_workers(snapshot):
         return None
     own = (pod for pod in snapshot.ray_pods if _is_made_by(snapshot.cluster, pod))
     message, cluster = unusable_image(own), snapshot.job.spec.cluster
