@@ -11,6 +11,7 @@ from rljob_operator.plan import Plan
 from tests.rljob_operator.decisions import CLUSTER, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
+    PODS,
     SETTINGS,
     UID,
     attempted,
@@ -142,3 +143,18 @@ def test_the_status_does_not_claim_for_long_what_nobody_tells(given, silent, pha
     assert plan.status is not None
     assert (plan.status.recovery.action is None) == (reason not in ("RayLost", "DriverHung"))
     assert (plan.end is None) == (reason != "DriverHung")
+
+
+@pytest.mark.parametrize(("silent", "head"), [(601.0, None), (1201.0, reports())])
+def test_a_driver_that_nobody_reaches_loses_its_cluster_at_once_where_its_job_ends(silent, head):
+    """However long what has run is to be kept: its network may be whole again at any time."""
+    base = job(recovery={"maxRestarts": 0}, ttlAfterFinished="24h")
+    unheard = living(head=head, cluster=HEADLESS)
+    told = plan_for(base=base, silent=silent, **unheard).status
+    assert told is not None
+    assert (told.phase, conditions(told)["Failed"]) == ("Failed", ("True", "RestartsExhausted"))
+
+    over = decide(snapshot(replace(base, status=told), cluster=HEADLESS, pods=PODS), SETTINGS)
+    assert (over.delete, over.again_in, over.status) == ((CLUSTER,), 86_400.0, None)
+    gone = decide(snapshot(replace(base, status=told), cluster=ray_cluster(-1, deleting=True), pods=PODS), SETTINGS)
+    assert (gone.delete, gone.again_in) == ((), 86_400.0)

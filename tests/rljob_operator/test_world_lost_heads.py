@@ -1,8 +1,11 @@
 """Jobs whose heads are lost or fall silent where that is no attempt's end."""
 
+from rljob_operator import names
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest
+from rljob_operator.snapshot import role_of
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.controllers import is_ready
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.world import World
 
@@ -35,3 +38,24 @@ async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_hea
     assert world.user.job is not None
     status = world.user.job["status"]
     assert (status["phase"], status["attempt"], status.get("restarts", 0)) == ("Succeeded", 1, 0)
+
+
+@in_jumping_loop
+async def test_no_driver_trains_on_for_a_job_that_has_failed_while_it_was_out_of_reach() -> None:
+    world = World()
+    step, cut = world.nodes.step, True
+
+    def without_a_ready_head(pod: Manifest) -> bool:
+        if not (cut and world.heads.drivers and role_of(pod) == names.HEAD):
+            return step(pod)
+        if is_ready(pod):
+            world.nodes._says(pod, {}, ready=False)
+        return False
+
+    world.nodes.step = without_a_ready_head  # type: ignore[method-assign]
+    world.user.create(ttlAfterFinished="24h", recovery={"maxRestarts": 0}, training={"steps": 100_000})
+    await world.start()
+    assert await world.until(lambda: stories.phase(world) == "Failed")
+    cut = False
+    assert await world.until(lambda: not world.heads.living())
+    assert world.server.find(RAY_CLUSTER, KEY) is None

@@ -75,6 +75,12 @@ def had_attempt(snapshot: Snapshot) -> bool:
     return driver is not None and driver.cluster_uid == snapshot.cluster_uid
 
 
+def lives(snapshot: Snapshot) -> bool:
+    """Whether a driver may live on this RayCluster, as far as the status knows."""
+    driver = snapshot.job.status.driver
+    return driver is not None and driver.state != "Ended" and had_attempt(snapshot)
+
+
 def had_workers(snapshot: Snapshot) -> bool:
     """Whether workers of this RayCluster have been ready too, as far as what is there can tell."""
     if snapshot.cluster is None or not was_provisioned(snapshot.cluster):

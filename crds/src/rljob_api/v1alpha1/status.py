@@ -96,7 +96,8 @@ class DriverStatus(ApiModel):
     )
     cluster_uid: Annotated[str, Field(max_length=128)] = Field(description="The RayCluster that it was meant for.")
     state: Literal["Reserved", "Submitted", "Ended"] = Field(
-        description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it."
+        description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it, or had "
+        "it when last heard of."
     )
     reserved: datetime | None = Field(None, description="When the attempt got its number.")
     stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
-from rljob_operator.cluster_state import pods_left
+from rljob_operator.cluster_state import lives, pods_left
 from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Manifest, Ref
@@ -33,7 +33,8 @@ def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
 def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume.
 
-    First what runs: pods that are ending still need their NetworkPolicy. Where the time cannot be read, nothing goes.
+    First what runs: pods that are ending still need their NetworkPolicy. Where the time cannot be read, nothing goes. A
+    driver that nobody knows the end of is not left to train on for a job that is over.
     """
     job, ended = snapshot.job, snapshot.job.status.completion_time
     step = _over(job)
@@ -43,7 +44,8 @@ def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return replace(step, deployed=False)
     left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
     if left > 0:
-        return replace(step, deployed=False, again_in=left)
+        going = tuple(cluster(snapshot)) if lives(snapshot) else ()
+        return replace(step, deployed=False, delete=going, again_in=left)
     runs = snapshot.cluster or snapshot.pods or snapshot.children.get(DEPLOYMENT)
     return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(snapshot)))
 

@@ -98,7 +98,9 @@ def hung(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return None
     if head is None or is_deaf(snapshot):
         why = f"{_deafness(snapshot)} for {silent:.0f} s"
-        return _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+        step = _judge(snapshot, driver, Failure(Component.RAY, Reason.RAY_LOST, why, durable_step=_durable(snapshot)))
+        # It may live. Where no other cluster follows, the status says so on, and `retirement` gives that one back.
+        return replace(step, status=step.status | {"driver": driver}) if step.phase == "Failed" else step
     message = f"the driver gave no sign of life for {silent:.0f} s and is ended"
     failure = Failure(Component.DRIVER, Reason.DRIVER_HUNG, message, durable_step=_durable(snapshot))
     return replace(_judge(snapshot, driver, failure), end=driver.submission_id)
@@ -255,7 +257,9 @@ _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
 def failed(snapshot: Snapshot, reason: str, message: str, changes: dict[str, Any]) -> Step:
-    """For ever. No driver lives then: what is wrong with a job that has begun does not end it beside its driver."""
+    """For ever. No driver lives then, but one that nobody could reach: what is wrong with a job that has begun does not
+    end it beside its driver.
+    """
     return Step("Failed", reason, message, changes | {"completion_time": snapshot.now})
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
-from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
+from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names, tokens
-from rljob_operator.cluster_state import head_leaves, lost_head, pods_left
+from rljob_operator.cluster_state import head_leaves, lives, lost_head, pods_left
 from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.silence import is_silent
 from rljob_operator.decide.step import Step
@@ -77,7 +77,7 @@ def _stop(snapshot: Snapshot, reason: str, why: str) -> Step:
     driver = snapshot.job.status.driver
     if snapshot.cluster is None and not snapshot.pods and not list(reward_models(snapshot)):
         return _stopped(snapshot, reason, why)
-    live = driver is not None and _lives(snapshot, driver)
+    live = lives(snapshot)
     asked = driver.stop_requested if driver is not None else None
     if driver is not None and live and asked is None and _has_ended(snapshot):
         # The status says so before the cluster goes: a job that is resumed meanwhile has lost nothing.
@@ -102,7 +102,7 @@ def _give_up(snapshot: Snapshot) -> Step | None:
     One whose head pod leaves is no case of this gate, and neither is a RayCluster that goes already.
     """
     driver = snapshot.job.status.driver
-    if driver is None or driver.stop_requested is None or not _lives(snapshot, driver) or _has_ended(snapshot):
+    if driver is None or driver.stop_requested is None or not lives(snapshot) or _has_ended(snapshot):
         return None
     if head_leaves(snapshot) or is_deleting(snapshot.cluster or {}) or grace_left(snapshot, driver.stop_requested) > 0:
         return None
@@ -124,11 +124,6 @@ def _stopped(snapshot: Snapshot, reason: str, why: str) -> Step:
 
 def _give_back(snapshot: Snapshot, reason: str, message: str) -> Step:
     return Step("Suspending", reason, message, delete=tuple(what_runs(snapshot)), again_in=STOP_POLL_SECONDS)
-
-
-def _lives(snapshot: Snapshot, driver: DriverStatus) -> bool:
-    """As far as the status knows."""
-    return driver.state != "Ended" and driver.cluster_uid == snapshot.cluster_uid
 
 
 def _has_ended(snapshot: Snapshot) -> bool:

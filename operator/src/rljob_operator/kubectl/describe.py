@@ -22,7 +22,7 @@ _CURES = {
 
 _DRIVERS = {
     "Reserved": "whose driver is being submitted",
-    "Submitted": "whose driver Ray has",
+    "Submitted": "whose driver Ray has, or had when it was last heard of",
     "Ended": "whose driver has ended",
 }
 
