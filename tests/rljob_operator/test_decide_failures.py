@@ -390,6 +390,25 @@ def test_replaced_pods_are_those_of_before_the_failure():
     assert done.status.attempt == 2
 
 
+@pytest.mark.parametrize("ahead", [-60.0, 0.0, 60.0])
+def test_replaced_pods_are_the_same_ones_whatever_the_operator_s_clock_says(ahead):
+    """ahead: seconds by which it is ahead of the API server's, which says when pods were made."""
+    twice = RecoveryStatus(charged=2, cures={"driver": 2})
+    old = [*PODS[:2], pod("worker-1", names.WORKER, age=5)]
+    fresh = pod("worker-2", names.WORKER, "Pending", age=1)  # KubeRay has missed a pod before us
+    given = ended(75, "RankLost", recovery=twice) | {"cluster": ray_cluster(1)}
+    failed = plan_for(**given | {"pods": [*old, fresh], "seconds": ahead}).status
+    assert failed is not None
+    assert failed.recovery.action == "replace_pods"
+
+    told = replace(job(), status=failed)
+    first = decide(snapshot(told, cluster=ray_cluster(1), pods=[*old, fresh], seconds=ahead + 1), SETTINGS)
+    assert [each.name for each in first.delete] == ["worker-0", "worker-1"]
+    new = [PODS[0], fresh, pod("worker-3", names.WORKER, age=-2)]
+    after = decide(snapshot(told, cluster=ray_cluster(), pods=new, seconds=ahead + 5), SETTINGS)
+    assert after.delete == ()
+
+
 def test_a_pod_that_is_lost_with_its_node_is_not_waited_for():
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
     lost = pod("worker-1", names.WORKER, conditions=[evicted])

@@ -123,6 +123,9 @@ class RecoveryStatus(ApiModel):
     message: Annotated[str, Field(max_length=32_768)] | None = Field(None, description="The same for a person.")
     decided: datetime | None = Field(None, description="When that was decided.")
     not_before: datetime | None = Field(None, description="When the next attempt may start.")
+    newest_pod: datetime | None = Field(
+        None, description="When the newest of the pods that action replaces was made, by the API server's clock."
+    )
     cluster_uid: Annotated[str, Field(max_length=128)] | None = Field(
         None, description="The RayCluster, or the one whose pods, that action replaces."
     )

@@ -1,11 +1,11 @@
 """What the status remembers of failures, so that any operator goes on from there."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from rljob_api.recovery import Decision, Failure, History, Level
+from rljob_api.recovery import Action, Decision, Failure, History, Level
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator.decide.step import MESSAGE
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.snapshot import Snapshot, made_at
 
 
 def history(recovery: RecoveryStatus) -> History:
@@ -29,9 +29,16 @@ def remembered(
             "message": f"{failure}"[:MESSAGE],
             "decided": snapshot.now,
             "not_before": snapshot.now + timedelta(seconds=decision.delay),
+            "newest_pod": _newest_pod(snapshot) if decision.action is Action.REPLACE_PODS else None,
             "cluster_uid": cluster_uid,
         }
     )
+
+
+def _newest_pod(snapshot: Snapshot) -> datetime | None:
+    """Of those that a driver could run on. One that has not started yet replaces one that is lost already."""
+    started = [pod for pod in snapshot.ray_pods if pod.get("status", {}).get("phase") != "Pending"]
+    return max(map(made_at, started), default=None)
 
 
 def settled(recovery: RecoveryStatus) -> RecoveryStatus:

@@ -259,11 +259,14 @@ def _phase(snapshot: Snapshot) -> Phase:
 
 
 def _old_workers(snapshot: Snapshot) -> list[Manifest]:
-    """Worker pods of before the failure: those that were made before the decision, and are not lost with their nodes.
+    """Worker pods of before the failure: no newer than the newest that had started then, and not lost with their nodes.
 
-    Pods tell their age in whole seconds. One of the decision's own second is a replacement: what a driver could run on
-    is older. To delete it, before KubeRay has seen what it made itself, keeps KubeRay waiting for it for five minutes.
+    Our clock tells their age only where an older version has decided: it may be ahead of the API server's, and each
+    replacement look old. Pods tell theirs in whole seconds, and one of the decision's own second is a replacement. To
+    delete it, before KubeRay has seen what it made itself, keeps KubeRay waiting for it for five minutes.
     """
-    decided, lost = snapshot.job.status.recovery.decided, lost_pods(snapshot)
+    recovery, lost = snapshot.job.status.recovery, lost_pods(snapshot)
     there = [pod for pod in snapshot.pods_of(names.WORKER) if pod not in lost]
-    return [pod for pod in there if decided and made_at(pod) < decided.replace(microsecond=0)]
+    if recovery.newest_pod is not None:
+        return [pod for pod in there if made_at(pod) <= recovery.newest_pod]
+    return [pod for pod in there if recovery.decided and made_at(pod) < recovery.decided.replace(microsecond=0)]
