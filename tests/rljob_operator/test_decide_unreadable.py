@@ -1,5 +1,7 @@
 """What is decided for a job that this operator cannot read, or not whole: tables over snapshots."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
-from tests.rljob_operator.decisions import ended, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -22,6 +24,7 @@ from tests.rljob_operator.snapshots import (
     manifest,
     ray_cluster,
     reports,
+    snapshot,
 )
 
 NEWER = ray_cluster(made_for=job(cluster={"nodes": 3}).spec)
@@ -116,6 +119,20 @@ def test_more_steps_wait_until_the_spec_that_wants_them_can_be_read():
     assert again.status is not None
     assert again.status.driver is not None
     assert (again.status.attempt, again.status.driver.steps, again.status.driver.generation) == (2, 100, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"), [({"suspend": True}, "Suspended"), ({"activeDeadline": "1m"}, "DeadlineExceeded")]
+)
+def test_who_waits_for_that_is_stopped_all_the_same(spec, reason):
+    done = ended(0, "Completed", start_time=NOW - timedelta(minutes=2))
+    given = done | {"driver": done["driver"].model_copy(update={"steps": 100})}
+    base = of_tomorrow(training={"steps": 200}, **spec)
+    over = plan_for(base=base, **given)
+    assert (phase(over), conditions(over.status)["Ready"][1]) == ("Suspending", reason)
+    assert over.status is not None
+    goes = decide(replace(snapshot(base, **given), job=replace(base, status=over.status)), SETTINGS)
+    assert goes.delete == (CLUSTER,)
 
 
 def test_a_status_that_a_newer_operator_wrote_is_left_as_it_is():

@@ -23,6 +23,7 @@ from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.memory import history, remembered
 from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
 from rljob_operator.decide.step import MESSAGE, Step
+from rljob_operator.decide.stopping import is_overdue
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.job import Job
 from rljob_operator.settings import Settings
@@ -49,6 +50,8 @@ def finished(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if driver.steps is not None and driver.steps < steps:
         end = lingering(snapshot)
         if snapshot.job.unread is not None:  # another attempt would read the older spec, and be done at once
+            if snapshot.job.spec.suspend or is_overdue(snapshot):
+                return None
             return Step("Recovering", Reason.SPEC_NOT_READABLE, snapshot.job.unread, end=end)
         changes = {"driver": driver.model_copy(update={"state": "Ended"})}
         message = f"the driver has done the {driver.steps} steps that it began with; {steps} are wanted now"

@@ -30,8 +30,7 @@ def stopping(snapshot: Snapshot, settings: Settings) -> Step | None:
         return _stop(snapshot, Reason.SPEC_CHANGED, "the RayCluster was made for the spec as it was before")
     if _annotation(snapshot, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
         return _renew(snapshot, "the RayCluster was made with another key of the operator's")
-    left = deadline_left(snapshot)
-    if left is not None and left <= 0:
+    if is_overdue(snapshot):
         return _stop(snapshot, Reason.DEADLINE_EXCEEDED, f"spec.activeDeadline of {spec.active_deadline} has passed")
     return _give_up(snapshot)
 
@@ -42,6 +41,12 @@ def deadline_left(snapshot: Snapshot) -> float | None:
     if job.problem is not None or job.spec.active_deadline is None or since is None:
         return None
     return parse_duration(job.spec.active_deadline) - (snapshot.now - since).total_seconds()
+
+
+def is_overdue(snapshot: Snapshot) -> bool:
+    """Whether spec.activeDeadline has passed."""
+    left = deadline_left(snapshot)
+    return left is not None and left <= 0
 
 
 def _is_outdated(snapshot: Snapshot) -> bool:
