@@ -68,7 +68,7 @@ def ended(code: int, reason: str, state: RayJobState = RayJobState.FAILED) -> Sn
 
 
 def without_its_image() -> Snapshot:
-    waiting = {"reason": "ErrImagePull", "message": "trainer:1 not found"}
+    waiting = {"reason": "ImagePullBackOff", "message": "trainer:1 not found"}
     statuses = [{"name": "ray-worker", "image": "trainer:1", "state": {"waiting": waiting}}]
     return starting(0, pods=[pod("w", names.WORKER, "Pending", containerStatuses=statuses)])
 
@@ -79,7 +79,7 @@ CASES = {
     "new": (live(snapshot()), "Progressing", "ClusterNotReady: 0 of 2 workers ready"),
     "pods on the way": (live(starting(1, pods=PODS)), "Progressing", "ClusterNotReady: 1 of 2 workers ready"),
     "no image is named": (live(snapshot(), NO_IMAGE), "Degraded", "ImageMissing: no image: set spec.cluster.image"),
-    "no such image": (live(without_its_image()), "Degraded", "ImageNotUsable: w: ErrImagePull of image trainer:1"),
+    "no such image": (live(without_its_image()), "Degraded", "ImageNotUsable: w: ImagePullBackOff of image trainer:1"),
     "running": (live(running()), "Healthy", "DriverRunning: attempt 1 runs"),
     "running, the head is silent": (live(running(head=None)), "Healthy", "DriverRunning: attempt 1 runs; Ray's head"),
     "recovering": (live(ended(75, "RankLost")), "Progressing", "RankLost: restarting the driver"),

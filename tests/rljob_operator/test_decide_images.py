@@ -77,10 +77,23 @@ def test_an_image_that_cannot_be_pulled_ends_only_a_job_that_has_not_begun(given
     ],
 )
 def test_an_image_that_its_registry_refuses_ends_a_job_and_a_node_that_cannot_store_it_does_not(message, phase_):
-    waiting = {"reason": "ErrImagePull", "message": message}
+    waiting = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "reg/x:1": ErrImagePull: {message}'}
     container = {"name": "ray-worker", "image": "reg/x:1", "state": {"waiting": waiting}}
     unpulled = pod("worker-1", names.WORKER, "Pending", containerStatuses=[container])
     assert phase(plan_for(**NEVER_UP | {"pods": [*PODS[:2], unpulled]})) == phase_
+
+
+JUST_FAILED: dict[str, Any] = {"containerStatuses": [{"name": "ray-worker", "image": "reg/x:1", "state": {"waiting": {
+    "reason": "ErrImagePull", "message": "401 Unauthorized"}}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "reason"), [(0, "ClusterNotReady"), (1, "ImageNotUsable")])
+def test_a_first_pull_that_fails_ends_no_job_and_stalls_only_one_that_has_begun(attempt, reason):
+    """A node that is new may get its credentials yet. Once it backs off, its later tries must not look like news."""
+    pods = [*PODS[:2], pod("worker-1", names.WORKER, "Pending", **JUST_FAILED)]
+    plan = plan_for(**NEVER_UP | {"pods": pods, "attempt": attempt})
+    assert (phase(plan), conditions(plan.status)["Ready"][1]) == ("Starting", reason)
+    assert conditions(plan.status)["Stalled"][0] == f"{attempt > 0}"
 
 
 def not_started(message: str) -> Manifest:

@@ -42,7 +42,11 @@ CRASHED: dict[str, Any] = {
 }
 NO_IMAGE = {
     "containerStatuses": [
-        {"name": "vllm", "image": "vllm:9", "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+        {
+            "name": "vllm",
+            "image": "vllm:9",
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}},
+        }
     ]
 }
 
@@ -165,7 +169,7 @@ def test_an_image_that_cannot_be_pulled_is_terminal_and_names_the_field():
     failed = next(each for each in plan.status.conditions if each.type == "Failed")
     assert failed.reason == "ImageNotUsable"
     assert failed.message == (
-        "job-rm-judge-x: ErrImagePull of image vllm:9: not found. Set spec.rewards.models[1].image, or"
+        "job-rm-judge-x: ImagePullBackOff of image vllm:9: not found. Set spec.rewards.models[1].image, or"
         " spec.cluster.image, to an image that can be pulled, in another RLJob"
     )
 

@@ -83,6 +83,11 @@ def unusable_image(pods: Iterable[Manifest]) -> str | None:
     return None
 
 
+def has_just_failed_to_pull(pod: Manifest) -> bool:
+    """Seconds later it backs off, with the same words. A node that is new may lack its credentials for as long."""
+    return any(each.get("state", {}).get("waiting", {}).get("reason") == "ErrImagePull" for each in containers(pod))
+
+
 def waits_for_its_node(pod: Manifest) -> bool:
     """It has one, and that has not started it yet: it pulls its image, or waits for what the pod mounts."""
     placed = pod.get("spec", {}).get("nodeName") is not None and pod.get("status", {}).get("phase") == "Pending"

@@ -1,5 +1,7 @@
 """The gate of jobs whose pods cannot be made as they are: an image that cannot be used, a pod that is invalid."""
 
+from collections.abc import Iterable
+
 from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.cluster_state import had_workers, invalid_pod
@@ -7,7 +9,7 @@ from rljob_operator.decide.failing import failed
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
-from rljob_operator.pod_state import unusable_image
+from rljob_operator.pod_state import has_just_failed_to_pull, unusable_image
 from rljob_operator.settings import Settings
 from rljob_operator.snapshot import Snapshot, made_at
 
@@ -34,7 +36,7 @@ def cluster_image(snapshot: Snapshot) -> str | None:
     if snapshot.cluster is None or had_workers(snapshot):
         return None
     own = (pod for pod in snapshot.ray_pods if _is_made_by(snapshot.cluster, pod))
-    message, cluster = unusable_image(own), snapshot.job.spec.cluster
+    message, cluster = unusable_image(_judged(snapshot, own)), snapshot.job.spec.cluster
     templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
     where = "spec.cluster.image, or its template's in spec.cluster," if templates else "spec.cluster.image"
     return None if message is None else f"{message}. Set {where} to an image that can be pulled"
@@ -46,11 +48,18 @@ def server_image(snapshot: Snapshot) -> str | None:
         if (made := snapshot.child(DEPLOYMENT, names.reward_model(snapshot.job.name, model.name))) is None:
             continue
         servers = (pod for pod in snapshot.servers_of(model.name) if _may_be_of(made, pod))
-        if (message := unusable_image(servers)) is not None:
+        if (message := unusable_image(_judged(snapshot, servers))) is not None:
             template = ", or its template's" if model.template.written().get("spec") else ""
             where = f"spec.rewards.models[{index}].image{template}, or spec.cluster.image,"
             return f"{message}. Set {where} to an image that can be pulled"
     return None
+
+
+def _judged(snapshot: Snapshot, pods: Iterable[Manifest]) -> list[Manifest]:
+    """Without those that have just failed to pull, where the job would end for it. One that waits for an image is not
+    told at each further try that it goes on.
+    """
+    return [pod for pod in pods if snapshot.job.status.attempt > 0 or not has_just_failed_to_pull(pod)]
 
 
 def _is_made_by(cluster: Manifest, pod: Manifest) -> bool:
