@@ -228,8 +228,8 @@ def test_a_status_has_the_conditions_of_the_table_and_its_words():
 
 
 INSIDE = {"RLJob", "WorkerLost", "WeightSync", "DamagedCheckpoint"}
-"""Of those others are made, before an attempt ends: abstract ones, one that becomes EngineLost, and one that becomes Data
-where the job names the checkpoint, which else is left out.
+"""Of those others are made before an attempt ends: abstract ones, one that becomes EngineLost, and one that becomes
+Data where the job names the checkpoint; else that is left out.
 """
 
 
