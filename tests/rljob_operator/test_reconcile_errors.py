@@ -12,8 +12,9 @@ from rljob_operator import reconcile as reconcile_module
 from rljob_operator.decide import broken, decide
 from rljob_operator.head import HeadUnreachable
 from rljob_operator.heads import Heads
+from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.perform import NotTaken, Performer
+from rljob_operator.perform import NotTaken, Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.snapshot import Snapshot
@@ -25,16 +26,16 @@ BUG = AttributeError("'str' object has no attribute 'get'")
 
 
 class Performed:
-    """A performer that notes the plans. raising: what the first of them raises."""
+    """A performer that notes the plans. raising: what the first of them raise."""
 
-    def __init__(self, raising: Exception | None = None) -> None:
+    def __init__(self, *raising: Exception) -> None:
         self.plans: list[Plan] = []
         self.raising = raising
 
     async def perform(self, _snapshot: Snapshot, plan: Plan) -> None:
         self.plans.append(plan)
-        if self.raising is not None and len(self.plans) == 1:
-            raise self.raising
+        if len(self.plans) <= len(self.raising):
+            raise self.raising[len(self.plans) - 1]
 
 
 def reconciler(performed: Performed) -> Reconciler:
@@ -68,7 +69,7 @@ async def test_a_decision_that_raises_is_told_and_tried_again_by_the_queue(monke
 
 @in_loop
 async def test_so_is_what_raises_while_it_is_carried_out() -> None:
-    performed = Performed(raising=BUG)
+    performed = Performed(BUG)
     with pytest.raises(AttributeError):
         await reconciler(performed).reconcile(Key("team", "job"))
     assert said(performed.plans[-1]).reason == "OperatorError"
@@ -87,7 +88,7 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
     performed, key = Performed(), Key("team", "job")
     looks = reconciler(performed)
     for _ in range(2):
-        performed.raising, performed.plans = NotTaken(error, "7"), []
+        performed.raising, performed.plans = (NotTaken(error, "7"),), []
         with pytest.raises(HeadUnreachable):
             await looks.reconcile(key)
         assert len(performed.plans) == (1 if status is None else 2)
@@ -98,6 +99,19 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
     _, told = performed.plans
     assert told.status is not None
     assert "words" in told.status.conditions[0].message
+
+
+@in_loop
+async def test_nor_is_it_a_bug_where_an_object_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile_module, "decide", lambda *_: Plan(end="job-a1"))
+    refused, error = Refused(Forbidden("no", status=403), "7"), HeadUnreachable("words", status=500)
+    performed = Performed(refused, NotTaken(error, "7"))
+    with pytest.raises(HeadUnreachable):
+        await reconciler(performed).reconcile(Key("team", "job"))
+    _, rest, told = performed.plans
+    assert rest.end == "job-a1", "what needs no object is done without it"
+    assert told.status is not None
+    assert conditions(told.status)["Ready"] == ("False", "DriverNotHeard")
 
 
 def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():

@@ -150,6 +150,18 @@ class Reconciler:
         """What was done: the plan, or what is left of it where an object is refused and the job goes on without it."""
         since, memory.failing = memory.failing, None  # until it fails again
         try:
+            return await self._perform(key, memory, snapshot, plan, since)
+        except NotTaken as refusal:  # also of what is left of it
+            if _lasts(memory, refusal.error, since):
+                said = self._claimed(not_taken(snapshot, plan, f"{refusal}"))
+                await self.performer.perform(_at(snapshot, refusal.version), said)
+            raise refusal.error from None
+
+    async def _perform(
+        self, key: Key, memory: Memory, snapshot: Snapshot, plan: Plan, since: float | None
+    ) -> Plan:  # fmt: skip
+        """Raises NotTaken. since: as `_lasts` has it."""
+        try:
             await self.performer.perform(snapshot, plan)
         except Refused as refusal:
             if not _lasts(memory, refusal.error, since):
@@ -160,11 +172,6 @@ class Reconciler:
             if rest.again_in is None:
                 raise error from None
             return rest
-        except NotTaken as refusal:
-            if _lasts(memory, refusal.error, since):
-                said = self._claimed(not_taken(snapshot, plan, f"{refusal}"))
-                await self.performer.perform(_at(snapshot, refusal.version), said)
-            raise refusal.error from None
         memory.refusal = None
         return plan
 
