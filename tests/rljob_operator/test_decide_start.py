@@ -79,6 +79,11 @@ CRASHED = {
         (ray_cluster(0, provisioned=False), [], "0 of 2 workers ready"),
         (ray_cluster(1, provisioned=False), PODS, "1 of 2 workers ready"),
         (without_head(ray_cluster(2, provisioned=False)), PODS, "2 of 2 workers ready, but not the head"),
+        # which KubeRay has not told, as while it is away itself
+        (
+            ray_cluster(2, provisioned=False), [pod("head", names.HEAD, "Failed"), *PODS[1:]],
+            "2 of 2 workers ready, but not the head",
+        ),
         (
             ray_cluster(0) | {"spec": {"suspend": True, "workerGroupSpecs": [{"replicas": 2}]}}, [],
             "0 of 2 workers ready; somebody set spec.suspend of RayCluster job, so KubeRay makes no pods: set it",

@@ -31,8 +31,8 @@ def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
 
 def is_ready(snapshot: Snapshot) -> bool:
     """RayClusterProvisioned alone would lie: it stays true after a pod is lost. So would KubeRay's count, which is that
-    of the old pods for a moment while new ones start, and all that it said before it went away itself. Which generation
-    it has observed it says only where something else is new.
+    of the old pods for a moment while new ones start. Which generation it has observed it says only where something
+    else is new.
     """
     cluster = snapshot.cluster
     if cluster is None:
@@ -42,8 +42,7 @@ def is_ready(snapshot: Snapshot) -> bool:
     there = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
     return (
         not is_deleting(cluster)
-        and _holds(status, "HeadPodReady")
-        and not any(_is_over(pod) for pod in snapshot.pods_of(names.HEAD))
+        and _head_is_up(snapshot)
         and len(there) == desired == snapshot.job.spec.cluster.nodes
         and status.get("readyWorkerReplicas", 0) == desired
         and all(map(is_up, there))
@@ -53,6 +52,11 @@ def is_ready(snapshot: Snapshot) -> bool:
 def head_is_ready(snapshot: Snapshot) -> bool:
     """Whether its node finds it in order, which asks Ray and the agent from beside them."""
     return snapshot.cluster is not None and _holds(snapshot.cluster.get("status", {}), "HeadPodReady")
+
+
+def _head_is_up(snapshot: Snapshot) -> bool:
+    """Also where KubeRay has gone away itself since it said so."""
+    return head_is_ready(snapshot) and not any(map(_is_over, snapshot.pods_of(names.HEAD)))
 
 
 def counts_more(snapshot: Snapshot) -> bool:
@@ -164,7 +168,7 @@ def waiting_for(snapshot: Snapshot) -> str:
     up = [pod for pod in snapshot.pods_of(names.WORKER) if is_up(pod) and not is_deleting(pod)]
     there = min(cluster.ready_workers, len(up)) if cluster else 0
     ready = f"{there} of {wanted} workers ready"
-    if there == wanted and not head_is_ready(snapshot):
+    if there == wanted and not _head_is_up(snapshot):
         ready += ", but not the head"
     elif _holds((snapshot.cluster or {}).get("status", {}), "HeadPodReady", "False"):  # at first KubeRay says nothing
         ready += ", and the head is not"
