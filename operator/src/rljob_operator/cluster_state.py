@@ -133,8 +133,8 @@ def _is_over(pod: Manifest) -> bool:
 
 def _whole_at(snapshot: Snapshot, cluster: Manifest) -> datetime | None:
     """When all its pods were ready: for the last attempt, which starts on no other cluster, or for the first time."""
-    driver, uid = snapshot.job.status.driver, cluster["metadata"]["uid"]
-    if driver is not None and driver.cluster_uid == uid and driver.reserved is not None:
+    driver = snapshot.job.status.driver
+    if driver is not None and had_attempt(snapshot) and driver.reserved is not None:
         return driver.reserved
     conditions = cluster["status"].get("conditions", ())
     since = next((each.get("lastTransitionTime") for each in conditions if each["type"] == _PROVISIONED), None)

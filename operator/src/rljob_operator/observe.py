@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from rljob_operator import names
-from rljob_operator.cluster_state import head_is_ready
+from rljob_operator.cluster_state import had_attempt, head_is_ready
 from rljob_operator.heads import Heads
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import (
@@ -92,8 +92,8 @@ def _head_runs(snapshot: Snapshot) -> bool:
     """Whether it is worth asking: a head of the cluster that the attempt is meant for. Where there is no pod of one and
     KubeRay does not say so, that it does not answer is what there is to know.
     """
-    driver, heads = snapshot.job.status.driver, snapshot.pods_of(names.HEAD)
-    if driver is None or snapshot.cluster_uid != driver.cluster_uid:
+    if not had_attempt(snapshot):
         return False
+    heads = snapshot.pods_of(names.HEAD)
     runs = [pod for pod in heads if pod.get("status", {}).get("phase") == "Running" and not is_deleting(pod)]
     return bool(runs) or (not heads and head_is_ready(snapshot))

@@ -158,5 +158,11 @@ def made_at(manifest: Manifest) -> datetime:
     return datetime.fromisoformat(manifest["metadata"]["creationTimestamp"])
 
 
+def controller_of(manifest: Manifest) -> str | None:
+    """The uid of the owner that made it."""
+    owners = manifest["metadata"].get("ownerReferences", ())
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+
+
 def is_deleting(manifest: Manifest) -> bool:
     return manifest["metadata"].get("deletionTimestamp") is not None

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
-from rljob_operator.cluster_state import lives, pods_left
+from rljob_operator.cluster_state import had_attempt, lives, pods_left
 from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.snapshot import Snapshot, controller_of, is_deleting
 
 LEFTOVERS_SECONDS = 5.0
 
@@ -71,26 +71,21 @@ def unreadable(snapshot: Snapshot, settings: Settings) -> Step | None:
 
 def _may_run(snapshot: Snapshot) -> bool:
     """Whether nothing says that the driver is gone."""
-    driver, head, found = snapshot.job.status.driver, snapshot.head, snapshot.cluster
-    there = driver is not None and driver.cluster_uid == snapshot.cluster_uid and not is_deleting(found or {})
+    head = snapshot.head
+    there = had_attempt(snapshot) and not is_deleting(snapshot.cluster or {})
     return there and (head is None or (head.driver is not None and not head.driver.state.is_final))
 
 
 def leftovers(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """Children of a deleted job of the same name go when Kubernetes has got round to it."""
-    others = [child for children in snapshot.children.values() for child in children.values() if _owner(child)]
-    foreign = [child for child in others if _owner(child) != snapshot.job.uid]
+    children = (child for of_kind in snapshot.children.values() for child in of_kind.values())
+    foreign = [child for child in children if controller_of(child) not in (None, snapshot.job.uid)]
     if not foreign:
         return None
     named = f"{foreign[0]['kind']} {foreign[0]['metadata']['name']}"
     message = f"waiting until Kubernetes has removed what an earlier job of this name left: {named}"
     phase = snapshot.job.status.phase
     return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, again_in=LEFTOVERS_SECONDS)
-
-
-def _owner(child: Manifest) -> str | None:
-    owners = child["metadata"].get("ownerReferences", ())
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
 
 
 def cluster(snapshot: Snapshot) -> Iterator[Ref]:

@@ -11,7 +11,7 @@ from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
 from rljob_operator.pod_state import has_just_failed_to_pull, unusable_image
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, made_at
+from rljob_operator.snapshot import Snapshot, controller_of, made_at
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:
@@ -35,7 +35,7 @@ def cluster_image(snapshot: Snapshot) -> str | None:
     """
     if snapshot.cluster is None or had_workers(snapshot):
         return None
-    own = (pod for pod in snapshot.ray_pods if _is_made_by(snapshot.cluster, pod))
+    own = (pod for pod in snapshot.ray_pods if controller_of(pod) in (None, snapshot.cluster_uid))
     message, cluster = unusable_image(_judged(snapshot, own)), snapshot.job.spec.cluster
     templates = any(each.template.written().get("spec") for each in (cluster.head, cluster.worker))
     where = "spec.cluster.image, or its template's in spec.cluster," if templates else "spec.cluster.image"
@@ -60,11 +60,6 @@ def _judged(snapshot: Snapshot, pods: Iterable[Manifest]) -> list[Manifest]:
     told at each further try that it goes on.
     """
     return [pod for pod in pods if snapshot.job.status.attempt > 0 or not has_just_failed_to_pull(pod)]
-
-
-def _is_made_by(cluster: Manifest, pod: Manifest) -> bool:
-    owners = pod["metadata"].get("ownerReferences", ())
-    return all(owner["uid"] == cluster["metadata"]["uid"] for owner in owners if owner.get("controller"))
 
 
 def _may_be_of(deployment: Manifest, pod: Manifest) -> bool:
