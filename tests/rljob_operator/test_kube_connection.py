@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.aio.config import incluster_config
 
 from rljob_operator.kube import Connection, Kube, NoCluster
 from rljob_operator.kube.kinds import POD
@@ -77,3 +78,16 @@ async def test_a_malformed_kubeconfig_is_named(tmp_path: Path, text: str) -> Non
     with pytest.raises(NoCluster, match=f"the kubeconfig {tmp_path / 'config'} cannot be read: .+") as raised:
         await Connection.open(str(tmp_path / "config"))
     assert "\n" not in str(raised.value)
+
+
+@in_loop
+async def test_so_is_what_a_pod_has_of_its_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("HOST", "127.0.0.1"), ("PORT", "1")):
+        monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", value)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name in ("token", "ca.crt"):
+        (tmp_path / name).write_text("none")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    with pytest.raises(NoCluster, match="the token or certificate of this pod's account cannot be read: "):
+        await Connection.open()

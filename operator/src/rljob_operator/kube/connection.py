@@ -62,9 +62,10 @@ class Connection:
         """To the cluster of the kubeconfig or context that is named here or by KUBECONFIG; else of this pod; else of
         ~/.kube/config. limit: of connections at a time. Raises NoCluster.
         """
-        load, configuration = partial(_load, kubeconfig or os.environ.get("KUBECONFIG"), context), Configuration()
+        kubeconfig, configuration = kubeconfig or os.environ.get("KUBECONFIG"), Configuration()
+        load = partial(_load, kubeconfig, context)
         await load(configuration)
-        with _whole(kubeconfig or os.environ.get("KUBECONFIG")):  # certificates among it
+        with _whole(kubeconfig, context):  # certificates among it
             return cls(configuration, load, limit=limit)
 
     @property
@@ -147,15 +148,19 @@ class _FencedBody(aiohttp.BytesPayload):
 
 
 async def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> None:
-    with _whole(kubeconfig):
-        if kubeconfig or context or "KUBERNETES_SERVICE_HOST" not in os.environ:
-            await load_kube_config(kubeconfig, context, configuration, persist_config=False)
-        else:
+    with _whole(kubeconfig, context):
+        if _is_of_pod(kubeconfig, context):
             load_incluster_config(configuration)
+        else:
+            await load_kube_config(kubeconfig, context, configuration, persist_config=False)
+
+
+def _is_of_pod(kubeconfig: str | None, context: str | None) -> bool:
+    return not (kubeconfig or context) and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
 @contextmanager
-def _whole(kubeconfig: str | None) -> Iterator[None]:
+def _whole(kubeconfig: str | None, context: str | None) -> Iterator[None]:
     """Raises NoCluster where something is missing, or is not as the client takes for granted that it is."""
     try:
         yield
@@ -163,6 +168,7 @@ def _whole(kubeconfig: str | None) -> Iterator[None]:
         raise NoCluster(f"no API server: {error}; set KUBECONFIG, name a context, or run inside a pod") from error
     except (AttributeError, LookupError, OSError, TypeError, ValueError, YAMLError) as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise NoCluster(
-            f"no API server: the kubeconfig {kubeconfig or '~/.kube/config'} cannot be read: {words}"
-        ) from error
+        what = f"the kubeconfig {kubeconfig or '~/.kube/config'}"
+        if _is_of_pod(kubeconfig, context):
+            what = "the token or certificate of this pod's account"
+        raise NoCluster(f"no API server: {what} cannot be read: {words}") from error
