@@ -32,8 +32,13 @@ IMAGES: list[tuple[str, dict[str, Any], str, bool]] = [
     ("of workers that a quota let in late", {"cluster": ray_cluster(0), "pods": [PODS[0], UNPULLED]}, "Failed", True),
     ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], UNPULLED]), "Recovering", False),
     ("in a cluster after an attempt", NEVER_UP | attempted("Ended", phase="Recovering"), "Recovering", True),
+    (
+        "of all workers after an attempt in this cluster",
+        {"cluster": ray_cluster(0), "pods": [PODS[0], UNPULLED]} | attempted("Ended", phase="Recovering"),
+        "Recovering", False,
+    ),
     ("of a job that was resumed with it", NEVER_UP | attempted("Ended", phase="Starting"), "Starting", True),
-]
+]  # fmt: skip
 
 
 def test_an_image_of_an_older_cluster_s_pods_is_not_the_job_s():

@@ -56,6 +56,15 @@ def test_what_a_driver_has_recorded_of_its_end_counts_though_its_process_hangs(c
     assert phase(plan_for(silent=60.0, **hangs)) == "Running", "a process takes a moment to end"
 
 
+def test_such_a_process_is_ended_too_where_more_steps_are_wanted():
+    hangs = living(head=reports(heartbeat=5, exit=ExitRecord(code=0, reason="Completed", message="words")))
+    given = hangs | {"driver": hangs["driver"].model_copy(update={"steps": 100})}
+    of_tomorrow = replace(job(training={"steps": 200}), unread="a field")
+    for base, reason in ((job(training={"steps": 200}), "MoreSteps"), (of_tomorrow, "SpecNotReadable")):
+        plan = plan_for(base=base, silent=70.0, **given)
+        assert (conditions(plan.status)["Ready"][1], plan.end) == (reason, f"{UID}-a1")
+
+
 def test_nobody_waits_for_such_a_process_in_a_suspension():
     record = ExitRecord(code=76, reason="StoppedOnRequest", message="words")
     given = living(head=reports(heartbeat=5, exit=record), phase="Suspending")

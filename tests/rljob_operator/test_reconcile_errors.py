@@ -9,7 +9,7 @@ import pytest
 from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
-from rljob_operator.decide import broken, decide
+from rljob_operator.decide import broken, decide, unfound
 from rljob_operator.head import HeadUnreachable
 from rljob_operator.heads import Heads
 from rljob_operator.kube.errors import Forbidden
@@ -126,6 +126,13 @@ def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():
     told = replace(job(), status=first.status)
     assert broken(snapshot(told, seconds=60), BUG) == Plan()
     assert conditions(decide(snapshot(told), SETTINGS).status)["Stalled"] == ("False", "NotStalled")
+
+
+def test_how_a_job_has_ended_stands_where_what_it_left_cannot_be_looked_for():
+    error = Forbidden("no", status=403)
+    over = replace(job(), status=job().status.model_copy(update={"phase": "Succeeded", "completion_time": NOW}))
+    assert unfound(snapshot(over), error) == Plan()
+    assert unfound(snapshot(), error).status is not None
 
 
 def test_what_was_said_of_a_job_stays():
