@@ -10,10 +10,7 @@ from rljob_operator.decide import decide
 from tests.rljob_operator.decisions import phase, plan_for
 from tests.rljob_operator.snapshots import PODS, SETTINGS, attempted, conditions, job, pod, ray_cluster, snapshot
 
-NEW: dict[str, Any] = {
-    "cluster": ray_cluster(-1, uid="another"),
-    "pods": [pod("head", names.HEAD, "Failed"), *PODS[1:]],
-}
+NEW: dict[str, Any] = {"cluster": ray_cluster(-1, uid="another"), "pods": [pod("head", names.HEAD, "Failed")]}
 WAITED = [("new", {}, 0), ("of a later attempt", attempted("Ended", phase="Starting"), 1)]
 
 
@@ -28,6 +25,13 @@ def test_a_head_that_is_lost_before_the_next_attempt_costs_a_wait_alone_and_is_j
 
     again = decide(snapshot(replace(job(), status=lost.status), **NEW), SETTINGS)
     assert (again.restart, [each.uid for each in again.delete]) == (None, ["another"])
+
+
+def test_one_that_is_lost_beside_its_workers_is_charged():
+    """As where it lacks memory, and is lost each time before the reward models are ready."""
+    lost = plan_for(**NEW | {"pods": [*NEW["pods"], *PODS[1:]]})
+    assert (lost.restart, phase(lost)) == ("RayLost", "Recovering")
+    assert conditions(lost.status)["Ready"] == ("False", "RayLost")
 
 
 def test_each_further_one_is_waited_for_longer():

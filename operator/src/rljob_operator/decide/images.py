@@ -72,4 +72,5 @@ def _may_be_of(deployment: Manifest, pod: Manifest) -> bool:
 
 
 def _images(pod: Manifest) -> set[str]:
-    return {each["image"] for each in pod.get("spec", {}).get("containers", ())}
+    """Without their registries: a webhook may put a mirror in their place."""
+    return {each["image"].rpartition("/")[2] for each in pod.get("spec", {}).get("containers", ())}
