@@ -85,7 +85,7 @@ holder.wake_when_orphaned = tell
 """Told to end where Python drops what a signal's handler raises: in a destructor."""
 
 
-@pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["holder", "sleep", "1000"]])
+@pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["holder", "FOLDER", "sleep", "1000"]])
 def test_it_ends_whenever_it_is_told_to(tmp_path: Path, command: list[str]):
     with machine() as place:
         given = [str(place.temporary / "rljob-ray") if each == "FOLDER" else each for each in command]
