@@ -22,7 +22,9 @@ from rljob_operator.plan import Event
 from rljob_operator.render.merge import identity
 from rljob_operator.words import told_once
 
-_PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+")
+_PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+(?:\.(?=:))?")
+"""A key that is the empty text leaves its dot."""
+
 _OF_METADATA = re.compile(r"^(labels|annotations)\b")
 """As the API server calls a template's, leaving out where they are."""
 
@@ -108,6 +110,8 @@ def _told(message: str, sources: Iterable[_Source]) -> str:
             if whole.startswith(source.root):
                 path = _OF_METADATA.sub(r"metadata.\1", whole.removeprefix(source.root))
                 named = _field(source, path, source.made, source.written, source.path)
+                if named and whole.endswith("."):
+                    return f'{named}.""'
                 return named or (found[0] if source.root else f"the pod's {whole}")  # which looks like the job's
         return found[0]
 
