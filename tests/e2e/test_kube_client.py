@@ -289,3 +289,15 @@ async def test_fields_that_the_api_server_does_not_know_are_told_or_refused(clus
         with pytest.raises(Invalid, match=r"\.spec\.template\.spec\.nodeselector: field not declared in schema"):
             await kube.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": head, "spec": servers})
     assert told == ['unknown field "spec.headGroupSpec.template.spec.nodeselector"']
+
+
+TEXTS = ("😀", "a\u0085b", "\x7f\x9f", "\u2028\u2029", "\ufeff", "\ufffe\uffff", "\\ud83d\\ude00", "\t\n\"'", "é: #")
+
+
+@in_loop
+async def test_whatever_text_is_in_an_object_is_applied_as_it_is(cluster, namespace):
+    """Server-side apply reads YAML, which knows less escapes than JSON and takes fewer characters."""
+    data = {f"{number}": text for number, text in enumerate(TEXTS)}
+    async with kube_in(cluster) as kube:
+        await kube.apply(config_map(namespace, data=data))
+        assert (await kube.get(Ref(CONFIG_MAP, namespace, "a")))["data"] == data
