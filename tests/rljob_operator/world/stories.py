@@ -86,12 +86,17 @@ async def loses_its_reward_models(world: World) -> None:
     await finishes(world)
 
 
+async def _waits_and_goes_on(world: World, words: str) -> None:
+    """Until the registries answer again, which is after the status has said these words."""
+    await world.until(lambda: words in ready(world))
+    world.images.out.clear()
+    await finishes(world)
+
+
 async def waits_for_its_first_images(world: World) -> None:
     for role in names.ROLES:
         world.images.out[role] = SILENT
-    await world.until(lambda: BACKS_OFF in ready(world))
-    world.images.out.clear()
-    await finishes(world)
+    await _waits_and_goes_on(world, BACKS_OFF)
 
 
 async def waits_for_the_image_of_another_worker(world: World) -> None:
@@ -100,9 +105,7 @@ async def waits_for_the_image_of_another_worker(world: World) -> None:
     world.images.out[names.WORKER] = DENIED
     world.trouble.pod_is_lost("worker", "failed")
     world.trouble.driver_ends(75)
-    await world.until(lambda: DENIED in ready(world))
-    world.images.out.clear()
-    await finishes(world)
+    await _waits_and_goes_on(world, DENIED)
 
 
 async def waits_for_the_image_of_another_head(world: World) -> None:
@@ -110,9 +113,7 @@ async def waits_for_the_image_of_another_head(world: World) -> None:
     await attempt(world, 1)
     world.images.out[names.HEAD] = DENIED
     world.trouble.pod_is_lost("head", "gone")
-    await world.until(lambda: DENIED in ready(world))
-    world.images.out.clear()
-    await finishes(world)
+    await _waits_and_goes_on(world, DENIED)
 
 
 async def waits_for_the_image_of_another_server(world: World) -> None:
@@ -120,9 +121,7 @@ async def waits_for_the_image_of_another_server(world: World) -> None:
     world.images.out[names.REWARD_MODEL] = DENIED
     world.trouble.server_is_lost("failed")
     world.trouble.driver_ends(75)
-    await world.until(lambda: DENIED in ready(world))
-    world.images.out.clear()
-    await finishes(world)
+    await _waits_and_goes_on(world, DENIED)
 
 
 async def is_resumed_with_a_wrong_image(world: World) -> None:
