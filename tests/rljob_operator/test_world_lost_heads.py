@@ -1,5 +1,7 @@
 """Jobs whose heads are lost or fall silent where that is no attempt's end."""
 
+import pytest
+
 from rljob_operator import names
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest
 from rljob_operator.snapshot import role_of
@@ -17,7 +19,9 @@ def uid(world: World) -> str | None:
 
 
 @in_jumping_loop
-async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_heads() -> None:
+async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_heads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
     make, refused = world.kuberay._make, True
 
@@ -25,7 +29,7 @@ async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_hea
         if kind == "head" or not refused:
             make(cluster, kind, group)
 
-    world.kuberay._make = within_quota  # type: ignore[method-assign]
+    monkeypatch.setattr(world.kuberay, "_make", within_quota)
     world.user.create(recovery={"maxRestarts": 0})
     await world.start()
     lost = set[str | None]()
@@ -41,7 +45,9 @@ async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_hea
 
 
 @in_jumping_loop
-async def test_no_driver_trains_on_for_a_job_that_has_failed_while_it_was_out_of_reach() -> None:
+async def test_no_driver_trains_on_for_a_job_that_has_failed_while_it_was_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
     step, cut = world.nodes.step, True
 
@@ -52,7 +58,7 @@ async def test_no_driver_trains_on_for_a_job_that_has_failed_while_it_was_out_of
             world.nodes._says(pod, {}, ready=False)
         return False
 
-    world.nodes.step = without_a_ready_head  # type: ignore[method-assign]
+    monkeypatch.setattr(world.nodes, "step", without_a_ready_head)
     world.user.create(ttlAfterFinished="24h", recovery={"maxRestarts": 0}, training={"steps": 100_000})
     await world.start()
     assert await world.until(lambda: stories.phase(world) == "Failed")
