@@ -52,4 +52,9 @@ def _entries(entry: str, values: list[Any]) -> list[Any]:
         return values[int(entry) :][:1]
     keys = dict(re.findall(r'(\w+)="?([^",]*)', entry)) or {"name": entry}
     there = [each for each in values if isinstance(each, Mapping)]
-    return [each for each in there if all(str(each.get(key, word)) == word for key, word in keys.items())]
+    return [each for each in there if all(_told(each.get(key, word)) == word for key, word in keys.items())]
+
+
+def _told(value: Any) -> str:
+    """As the API server tells a key: empty where it is none, as in hostAliases[ip=].ip: expected string."""
+    return "" if isinstance(value, Mapping | list) else str(value)

@@ -66,7 +66,13 @@ def test_a_go_type_is_enough_only_where_our_own_validation_names_the_field(
     assert finding.startswith("the API server refuses it without a field's name: ")
 
 
-POD = {"spec": {"nodeSelector": {"pool": "a"}, "containers": [{"name": "side"}, {"name": "x", "env": [{"name": "A"}]}]}}
+POD = {
+    "spec": {
+        "nodeSelector": {"pool": "a"},
+        "containers": [{"name": "side"}, {"name": "x", "env": [{"name": "A"}]}],
+        "hostAliases": [{"ip": {}}],
+    }
+}
 JOB = {
     "spec": {
         "cluster": {"worker": {"template": POD}},
@@ -86,6 +92,8 @@ RM = "spec.rewards.models[0].template"
         (f"{RM}.spec.containers[1].env[1].name: Invalid", False),
         (f'{RM}.spec.containers[name="side"].imagee: field not declared in schema', True),
         (f'{RM}.spec.containers[name="other"].imagee: field not declared in schema', False),
+        (f"{RM}.spec.hostAliases[ip=].ip: expected string", True),
+        (f"{RM}.spec.containers[name=].image: expected string", False),  # each has one
         (f"{RM}.spec.containers[x].volumeMounts: /job is that of the operator's volume job", True),
         (f"{RM}.spec.nodeSelector[pool]: Invalid value", True),
         ("spec.rewards.models[1].template.spec: Invalid", False),

@@ -265,38 +265,6 @@ async def test_a_cluster_that_does_not_keep_its_label_is_told_of_and_gets_it_at_
 
 
 @in_jumping_loop
-async def test_a_cluster_that_somebody_edits_is_one_whose_status_may_not_tell_of_it() -> None:
-    """KubeRay says which generation it has observed only where something else of its status changes."""
-    world = World()
-    world.user.create()
-    await world.start()
-    await stories.attempt(world, 1)
-    edited = {"headGroupSpec": {"rayStartParams": {"metrics-export-port": "8081"}}}
-    world.server.patch(RAY_CLUSTER, KEY, {"spec": edited})
-    await world.live()
-    assert stories.phase(world) == "Running"
-    world.trouble.driver_ends(75)
-    await stories.finishes(world)
-    assert stories.phase(world) == "Succeeded"
-
-
-@pytest.mark.parametrize("how", ["failed", "gone"])
-@in_jumping_loop
-async def test_a_job_whose_head_pod_is_lost_while_kuberay_is_away_does_not_go_on_saying_that_it_runs(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World()
-    world.user.create()
-    await world.start()
-    await stories.attempt(world, 1)
-    with monkeypatch.context() as away:
-        away.setattr(world.kuberay, "step", lambda: False)
-        world.trouble.pod_is_lost("head", how)
-        assert await world.until(lambda: stories.phase(world) == "Recovering", drivers=False)
-    assert await world.until(lambda: stories.phase(world) == "Succeeded")
-
-
-@in_jumping_loop
 async def test_what_ray_answers_where_it_does_not_take_a_driver_is_said() -> None:
     world = World()
     said: list[str] = []

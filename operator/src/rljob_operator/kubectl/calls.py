@@ -76,8 +76,10 @@ class Kubectl:
             for watch in watches:
                 process = started(self._command(*watch), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 running.enter_context(process)
+                reader = Thread(target=_read, args=(process, lines), daemon=True)
+                reader.start()
+                running.callback(reader.join)  # nobody may read what the process's end closes
                 running.callback(process.kill)
-                Thread(target=_read, args=(process, lines), daemon=True).start()
             while (told := lines.get())[1]:
                 event = json.loads(told[1])
                 if event["type"] == "ERROR":
