@@ -66,6 +66,12 @@ def _write(control: Path, text: str) -> None:
         ) from error
 
 
+def find(name: str) -> Iterator[Path]:
+    """Those whose names begin so, in all hierarchies. Some may be removed meanwhile."""
+    for folder, below, _ in os.walk(ROOT):  # which takes a folder that is gone by now for an empty one
+        yield from (Path(folder, each) for each in below if each.startswith(name))
+
+
 def remove(name: str) -> list[Path]:
     """With all below it; returns those that are in use. Processes have ended, but the kernel may not have noticed."""
     deadline = time.monotonic() + EMPTY_SECONDS

@@ -24,7 +24,7 @@ def _traces(cluster: Path) -> Iterator[str]:
     yield from (f"process {found} {pids}" for found, pids in processes.find(cluster).items())
     yield from (f"mount {each}" for each in _lines("/proc/mounts") if str(cluster) in each or name in each)
     yield from (f"interface {each.name}" for each in Path("/sys/class/net").iterdir() if each.name.startswith(name))
-    yield from (f"cgroup {each}" for each in cgroups.ROOT.glob(f"**/{name}*"))
+    yield from (f"cgroup {each}" for each in cgroups.find(name))
     folders = (cluster, *cluster.parent.glob(f"{glob.escape(cluster.name)}-????????"))  # as `down` renames it first
     yield from (f"folder {each}" for each in folders if each.exists())
     if cgroups.no_cluster_is_recorded():

@@ -139,6 +139,20 @@ def test_a_nodes_cgroup_goes_with_its_children():
     assert not [each for each in made.stdout.split() if Path(each).exists()]
 
 
+def test_a_cgroup_that_the_kernel_removes_while_others_are_looked_for_is_no_error(tmp_path, monkeypatch):
+    made = [tmp_path / each for each in ("cpu/rljob-x", "cpu/rljob-x/rljob-x-pod", "cpu/rljob-y")]
+    for cgroup in made:
+        cgroup.mkdir(parents=True)
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    found = []
+    for each in cgroups.find("rljob-"):
+        found.append(each)
+        if each == made[1]:
+            shutil.rmtree(made[0])
+
+    assert sorted(found) == made
+
+
 def control_files(folder, controllers, given=""):
     """A cgroup of version 2, as far as its controllers go."""
     folder.mkdir()
