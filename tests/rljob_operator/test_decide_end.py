@@ -9,7 +9,7 @@ import pytest
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
-from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
+from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Manifest, Ref
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
@@ -74,6 +74,27 @@ def test_deletion_takes_the_cluster_away_waits_for_its_pods_and_is_bounded():
 
     assert decide(deleted(), SETTINGS).finalizer is False
     assert decide(deleted(pods=PODS, seconds=SETTINGS.deletion_seconds), SETTINGS).finalizer is False
+
+
+def of_kuberay(pod: Manifest, *owners: Manifest) -> Manifest:
+    labels = {**pod["metadata"]["labels"], names.RAY_CLUSTER_LABEL: "job"}
+    return {**pod, "metadata": {**pod["metadata"], "labels": labels, "ownerReferences": list(owners)}}
+
+
+OWNER: Manifest = {"kind": "RayCluster", "name": "job", "uid": "cc-1", "controller": True}
+LEFT = [of_kuberay(PODS[0]), of_kuberay(PODS[1]), of_kuberay(PODS[2], OWNER)]
+"""Of a RayCluster that was deleted with --cascade=orphan: of one nobody has told us yet."""
+
+
+@pytest.mark.parametrize("base", [
+    job(), job(suspend=True), replace(job(), deleted=NOW),
+    replace(job(), status=job().status.model_copy(update=finished("Failed", "JobError", hours=2))),
+])  # fmt: skip
+def test_pods_whose_cluster_was_deleted_without_them_are_deleted(base):
+    assert decide(snapshot(base, pods=LEFT), SETTINGS).delete == tuple(map(Ref.of, LEFT[:2]))
+    assert [ref.kind for ref in decide(snapshot(base, cluster=ray_cluster(), pods=LEFT), SETTINGS).delete] in (
+        [], [RAY_CLUSTER],
+    )  # fmt: skip
 
 
 def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():

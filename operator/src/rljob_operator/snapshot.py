@@ -101,6 +101,13 @@ def _label(manifest: Manifest, label: str) -> str | None:
     return value
 
 
+def orphaned_pods(snapshot: Snapshot) -> list[Manifest]:
+    """KubeRay's, whose RayCluster was deleted without them (kubectl delete --cascade=orphan): nobody else ends them."""
+    name = names.ray_cluster(snapshot.job.name)
+    made = [pod for pod in snapshot.ray_pods if _label(pod, names.RAY_CLUSTER_LABEL) == name]
+    return [pod for pod in made if controller_of(pod) is None and not is_deleting(pod)]
+
+
 def lost_pods(snapshot: Snapshot) -> list[Manifest]:
     """Those that Kubernetes has given up with their nodes: evicted, and their time to end has passed unheard."""
     return [pod for pod in snapshot.pods if is_deleting(pod) and _was_evicted(pod) and _end(pod) < snapshot.now]

@@ -10,7 +10,7 @@ from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, controller_of, is_deleting
+from rljob_operator.snapshot import Snapshot, controller_of, is_deleting, orphaned_pods
 
 LEFTOVERS_SECONDS = 5.0
 
@@ -89,8 +89,13 @@ def leftovers(snapshot: Snapshot, _settings: Settings) -> Step | None:
 
 
 def cluster(snapshot: Snapshot) -> Iterator[Ref]:
-    """The RayCluster, where it is not being deleted already."""
-    if (found := snapshot.cluster) is not None and not is_deleting(found):
+    """The RayCluster, where it is not being deleted already; or what is left of one that somebody deleted without its
+    pods.
+    """
+    found = snapshot.cluster
+    if found is None:
+        yield from map(Ref.of, orphaned_pods(snapshot))
+    elif not is_deleting(found):
         yield Ref.of(found)
 
 

@@ -71,7 +71,8 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is None and snapshot.ray_pods:
         older = replace(snapshot, pods=snapshot.ray_pods)
         message = f"waiting for the older RayCluster's {pods_left(older)} to end"
-        return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
+        going = tuple(cluster(snapshot))
+        return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, delete=going, again_in=WAIT_SECONDS)
     if found is None and image is not None:
         return _made(snapshot, image, settings)
     if found is not None and is_deleting(found):
