@@ -76,6 +76,21 @@ def test_deletion_takes_the_cluster_away_waits_for_its_pods_and_is_bounded():
     assert decide(deleted(pods=PODS, seconds=SETTINGS.deletion_seconds), SETTINGS).finalizer is False
 
 
+def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_pods_any_more():
+    last = decide(deleted(pods=PODS), SETTINGS).status
+    assert last is not None
+    kept = replace(job(), deleted=NOW, finalizers=("x.y/z", names.FINALIZER), status=last)
+    assert decide(snapshot(kept), SETTINGS) == Plan(finalizer=False)
+
+    told = decide(snapshot(replace(kept, finalizers=("x.y/z",))), SETTINGS)
+    assert (told.finalizer, phase(told), told.apply) == (None, "Deleting", ())
+    assert told.status is not None
+    assert "x.y/z" in told.status.conditions[0].message
+    again = decide(snapshot(replace(kept, finalizers=("x.y/z",), status=told.status)), SETTINGS)
+    assert (again.status, again.events) == (None, ())
+    assert decide(snapshot(replace(kept, finalizers=("foregroundDeletion",))), SETTINGS) == Plan(finalizer=False)
+
+
 def of_kuberay(pod: Manifest, *owners: Manifest) -> Manifest:
     labels = {**pod["metadata"]["labels"], names.RAY_CLUSTER_LABEL: "job"}
     return {**pod, "metadata": {**pod["metadata"], "labels": labels, "ownerReferences": list(owners)}}

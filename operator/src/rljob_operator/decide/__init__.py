@@ -12,7 +12,7 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator.decide.ending import deletion, leftovers, retirement, unreadable
+from rljob_operator.decide.ending import deletion, leftovers, others_finalizers, retirement, unreadable
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
 from rljob_operator.decide.fields import by_fields
 from rljob_operator.decide.images import unusable
@@ -75,7 +75,7 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
         return Plan()
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)
-    if step.finalizer is False:
+    if step.finalizer is False and (names.FINALIZER in job.finalizers or not others_finalizers(job)):
         return Plan(finalizer=False)
     status = next_status(snapshot, step).model_copy(update={"operator": settings.operator_namespace})
     changed = status != job.status

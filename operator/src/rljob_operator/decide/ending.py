@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
+from rljob_operator import names
 from rljob_operator.cluster_state import had_attempt, lives, pods_left
 from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
@@ -25,9 +26,17 @@ def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
     gone = snapshot.cluster is None and not pods and not list(reward_models(snapshot))
     if gone or left <= 0:
         message = f"its {pods} pods did not end within {settings.deletion_seconds:.0f} s" if pods else "nothing is left"
-        return Step("Deleting", Reason.DELETING, message, deployed=False, finalizer=False)
+        if kept_by := others_finalizers(job):
+            message += f"; the job stays for {', '.join(kept_by)} of its metadata.finalizers, which are not the operator's"
+        step = _over(job) or Step("Deleting", Reason.DELETING, message)
+        return replace(step, deployed=False, finalizer=False)
     step = _over(job) or Step("Deleting", Reason.DELETING, f"waiting for {pods_left(snapshot)} to end")
     return replace(step, deployed=False, delete=tuple(what_runs(snapshot)), again_in=left)
+
+
+def others_finalizers(job: Job) -> list[str]:
+    """Of somebody who may never take them away. Kubernetes' own are a matter of moments."""
+    return [each for each in job.finalizers if each not in (names.FINALIZER, "foregroundDeletion", "orphan")]
 
 
 def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
