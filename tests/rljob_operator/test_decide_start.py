@@ -113,6 +113,11 @@ CRASHED = {
         ),
         (
             ray_cluster(0, provisioned=False),
+            [pod("w", names.WORKER, "Pending") | {"spec": {"schedulerName": "mine"}}],
+            "w waits for scheduler mine, which has said nothing of it: does that run?",
+        ),
+        (
+            ray_cluster(0, provisioned=False),
             [pod("w", names.WORKER, "Pending", containerStatuses=[
                 {"name": "ray-worker", "state": {"waiting": {"reason": "ErrImagePull", "message": "EOF"}}}])],
             "w: ErrImagePull: EOF",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.snapshot import is_deleting
 
+_SCHEDULER = "default-scheduler"
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -28,6 +29,8 @@ def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
         name = pod["metadata"]["name"]
         if (why := unscheduled(pod)) is not None:
             yield f"{name} is not scheduled: {why}"
+        if (scheduler := _silent_scheduler(pod)) is not None:
+            yield f"{name} waits for scheduler {scheduler}, which has said nothing of it: does that run?"
         if waits_for_its_node(pod) and not any(map(_is_told, containers(pod))):
             yield f"{name} waits for its image, or for what it mounts: its events say for what"
         if _is_unheard_of(pod):
@@ -47,6 +50,14 @@ def unscheduled(pod: Manifest) -> str | None:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", condition.get("reason")))
     return None
+
+
+def _silent_scheduler(pod: Manifest) -> str | None:
+    """The name of one that is not Kubernetes' own, which may not be there, or be a slip of the pen."""
+    scheduler: str | None = pod.get("spec", {}).get("schedulerName")
+    said = any(each["type"] == "PodScheduled" for each in pod.get("status", {}).get("conditions", ()))
+    placed = said or pod.get("spec", {}).get("nodeName") is not None or is_deleting(pod)
+    return None if placed or scheduler == _SCHEDULER else scheduler
 
 
 def _is_told(container: Manifest) -> bool:
