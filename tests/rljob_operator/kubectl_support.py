@@ -124,6 +124,11 @@ class Jobs:
         body = {"spec": spec}
         self._api.patch_namespaced_custom_object(**RLJOBS, namespace=self.namespace, name=name, body=body)
 
+    def hold(self, name: str = "job") -> None:
+        """With the operator's finalizer, which the namespace's end takes away."""
+        body = {"metadata": {"finalizers": [names.FINALIZER]}}
+        self._api.patch_namespaced_custom_object(**RLJOBS, namespace=self.namespace, name=name, body=body)
+
     def delete(self, name: str = "job") -> None:
         self._api.delete_namespaced_custom_object(**RLJOBS, namespace=self.namespace, name=name)
 

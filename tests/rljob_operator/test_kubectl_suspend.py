@@ -118,6 +118,14 @@ def test_a_job_that_fails_or_is_deleted_meanwhile_ends_the_wait(shell, suspended
     assert (waiting.returncode, errors) == (1, "error: other was deleted meanwhile\n")
 
 
+@pytest.mark.parametrize("command", ["suspend", "resume"])
+def test_nothing_is_promised_of_a_job_that_is_being_deleted(shell, running, command):
+    running.hold()
+    running.delete()
+    said = "job is being deleted, which is final; create another job once it is gone"
+    assert shell.error(command, "job", "--wait") == said
+
+
 def test_a_deletion_before_the_watch_begins_is_told(shell, running, cluster, monkeypatch):
     for name in {"PATH", "KUBECONFIG", "KUBECACHEDIR"} & shell.environment.keys():
         monkeypatch.setenv(name, shell.environment[name])

@@ -27,7 +27,9 @@ def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
     if gone or left <= 0:
         message = f"its {pods} pods did not end within {settings.deletion_seconds:.0f} s" if pods else "nothing is left"
         if kept_by := others_finalizers(job):
-            message += f"; the job stays for {', '.join(kept_by)} of its metadata.finalizers, which are not the operator's"
+            message += (
+                f"; the job stays for {', '.join(kept_by)} of its metadata.finalizers, which are not the operator's"
+            )
         step = _over(job) or Step("Deleting", Reason.DELETING, message)
         return replace(step, deployed=False, finalizer=False)
     step = _over(job) or Step("Deleting", Reason.DELETING, f"waiting for {pods_left(snapshot)} to end")

@@ -72,6 +72,8 @@ def _goes_on(job: Job) -> str:
 def _set(kubectl: Kubectl, job: Job, *, suspended: bool) -> Job:
     if job.phase in FINISHED:
         raise Problem(f"{job.name} has {job.phase.lower()} ({job.reason}), which is final; create another job")
+    if "deletionTimestamp" in job.manifest["metadata"]:
+        raise Problem(f"{job.name} is being deleted, which is final; create another job once it is gone")
     if bool(job.spec.get("suspend")) == suspended:
         return job
     return read(kubectl.patch(RLJOBS, job.name, {"spec": {"suspend": suspended}}))
