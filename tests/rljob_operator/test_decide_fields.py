@@ -204,6 +204,22 @@ def test_a_fraction_that_the_api_server_does_not_name_is_found_in_the_job():
     )
 
 
+@pytest.mark.parametrize(
+    ("annotations", "most"),
+    [
+        ({"note": "x" * 5000}, "spec.cluster.worker.template.metadata.annotations.note, of 5002"),
+        ({f"note{each}": "x" * 100 for each in range(60)}, "spec.cluster.worker.template.metadata.annotations, of "),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_too_large_for_its_config_map_is_told_of_its_largest_field(annotations, most):
+    words = 'ConfigMap "job-job" is invalid: []: Too long: may not be more than 1048576 bytes'
+    seen = snapshot(job(cluster={"worker": {"template": {"metadata": {"annotations": annotations}}}}))
+    status = refused(seen, decide(seen, SETTINGS), Invalid(words)).status
+    assert conditions(status)["Failed"] == ("True", "ObjectInvalid")
+    assert status is not None
+    assert f"{words}; most of it is {most}" in status.conditions[0].message
+
+
 def test_so_does_what_was_made_without_fields():
     made = cluster_of(TYPOS, "trainer:1", SETTINGS, Placement())
     unknown = [f'unknown field "{HEAD}.spec.bogusField"', 'unknown field "spec.x"', 'unknown field "spec.x"']

@@ -7,6 +7,7 @@ Entries of lists are found again by the keys that they are merged by. A path tha
 stays as it is.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -40,6 +41,9 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 _FRACTION = "cannot convert float64 to int64"
 """Of server-side apply, which names no field there. No number of a pod has a fraction but quantities."""
 
+_ALL_TOO_LONG = "[]: Too long"
+"""Of a ConfigMap, for the sum of what it holds."""
+
 _QUANTITIES = ("resources", "sizeLimit", "divisor")
 
 
@@ -62,6 +66,8 @@ def by_fields(job: Job, message: str, made: Iterable[Manifest]) -> str:
     """The API server's words of one of the objects that were made, with the job's fields."""
     sources = [source for each in made if _names(message, each) for source in _sources(job.spec, each)]
     told = _told(message, sources)
+    if _ALL_TOO_LONG in message:
+        return f"{told}; {_largest(job.spec.model_dump(mode='json', by_alias=True), 'spec')}"
     return "; ".join((told, *_fractions_in(job.spec, sources))) if _FRACTION in message else told
 
 
@@ -193,6 +199,23 @@ def _fractions(value: Any, at: str) -> Iterator[str]:
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _fractions(each, f"{at}[{index}]")
+
+
+def _largest(value: Any, at: str) -> str:
+    """Where most of it is. at: the value's place in the job."""
+    parts: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        parts = {f"{at}.{key}": each for key, each in value.items()}
+    elif isinstance(value, list):
+        parts = {f"{at}[{index}]": each for index, each in enumerate(value)}
+    most = max(parts, key=lambda each: _size(parts[each]), default=None)
+    if most is not None and 2 * _size(parts[most]) > _size(value):
+        return _largest(parts[most], most)
+    return f"most of it is {at}, of {_size(value)} characters"
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value))
 
 
 def _stored(value: Any) -> Any:
