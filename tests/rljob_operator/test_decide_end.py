@@ -112,6 +112,14 @@ def test_pods_whose_cluster_was_deleted_without_them_are_deleted(base):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("owners", "named"), [((), False), ((OWNER,), True)])
+def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners, named):
+    status = decide(snapshot(job(), pods=[of_kuberay(PODS[0], *owners)]), SETTINGS).status
+    assert conditions(status)["Ready"] == ("False", "ClusterDeleting")
+    assert status is not None
+    assert ("RayCluster job has them" in status.conditions[0].message) == named
+
+
 def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():
     plan = decide(deleted(pods=PODS, **finished("Succeeded", "Completed", hours=1) | {"cluster": None}), SETTINGS)
 

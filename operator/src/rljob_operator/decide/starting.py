@@ -22,7 +22,7 @@ from rljob_operator.plan import SECRET_SECONDS, Submission
 from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, made_at
+from rljob_operator.snapshot import Snapshot, controller_of, is_deleting, lost_pods, made_at
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""
@@ -71,6 +71,9 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is None and snapshot.ray_pods:
         older = replace(snapshot, pods=snapshot.ray_pods)
         message = f"waiting for the older RayCluster's {pods_left(older)} to end"
+        if any(controller_of(pod) is not None and not is_deleting(pod) for pod in snapshot.ray_pods):
+            name = names.ray_cluster(job.name)
+            message += f"; RayCluster {name} has them, and where that is still there, it is not the job's: delete it"
         going = tuple(cluster(snapshot))
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, delete=going, again_in=WAIT_SECONDS)
     if found is None and image is not None:
