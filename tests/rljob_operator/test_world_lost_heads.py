@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest
 from rljob_operator.snapshot import role_of
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
@@ -18,19 +18,21 @@ def uid(world: World) -> str | None:
     return None if cluster is None else str(cluster["metadata"]["uid"])
 
 
+@pytest.mark.parametrize("quota", [0, 1])
 @in_jumping_loop
 async def test_a_job_that_waits_for_its_workers_quota_outlives_any_number_of_heads(
-    monkeypatch: pytest.MonkeyPatch,
+    quota: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World()
     make, refused = world.kuberay._make, True
 
     def within_quota(cluster: Manifest, kind: str, group: Manifest) -> None:
-        if kind == "head" or not refused:
+        workers = [pod for pod in world.server.all(POD) if role_of(pod) == "worker"]
+        if kind == "head" or not refused or len(workers) < quota:
             make(cluster, kind, group)
 
     monkeypatch.setattr(world.kuberay, "_make", within_quota)
-    world.user.create(recovery={"maxRestarts": 0})
+    world.user.create(recovery={"maxRestarts": 0}, cluster={"nodes": 2})
     await world.start()
     lost = set[str | None]()
     for _ in range(3):

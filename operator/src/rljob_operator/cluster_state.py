@@ -92,6 +92,12 @@ def had_workers(snapshot: Snapshot) -> bool:
     return had_attempt(snapshot) or any(map(is_up, snapshot.pods_of(names.WORKER)))
 
 
+def had_all_workers(snapshot: Snapshot) -> bool:
+    """And whether KubeRay was let to make each of them."""
+    made = len(snapshot.pods_of(names.WORKER)) >= snapshot.job.spec.cluster.nodes
+    return had_workers(snapshot) and (made or had_attempt(snapshot))
+
+
 def lost_head(snapshot: Snapshot) -> str | None:
     """How the head pod of a cluster that was up got lost; None where it is there.
 

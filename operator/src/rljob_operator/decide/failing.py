@@ -18,7 +18,7 @@ from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_api.v1alpha1.recovery import RecoveryRule
 from rljob_operator import names
-from rljob_operator.cluster_state import had_workers, head_is_ready, head_leaves, lost_head
+from rljob_operator.cluster_state import had_all_workers, head_is_ready, head_leaves, lost_head
 from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.memory import history, remembered
 from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
@@ -118,7 +118,7 @@ def _deafness(snapshot: Snapshot) -> str:
 def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A cluster that was up and has lost its head while no driver was there to be lost with it.
 
-    One whose workers are not known to have been up costs nothing but a wait: a quota may have refused them, for days.
+    One whose workers are not all known to have been there costs nothing but a wait: a quota may refuse some for days.
     """
     driver = snapshot.job.status.driver
     recovery = snapshot.job.status.recovery
@@ -129,7 +129,7 @@ def never_up(snapshot: Snapshot, _settings: Settings) -> Step | None:
     if why is None:
         return None
     failure = Failure(Component.RAY, Reason.RAY_LOST, f"Ray's head: {why}", durable_step=_durable(snapshot))
-    return _judge(snapshot, driver, failure, rules=() if had_workers(snapshot) else (_UNCHARGED,))
+    return _judge(snapshot, driver, failure, rules=() if had_all_workers(snapshot) else (_UNCHARGED,))
 
 
 def _lost_cluster(snapshot: Snapshot, driver: DriverStatus) -> str | None:
