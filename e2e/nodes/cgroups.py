@@ -120,6 +120,13 @@ def _others(record: dict[str, Any], cluster: Path) -> list[str]:
     return [each for each in record.get("clusters", ()) if each != str(cluster) and Path(each).exists()]
 
 
+def is_recorded(cluster: Path) -> bool:
+    """Also before its first node is there. What may not be read is root's, as clusters with nodes are."""
+    with suppress(PermissionError), _locked(fcntl.LOCK_SH):
+        return not no_cluster_is_recorded() and str(cluster) in json.loads(RECORD.read_text())["clusters"]
+    return False
+
+
 def no_cluster_is_recorded() -> bool:
     """Also where an empty record is left."""
     return not (RECORD.exists() and RECORD.read_text().strip())
@@ -129,11 +136,9 @@ def no_cluster_is_recorded() -> bool:
 def _recorded() -> Iterator[dict[str, Any]]:
     """The machine's record, nobody else's meanwhile: `settings` by name, and the `clusters` that have changed them.
 
-    An empty one goes, with its folder. So the lock is the folder's above it, which stays.
+    An empty one goes, with its folder.
     """
-    lock = os.open(RECORD.parent.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(fcntl.LOCK_EX):
         record: dict[str, Any] = {} if no_cluster_is_recorded() else json.loads(RECORD.read_text())
         yield record
         RECORD.parent.mkdir(exist_ok=True)
@@ -142,5 +147,14 @@ def _recorded() -> Iterator[dict[str, Any]]:
             RECORD.unlink()
             with suppress(OSError):  # somebody else's files are there, too
                 RECORD.parent.rmdir()
+
+
+@contextmanager
+def _locked(how: int) -> Iterator[None]:
+    """The record, whose folder goes with it: so the lock is the folder's above it, which stays."""
+    lock = os.open(RECORD.parent.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, how)
+        yield
     finally:
         os.close(lock)

@@ -108,7 +108,7 @@ def down(cluster: Path) -> list[Path]:
     for node in nodes:
         node.power_off()
     network.remove_bridge(cluster)
-    if not nodes:
+    if not nodes and not cgroups.is_recorded(cluster):  # nor has it changed anything, and it need not be root's
         return []
     cgroups.restore_settings(cluster)
     if cgroups.no_cluster_is_recorded():

@@ -258,6 +258,19 @@ def test_a_cluster_that_was_removed_by_hand_keeps_no_settings(kernel, tmp_path):
     assert panic(kernel) == "0"
 
 
+def test_a_cluster_that_was_cut_off_before_its_first_node_leaves_no_record(kernel, tmp_path, monkeypatch):
+    """As by Ctrl-C while it waits for its images, which somebody else is building."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cgroups.keep_settings(tmp_path / "first")
+    kubelet_starts(kernel)
+
+    assert up.down(tmp_path / "second") == [], "of another kind, or of whoever is not root"
+    assert cgroups.RECORD.exists()
+    assert up.down(tmp_path / "first") == []
+    assert panic(kernel) == "0"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_buildahs_notes_go_with_the_last_cluster_if_they_are_ours(kernel, tmp_path, monkeypatch, others):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
