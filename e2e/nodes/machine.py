@@ -22,6 +22,12 @@ LOOK_SECONDS = 0.05
 
 PREFIX = "node-"
 
+_VARIABLES = {"HOME": "/root", "TMPDIR": "/run", "XDG_RUNTIME_DIR": "/run"}
+"""Of a node's programs. containerd's shim writes a file for each command that is run in a container: not to this
+machine's /tmp, where it would stay when the node is powered off meanwhile, nor to a folder of this machine's /run,
+which root has at a login and the node has not.
+"""
+
 NAMESPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
 
 
@@ -80,7 +86,7 @@ class Machine:
     def start(self, name: str, command: list[str]) -> None:
         """Start one of its programs."""
         log = self.cluster / "logs" / f"{self.name}-{name}.log"
-        processes.start(self.cluster, f"{self.name}/{name}", self.inside(*command), log, {"HOME": "/root"})
+        processes.start(self.cluster, f"{self.name}/{name}", self.inside(*command), log, _VARIABLES)
 
     def inside(self, *command: str) -> list[str]:
         """The command, to be run in the node."""

@@ -60,6 +60,19 @@ def test_a_node_makes_nothing_in_the_run_of_its_machine(tmp_path):
     assert output("unshare", "--mount", "--propagation=private", *command) == ""
 
 
+def test_programs_of_a_node_keep_what_is_brief_in_what_goes_with_it(tmp_path, monkeypatch):
+    """Python takes TMPDIR as Go does, in which containerd is written; its shim asks for XDG_RUNTIME_DIR first."""
+    (tmp_path / "logs").mkdir()
+    program = "import os, tempfile; print(tempfile.gettempdir() + os.environ['XDG_RUNTIME_DIR'])"
+    monkeypatch.setattr(Machine, "inside", lambda _, *command: [*command])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/0")
+    Machine(tmp_path, 0).start("program", [sys.executable, "-c", program])
+
+    told = tmp_path / "logs/node-0-program.log"
+    assert eventually(told.read_text) == "/run/run\n"
+    assert "tmpfs /run " in machine.INIT.read_text()
+
+
 @needs_root
 def test_nothing_of_a_node_outlives_its_first_process(cluster):
     node = Machine(cluster, 0)
