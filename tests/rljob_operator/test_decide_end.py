@@ -80,7 +80,7 @@ def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_po
     last = decide(deleted(pods=PODS), SETTINGS).status
     assert last is not None
     kept = replace(job(), deleted=NOW, finalizers=("x.y/z", names.FINALIZER), status=last)
-    assert decide(snapshot(kept), SETTINGS) == Plan(finalizer=False)
+    assert decide(snapshot(kept), SETTINGS) == Plan(finalizer=False, again_in=0.0)
 
     told = decide(snapshot(replace(kept, finalizers=("x.y/z",))), SETTINGS)
     assert (told.finalizer, phase(told), told.apply) == (None, "Deleting", ())
@@ -89,6 +89,18 @@ def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_po
     again = decide(snapshot(replace(kept, finalizers=("x.y/z",), status=told.status)), SETTINGS)
     assert (again.status, again.events) == (None, ())
     assert decide(snapshot(replace(kept, finalizers=("foregroundDeletion",))), SETTINGS) == Plan(finalizer=False)
+
+
+def test_a_deletion_whose_time_is_over_takes_away_what_nobody_else_does_and_calls_none_of_it_nothing():
+    late = SETTINGS.deletion_seconds
+    assert decide(snapshot(replace(job(), deleted=NOW - timedelta(seconds=late)), pods=LEFT), SETTINGS) == Plan(
+        finalizer=False, delete=tuple(map(Ref.of, LEFT[:2]))
+    )
+    kept = replace(job(), deleted=NOW - timedelta(seconds=late), finalizers=("x.y/z",))
+    plan = decide(snapshot(kept, cluster=ray_cluster()), SETTINGS)
+    assert plan.delete == (CLUSTER,)
+    assert plan.status is not None
+    assert plan.status.conditions[0].message.startswith("the RayCluster did not end within")
 
 
 def of_kuberay(pod: Manifest, *owners: Manifest) -> Manifest:

@@ -76,7 +76,8 @@ def decide(snapshot: Snapshot, settings: Settings) -> Plan:
     step = next((found for gate in GATES if (found := gate(snapshot, settings))), None) or running(snapshot, settings)
     step = served(snapshot, settings, step)
     if step.finalizer is False and (names.FINALIZER in job.finalizers or not others_finalizers(job)):
-        return Plan(finalizer=False)
+        # Who keeps the job is said afterwards: no watch tells us again what we have written ourselves.
+        return Plan(finalizer=False, delete=step.delete, again_in=0.0 if others_finalizers(job) else None)
     status = next_status(snapshot, step).model_copy(update={"operator": settings.operator_namespace})
     changed = status != job.status
     later = kept_back(snapshot, status, settings) if changed else 0.0

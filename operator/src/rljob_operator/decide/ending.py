@@ -17,21 +17,26 @@ LEFTOVERS_SECONDS = 5.0
 
 
 def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
-    """The job's finalizer stays until its pods are gone, but not for ever."""
+    """The job's finalizer stays until its pods are gone, but not for ever.
+
+    What runs is deleted also where that time was over before anybody looked: Kubernetes takes none of it away as long
+    as another's finalizer keeps the job, and never the pods that nobody owns.
+    """
     job = snapshot.job
     if job.deleted is None:
         return None
     left = settings.deletion_seconds - (snapshot.now - job.deleted).total_seconds()
-    pods = len(snapshot.pods)
-    gone = snapshot.cluster is None and not pods and not list(reward_models(snapshot))
+    gone = snapshot.cluster is None and not snapshot.pods and not list(reward_models(snapshot))
     if gone or left <= 0:
-        message = f"its {pods} pods did not end within {settings.deletion_seconds:.0f} s" if pods else "nothing is left"
+        message = "nothing is left"
+        if not gone:
+            message = f"{pods_left(snapshot)} did not end within {settings.deletion_seconds:.0f} s"
         if kept_by := others_finalizers(job):
             message += (
                 f"; the job stays for {', '.join(kept_by)} of its metadata.finalizers, which are not the operator's"
             )
         step = _over(job) or Step("Deleting", Reason.DELETING, message)
-        return replace(step, deployed=False, finalizer=False)
+        return replace(step, deployed=False, finalizer=False, delete=tuple(what_runs(snapshot)))
     step = _over(job) or Step("Deleting", Reason.DELETING, f"waiting for {pods_left(snapshot)} to end")
     return replace(step, deployed=False, delete=tuple(what_runs(snapshot)), again_in=left)
 

@@ -1,0 +1,59 @@
+"""Deleted jobs that somebody else's finalizer keeps, or whose operator was away."""
+
+import asyncio
+
+from rljob_operator import names
+from rljob_operator.decide.status import DETAIL_POLLS
+from rljob_operator.kube.kinds import POD, RAY_CLUSTER, RLJOB
+from tests.rljob_operator.loops import in_jumping_loop
+from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.clock import seconds
+from tests.rljob_operator.world.process import SETTINGS
+from tests.rljob_operator.world.user import KEY
+from tests.rljob_operator.world.world import World
+
+ANOTHERS = "x.y/z"
+
+
+async def kept_by_another() -> World:
+    """A job that runs."""
+    world = World()
+    await world.start()
+    world.user.create()
+    await stories.attempt(world, 1)
+    world.server.patch(RLJOB, KEY, {"metadata": {"finalizers": [names.FINALIZER, ANOTHERS]}})
+    await world.deliver()
+    return world
+
+
+def finalizers(world: World) -> list[str]:
+    return list((world.user.job or {"metadata": {}})["metadata"].get("finalizers", ()))
+
+
+@in_jumping_loop
+async def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_soon_and_once() -> None:
+    world = await kept_by_another()
+    world.user.delete()
+    assert await world.until(lambda: finalizers(world) == [ANOTHERS])
+    since = seconds()
+    assert await world.until(lambda: ANOTHERS in stories.ready(world))
+    assert seconds() - since < (DETAIL_POLLS + 1) * SETTINGS.poll_seconds
+    said = world.server.version
+    for _ in range(30):
+        await world.live()
+    assert world.server.version == said
+    world.server.patch(RLJOB, KEY, {"metadata": {"finalizers": []}})
+    await world.live()
+    assert world.user.job is None
+
+
+@in_jumping_loop
+async def test_what_runs_goes_although_nobody_looked_before_the_time_to_do_so_was_over() -> None:
+    world = await kept_by_another()
+    await world.process.bury()
+    world.user.delete()
+    await asyncio.sleep(SETTINGS.deletion_seconds)
+    await world.start()
+    assert await world.until(lambda: ANOTHERS in stories.ready(world))
+    assert await world.until(lambda: not world.server.all(POD))
+    assert world.server.find(RAY_CLUSTER, KEY) is None
