@@ -124,6 +124,15 @@ def test_pods_whose_cluster_was_deleted_without_them_are_deleted(base):
     )  # fmt: skip
 
 
+def test_a_driver_in_pods_that_nobody_owns_does_not_train_on_for_a_job_that_is_over():
+    base = job(recovery={"maxRestarts": 0}, ttlAfterFinished="2h")
+    lost = decide(snapshot(base, pods=LEFT, **attempted("Submitted")), SETTINGS).status
+    assert lost is not None
+    assert lost.phase == "Failed"
+    plan = decide(snapshot(replace(base, status=lost), pods=LEFT), SETTINGS)
+    assert plan.delete == tuple(map(Ref.of, LEFT[:2]))
+
+
 @pytest.mark.parametrize(("owners", "named"), [((), False), ((OWNER,), True)])
 def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners, named):
     status = decide(snapshot(job(), pods=[of_kuberay(PODS[0], *owners)]), SETTINGS).status

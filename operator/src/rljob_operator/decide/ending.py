@@ -50,7 +50,7 @@ def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
     """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume.
 
     First what runs: pods that are ending still need their NetworkPolicy. Where the time cannot be read, nothing goes. A
-    driver that nobody knows the end of is not left to train on for a job that is over.
+    driver that nobody knows the end of is not left to train on for a job that is over, nor pods without a RayCluster.
     """
     job, ended = snapshot.job, snapshot.job.status.completion_time
     step = _over(job)
@@ -60,7 +60,7 @@ def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
         return replace(step, deployed=False)
     left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
     if left > 0:
-        going = tuple(cluster(snapshot)) if lives(snapshot) else ()
+        going = tuple(cluster(snapshot)) if snapshot.cluster is None or lives(snapshot) else ()
         return replace(step, deployed=False, delete=going, again_in=left)
     runs = snapshot.cluster or snapshot.pods or snapshot.children.get(DEPLOYMENT)
     return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(snapshot)))
