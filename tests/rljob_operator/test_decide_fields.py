@@ -127,6 +127,10 @@ def test_so_is_one_of_a_reward_model_s_deployment(field, expected):
         (".spec.template.", 'spec.rewards.models[1].template.""'),
         (".spec.template.spec.", 'spec.rewards.models[1].template.spec.""'),
         (
+            '.spec.template.spec.containers[name="side"].',
+            'spec.rewards.models[1].template.spec.containers[name="side"].""',
+        ),
+        (
             '.spec.template.spec.containers[name="side"].imagee',
             'spec.rewards.models[1].template.spec.containers[name="side"].imagee',
         ),

@@ -117,7 +117,7 @@ def _told(message: str, sources: Iterable[_Source]) -> str:
                 path = _OF_METADATA.sub(r"metadata.\1", whole.removeprefix(source.root))
                 named = _field(source, path, source.made, source.written, source.path)
                 if named and whole.endswith("."):
-                    return f'{named}.""'
+                    return f'{named.removesuffix(".")}.""'
                 return named or (found[0] if source.root else f"the pod's {whole}")  # which looks like the job's
         return found[0]
 
