@@ -84,6 +84,7 @@ exec {shell.folder / "kubectl"} "$@"
     kubectl.chmod(0o755)
     namespace.write_text(f"{shell.namespace}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path / "cache"))
     monkeypatch.delenv("POD_NAMESPACE", raising=False)
     monkeypatch.setattr("rljob_operator.kubectl.calls.NAMESPACE_FILE", namespace)
     return namespace
