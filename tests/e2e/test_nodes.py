@@ -16,7 +16,6 @@ from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster.layout import Layout
-from e2e.cluster.progress import Progress, shown
 from e2e.nodes import agents, builder, cgroups, machine, network, up
 from e2e.nodes.__main__ import build_all
 from e2e.nodes.machine import Machine, mark, output
@@ -334,42 +333,6 @@ def test_for_another_cluster_nothing_is_built(monkeypatch, capsys):
 
     build_all()
     assert capsys.readouterr().err == "nothing is built: E2E_KUBECONTEXT names a cluster, kind\n"
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """Progress is shown at once, and then not again."""
-    monkeypatch.setattr(Progress, "_next", lambda self: 0.0 if self.shown is None else 60.0)
-
-
-def test_what_takes_long_is_shown_until_it_is_over(impatient, capsys):
-    with shown("building an image"):
-        pass
-    assert capsys.readouterr().err == "building an image: 0 s\nbuilding an image: done after 0 s\n"
-
-
-def test_what_is_brief_has_one_line(capsys):
-    with shown("building an image"):
-        pass
-    assert capsys.readouterr().err == "building an image: done after 0 s\n"
-
-
-def test_what_was_there_is_not_told(capsys):
-    with shown("building an image") as progress:
-        progress.unchanged = True
-    assert capsys.readouterr().err == ""
-
-
-def test_what_was_shown_has_an_end_also_where_it_was_there(impatient, capsys):
-    with shown("building an image") as progress:
-        progress.unchanged = True
-    assert capsys.readouterr().err == "building an image: 0 s\nbuilding an image: unchanged after 0 s\n"
-
-
-def test_what_fails_is_not_called_done(capsys):
-    with pytest.raises(ClusterError, match="no space"), shown("building an image"):
-        raise ClusterError("no space")
-    assert capsys.readouterr().err == "building an image: failed after 0 s\n"
 
 
 def _state(process):

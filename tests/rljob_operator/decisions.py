@@ -1,5 +1,6 @@
 """Plans for snapshots, and the snapshots that many of the tables begin with."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,13 +11,14 @@ from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest, Ref
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport
+from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
     PODS,
     SETTINGS,
     attempted,
+    job,
     pod,
     ray_cluster,
     reports,
@@ -72,3 +74,16 @@ def recovering(action: str, *, wait: float = 0.0) -> dict[str, Any]:
         charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID
     )  # fmt: skip
     return attempted("Ended", recovery=recovery, phase="Recovering")
+
+
+def finished(phase_: str, reason: str, hours: float) -> dict[str, Any]:
+    told = decide(snapshot(**(ended(0, "Completed") if phase_ == "Succeeded" else ended(64, reason))), SETTINGS).status
+    assert told is not None
+    return {name: getattr(told, name) for name in type(told).model_fields} | {
+        "completion_time": NOW - timedelta(hours=hours)
+    }
+
+
+def deleted(**given: Any) -> Snapshot:
+    """A job that was deleted at NOW."""
+    return snapshot(replace(job(), deleted=NOW), **given)

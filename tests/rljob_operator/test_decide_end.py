@@ -1,18 +1,17 @@
-"""What is decided when a job has finished, is deleted or cannot be worked on: tables over snapshots."""
+"""What is decided when a job has finished or cannot be worked on: tables over snapshots."""
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from rljob_operator import names, tokens
 from rljob_operator.decide import decide, refused
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
-from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Manifest, Ref
+from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport, Snapshot
-from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from rljob_operator.snapshot import HeadReport
+from tests.rljob_operator.decisions import CLUSTER, deleted, ended, finished, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -24,14 +23,6 @@ from tests.rljob_operator.snapshots import (
     ray_cluster,
     snapshot,
 )
-
-
-def finished(phase_: str, reason: str, hours: float) -> dict[str, Any]:
-    told = decide(snapshot(**(ended(0, "Completed") if phase_ == "Succeeded" else ended(64, reason))), SETTINGS).status
-    assert told is not None
-    return {name: getattr(told, name) for name in type(told).model_fields} | {
-        "completion_time": NOW - timedelta(hours=hours)
-    }
 
 
 @pytest.mark.parametrize(("phase_", "reason"), [("Succeeded", "Completed"), ("Failed", "JobError")])
@@ -58,93 +49,6 @@ def test_pods_that_are_ending_keep_what_protects_them():
     for pods, gone in ((PODS, ()), ([], (Ref.of(policy),))):
         seen = snapshot(job(), pods=pods, **over)
         assert decide(replace(seen, children={NETWORK_POLICY: {"job": policy}}), SETTINGS).delete == gone
-
-
-def deleted(**given: Any) -> Snapshot:
-    """A job that was deleted at NOW."""
-    return snapshot(replace(job(), deleted=NOW), **given)
-
-
-def test_deletion_takes_the_cluster_away_waits_for_its_pods_and_is_bounded():
-    begun = decide(deleted(**living()), SETTINGS)
-    assert (begun.delete, begun.finalizer, phase(begun)) == ((CLUSTER,), None, "Deleting")
-
-    waiting = decide(deleted(pods=PODS), SETTINGS)
-    assert (waiting.finalizer, waiting.again_in) == (None, SETTINGS.deletion_seconds)
-
-    assert decide(deleted(), SETTINGS).finalizer is False
-    assert decide(deleted(pods=PODS, seconds=SETTINGS.deletion_seconds), SETTINGS).finalizer is False
-
-
-def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_pods_any_more():
-    last = decide(deleted(pods=PODS), SETTINGS).status
-    assert last is not None
-    kept = replace(job(), deleted=NOW, finalizers=("x.y/z", names.FINALIZER), status=last)
-    assert decide(snapshot(kept), SETTINGS) == Plan(finalizer=False, again_in=0.0)
-
-    told = decide(snapshot(replace(kept, finalizers=("x.y/z",))), SETTINGS)
-    assert (told.finalizer, phase(told), told.apply) == (None, "Deleting", ())
-    assert told.status is not None
-    assert "x.y/z" in told.status.conditions[0].message
-    again = decide(snapshot(replace(kept, finalizers=("x.y/z",), status=told.status)), SETTINGS)
-    assert (again.status, again.events) == (None, ())
-    assert decide(snapshot(replace(kept, finalizers=("foregroundDeletion",))), SETTINGS) == Plan(finalizer=False)
-
-
-def test_a_deletion_whose_time_is_over_takes_away_what_nobody_else_does_and_calls_none_of_it_nothing():
-    late = SETTINGS.deletion_seconds
-    assert decide(snapshot(replace(job(), deleted=NOW - timedelta(seconds=late)), pods=LEFT), SETTINGS) == Plan(
-        finalizer=False, delete=tuple(map(Ref.of, LEFT[:2]))
-    )
-    kept = replace(job(), deleted=NOW - timedelta(seconds=late), finalizers=("x.y/z",))
-    plan = decide(snapshot(kept, cluster=ray_cluster()), SETTINGS)
-    assert plan.delete == (CLUSTER,)
-    assert plan.status is not None
-    assert plan.status.conditions[0].message.startswith("the RayCluster did not end within")
-
-
-def of_kuberay(pod: Manifest, *owners: Manifest) -> Manifest:
-    labels = {**pod["metadata"]["labels"], names.RAY_CLUSTER_LABEL: "job"}
-    return {**pod, "metadata": {**pod["metadata"], "labels": labels, "ownerReferences": list(owners)}}
-
-
-OWNER: Manifest = {"kind": "RayCluster", "name": "job", "uid": "cc-1", "controller": True}
-LEFT = [of_kuberay(PODS[0]), of_kuberay(PODS[1]), of_kuberay(PODS[2], OWNER)]
-"""Of a RayCluster that was deleted with --cascade=orphan: of one nobody has told us yet."""
-
-
-@pytest.mark.parametrize("base", [
-    job(), job(suspend=True), replace(job(), deleted=NOW),
-    replace(job(), status=job().status.model_copy(update=finished("Failed", "JobError", hours=2))),
-])  # fmt: skip
-def test_pods_whose_cluster_was_deleted_without_them_are_deleted(base):
-    assert decide(snapshot(base, pods=LEFT), SETTINGS).delete == tuple(map(Ref.of, LEFT[:2]))
-    assert [ref.kind for ref in decide(snapshot(base, cluster=ray_cluster(), pods=LEFT), SETTINGS).delete] in (
-        [], [RAY_CLUSTER],
-    )  # fmt: skip
-
-
-def test_a_driver_in_pods_that_nobody_owns_does_not_train_on_for_a_job_that_is_over():
-    base = job(recovery={"maxRestarts": 0}, ttlAfterFinished="2h")
-    lost = decide(snapshot(base, pods=LEFT, **attempted("Submitted")), SETTINGS).status
-    assert lost is not None
-    assert lost.phase == "Failed"
-    plan = decide(snapshot(replace(base, status=lost), pods=LEFT), SETTINGS)
-    assert plan.delete == tuple(map(Ref.of, LEFT[:2]))
-
-
-@pytest.mark.parametrize(("owners", "named"), [((), False), ((OWNER,), True)])
-def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners, named):
-    status = decide(snapshot(job(), pods=[of_kuberay(PODS[0], *owners)]), SETTINGS).status
-    assert conditions(status)["Ready"] == ("False", "ClusterDeleting")
-    assert status is not None
-    assert ("RayCluster job has them" in status.conditions[0].message) == named
-
-
-def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():
-    plan = decide(deleted(pods=PODS, **finished("Succeeded", "Completed", hours=1) | {"cluster": None}), SETTINGS)
-
-    assert plan.status is None or phase(plan) == "Succeeded"
 
 
 def test_an_object_that_is_refused_ends_no_job_that_runs():
