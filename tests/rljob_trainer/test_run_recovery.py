@@ -39,6 +39,7 @@ EVERY_STEPS = 7
 DRIVER, RANK, ENGINE = "rljob_trainer.cli driver", "ray::ActorHost", "ray::EngineHost"
 KILLED = {"engine": ENGINE, "rewards": "ray::RewardHost", "rank": RANK, "ray": "raylet/raylet"}
 """What the titles of a run's processes contain, in the order in which the story kills them after the driver."""
+ENDS_THE_ATTEMPT = ("rank", "ray")
 
 
 @dataclass
@@ -84,6 +85,11 @@ def lost_groups_of(run: Path, step: int) -> Iterator[None]:
     aside.rename(journal)
 
 
+def wait_for_attempt(run: Path, attempt: int) -> None:
+    """A loss is not noticed at once: workers go on for a few steps without their raylet."""
+    wait_until(lambda: last_attempt(Volume(run)) >= attempt)
+
+
 def _phase(run: Path) -> str:
     return str((read_object(Volume(run).progress) or {}).get("phase"))
 
@@ -105,8 +111,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             wait_for_step(run, before["driver"] + 3, process)
         attempts["driver"] = last_attempt(Volume(run))
         for name, title in KILLED.items():
-            before[name] = steps(run)[-1]
+            before[name], attempt = steps(run)[-1], last_attempt(Volume(run))
             worker(place, title).kill()
+            if name in ENDS_THE_ATTEMPT:
+                wait_for_attempt(run, attempt + 1)
             wait_for_step(run, before[name] + 3, process)
             attempts[name] = last_attempt(Volume(run))
         interrupt(process)
@@ -161,7 +169,7 @@ def test_the_end_of_a_rank_ends_the_attempt_and_is_named(story: Story):
     assert record["message"].startswith("rank-0 died")
 
 
-@pytest.mark.parametrize("name", ["rank", "ray"])
+@pytest.mark.parametrize("name", ENDS_THE_ATTEMPT)
 def test_updates_since_the_checkpoint_are_replayed_from_the_journal(story: Story, name: str):
     claim, lines = story.claim(name), story.lines(story.attempts[name])
     assert claim["resumedFrom"] is not None
