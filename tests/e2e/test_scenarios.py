@@ -67,9 +67,10 @@ def story(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def run(story: pytest.Pytester, recorder: Recorder) -> list[str]:
+def run(story: pytest.Pytester, recorder: Recorder, *arguments: str) -> list[str]:
     """The scenarios that ran."""
-    reports = story.inline_run("-p", "no:cacheprovider", plugins=[recorder]).getreports("pytest_runtest_logreport")
+    ran = story.inline_run("-p", "no:cacheprovider", *arguments, plugins=[recorder])
+    reports = ran.getreports("pytest_runtest_logreport")
     return [each.nodeid.partition("::test_that_")[2] for each in reports if each.when == "setup"]
 
 
@@ -91,6 +92,14 @@ def test_the_same_command_goes_on_where_it_stopped(story, file):
     assert run(story, Recorder(file, "def5678", "code")) == others, "whatever was committed meanwhile"
     assert run(story, Recorder(file, "abc1234", "changed")) == ["passes", *others]
     assert run(story, Recorder(file, "abc1234", "code", again=True)) == ["passes", *others]
+
+
+def test_only_those_that_are_asked_for_are_left_out(story, file):
+    """A name that is none is an error, though others have passed."""
+    run(story, Recorder(file, "abc1234", "code"))
+    for name, left_out in (("passes", 1), ("mistyped", 0)):
+        assert run(story, recorder := Recorder(file, "abc1234", "code"), "-k", name) == []
+        assert recorder.left_out == left_out
 
 
 def test_the_last_run_with_the_same_code_decides():
