@@ -63,7 +63,7 @@ chaos-operator: go $(READY)  ## Kill the operator at every single write of a job
 fuzz: go $(READY)  ## Give 10,000 malformed RLJobs to a real API server, to rljob validate and to the operator
 	$(BIN)/python -m e2e.fuzz $(ARGS)
 
-cluster-up: go $(READY)  ## Start a Kubernetes control plane with KubeRay and fake GPU nodes (the first time builds it: 20 minutes)
+cluster-up: root go $(READY)  ## Start a Kubernetes control plane with KubeRay and fake GPU nodes (the first time builds it: 20 minutes)
 	$(BIN)/python -m e2e.cluster up $(ARGS)
 
 cluster-down: $(READY)  ## Stop it and remove all that it left

@@ -112,6 +112,10 @@ def test_make_tells_whoever_is_not_root_before_anything_else():
     assert check(*NOBODY, "demo", "--context", "kind").returncode == 0, "a cluster that is there"
     assert check(ROOT_CHECK, "demo").returncode == 0
 
+    refused = check(*NOBODY, "cluster-up", "--kubelets", "2")
+    assert (refused.returncode, 'make cluster-up ARGS="--kubelets 2"\n' in refused.stderr) == (1, True)
+    assert check(*NOBODY, "setup", "cluster-up", "--nodes", "64").returncode == 0, "fake nodes"
+
 
 def test_the_command_tells_a_person_and_not_a_traceback(no_builds):
     environment = {**os.environ, "PATH": str(no_builds)}
