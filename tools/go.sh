@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${E2E_KUBECONTEXT:+elsewhere:}$*" in
-    elsewhere:*test*) last=helm ;;
+    elsewhere:test*) last=helm ;;
     elsewhere:* | *--context*) exit ;;
     *) last=kube-apiserver ;;
 esac
