@@ -110,7 +110,7 @@ def manifest(volume: Mapping[str, str]) -> str:
 
 def stopped(access: Access | None) -> list[str]:
     """As ways_on, also where there is no cluster yet."""
-    return ["take it away:\n  make cluster-down"] if access is None else ways_on(access)
+    return [f"take it away:\n  {_take_down()}"] if access is None else ways_on(access)
 
 
 def ways_on(access: Access) -> list[str]:
@@ -121,7 +121,7 @@ def ways_on(access: Access) -> list[str]:
             f"kubectl --context {access.context} delete namespace {NAMESPACE}",
         )
     else:
-        look, remove = "", "make cluster-down"
+        look, remove = "", _take_down()
     kubectl = "" if shutil.which("kubectl") else f":{BINARIES['kubectl'].path.parent}"
     return [
         "look at it, as root (sudo -s):" if "SUDO_USER" in os.environ and access.context is None else "look at it:",
@@ -130,6 +130,11 @@ def ways_on(access: Access) -> list[str]:
         f"  kubectl rljob describe {JOB} --namespace {NAMESPACE}{look}",
         f"take it away:\n  {remove}",
     ]
+
+
+def _take_down() -> str:
+    """Whoever was root by sudo has another home, where no cluster is."""
+    return "sudo make cluster-down" if "SUDO_USER" in os.environ else "make cluster-down"
 
 
 class _Columns:

@@ -126,11 +126,20 @@ def test_fake_nodes_are_told_of_before_anything_is_built(tmp_path, monkeypatch):
 
 def test_the_last_lines_lead_to_the_cluster_of_the_demo(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/kubectl")
+    monkeypatch.delenv("SUDO_USER", raising=False)
     told = "\n".join(demo.ways_on(Access(kubeconfig=tmp_path / "kubeconfig")))
     assert f"export KUBECONFIG={tmp_path}/kubeconfig\n" in told
     assert "kubectl rljob describe reverse-text --namespace rljob-demo\n" in told
-    assert told.endswith("make cluster-down")
+    assert told.endswith("\n  make cluster-down")
 
     other = "\n".join(demo.ways_on(Access(context="kind-kind")))
     assert "KUBECONFIG" not in other
     assert other.endswith("kubectl --context kind-kind delete namespace rljob-demo")
+
+
+def test_whoever_was_root_by_sudo_is_told_to_be_so_again(tmp_path, monkeypatch):
+    """Root's cluster is in root's home."""
+    monkeypatch.setenv("SUDO_USER", "somebody")
+    for told in (demo.ways_on(Access(kubeconfig=tmp_path / "kubeconfig")), demo.stopped(None)):
+        assert "\n".join(told).endswith("\n  sudo make cluster-down")
+    assert "sudo" not in "\n".join(demo.ways_on(Access(context="kind-kind")))
