@@ -32,7 +32,7 @@ def build(names: Iterable[str]) -> None:
     if all(binary.built for binary in wanted):
         return
     go = find_go()
-    with _only_builder():
+    with only_builder():
         missing = [binary for binary in wanted if not binary.built]
         for number, binary in enumerate(missing, 1):
             _build_one(go, binary, f"building {binary.name} {binary.version} ({number} of {len(missing)})")
@@ -135,7 +135,8 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def _only_builder() -> Iterator[None]:
+def only_builder() -> Iterator[None]:
+    """Waits for another one. What is built is looked for again then: it may have built that."""
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / ".lock").open("w") as lock:
         try:

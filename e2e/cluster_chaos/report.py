@@ -19,7 +19,7 @@ def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
     )
     effective = (
         f"ETTR: {undisturbed:.2f} of the undisturbed job, which ran alone; {fmean(others):.2f} of the others, which"
-        f" shared the cores and had a fault every {_between(trials):.0f} s. {ETTR}"
+        f" shared the cores and had {_pace(trials)}. {ETTR}"
     )
     picture = "![Jobs and faults over time](recovery_cluster.png)"
     parts = ["# Recovery in a cluster", about, verdict, effective, picture, between(trials)]
@@ -77,7 +77,7 @@ def costs(struck: Sequence[Struck]) -> str:
     rows = [_row(fault.name, groups[fault.name]) for fault in FAULTS if fault.name in groups]
     heading = ("fault", "times", "next update, s: p50", "p95", "next new step, s: p50", "p95",
                "repeated updates: mean", "max", "journaled groups")  # fmt: skip
-    return table(heading, [*rows, _row("**all**", struck)])
+    return table(heading, [*rows, _row("**all**", struck)]) if rows else "No fault struck."
 
 
 def _row(name: str, struck: Sequence[Struck]) -> list[str]:
@@ -91,6 +91,7 @@ def _row(name: str, struck: Sequence[Struck]) -> list[str]:
     return [name, str(len(struck)), *seconds, f"{fmean(repeated):.1f}", str(max(repeated)), str(groups)]
 
 
-def _between(trials: Sequence[Trial]) -> float:
-    """Seconds of training for each fault."""
-    return sum(each.seconds for each in trials) / sum(len(each.struck) for each in trials)
+def _pace(trials: Sequence[Trial]) -> str:
+    """How often they had a fault, in seconds of training."""
+    struck = sum(len(each.struck) for each in trials)
+    return f"a fault every {sum(each.seconds for each in trials) / struck:.0f} s" if struck else "no fault"

@@ -7,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from e2e.cluster.binaries import cache
+from e2e.cluster.build import only_builder
 from e2e.cluster.errors import ClusterError, NotHere
 from e2e.cluster.progress import shown
 from e2e.nodes.builder import APART
@@ -47,8 +48,11 @@ def rootfs() -> Path:
     """Its folder; made the first time."""
     recipe = hashlib.sha256(repr((SUITE, PACKAGES, LINKED, REMOVED)).encode()).hexdigest()[:8]
     folder = cache() / f"debian-{SUITE}-{recipe}"
-    if not folder.is_dir():
-        _make(folder)
+    if folder.is_dir():
+        return folder
+    with only_builder():
+        if not folder.is_dir():
+            _make(folder)
     return folder
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from e2e.cluster.binaries import BINARIES, cache
-from e2e.cluster.build import find_go
+from e2e.cluster.build import find_go, only_builder
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.progress import shown
 from e2e.nodes import builder, debian, packages, store
@@ -123,13 +123,20 @@ def _compiled(source: Path, name: str) -> Path:
     """The folder of a program that is one file of Go."""
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
     folder = cache() / f"{name}-{digest}"
-    if not (folder / name).exists():
-        new = folder.with_suffix(".new")
-        shutil.rmtree(new, ignore_errors=True)
-        command = [find_go(), "build", "-ldflags=-s -w", "-o", str(new / name), str(source)]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off"}
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise ClusterError(f"cannot build {source}: {run.stderr.strip()}")
-        new.rename(folder)
+    if folder.is_dir():
+        return folder
+    with only_builder():
+        if not folder.is_dir():
+            _compile(source, name, folder)
     return folder
+
+
+def _compile(source: Path, name: str, folder: Path) -> None:
+    new = folder.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    command = [find_go(), "build", "-ldflags=-s -w", "-o", str(new / name), str(source)]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise ClusterError(f"cannot build {source}: {run.stderr.strip()}")
+    new.rename(folder)

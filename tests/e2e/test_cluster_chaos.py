@@ -103,6 +103,13 @@ def test_the_page_tells_what_fills_the_time_between_two_jobs(sound):
     assert page("About.", sound, [sound], "All well.").count("not recorded") == 2
 
 
+def test_a_campaign_whose_jobs_end_before_any_fault_has_its_page(sound):
+    told = page("About.", sound, [replace(sound, struck=[])], "**WRONG**: one fault was to strike")
+    assert "**WRONG**" in told
+    assert "shared the cores and had no fault." in told
+    assert "No fault struck." in told
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
