@@ -91,10 +91,15 @@ def test_a_driver_in_pods_that_nobody_owns_does_not_train_on_for_a_job_that_is_o
 
 @pytest.mark.parametrize(("owners", "named"), [((), False), ((OWNER,), True)])
 def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners, named):
-    status = decide(snapshot(job(), pods=[of_kuberay(PODS[0], *owners)]), SETTINGS).status
-    assert conditions(status)["Ready"] == ("False", "ClusterDeleting")
-    assert status is not None
+    pods = [of_kuberay(PODS[0], *owners)]
+    first = decide(snapshot(job(), pods=pods), SETTINGS).status
+    assert first is not None
+    assert conditions(first)["Ready"] == ("False", "ClusterDeleting")
+    assert "RayCluster job has them" not in first.conditions[0].message
+    then = snapshot(replace(job(), status=first), pods=pods)
+    status = decide(then, SETTINGS).status or first
     assert ("RayCluster job has them" in status.conditions[0].message) == named
+    assert decide(replace(then, told=NOW), SETTINGS).status is None, "it is no transition"
 
 
 def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():

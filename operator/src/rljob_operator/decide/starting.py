@@ -71,7 +71,7 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
     if found is None and snapshot.ray_pods:
         older = replace(snapshot, pods=snapshot.ray_pods)
         message = f"waiting for the older RayCluster's {pods_left(older)} to end"
-        if any(controller_of(pod) is not None and not is_deleting(pod) for pod in snapshot.ray_pods):
+        if _held(snapshot):
             name = names.ray_cluster(job.name)
             message += f"; RayCluster {name} has them, and where that is still there, it is not the job's: delete it"
         going = tuple(cluster(snapshot))
@@ -82,6 +82,15 @@ def ray_cluster(snapshot: Snapshot, settings: Settings) -> Step | None:
         message = "waiting for an older RayCluster to be deleted"
         return Step(_phase(snapshot), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
     return None if is_ready(snapshot) or _is_heard(snapshot) else _incomplete(snapshot, settings)
+
+
+def _held(snapshot: Snapshot) -> bool:
+    """Whether somebody has the older pods and does not end them. It takes Kubernetes a moment, and all of them seem to
+    be held so just after their RayCluster was deleted: what comes after the first look is a detail, which may wait.
+    """
+    ready = snapshot.job.condition("Ready")
+    looked = ready is not None and ready.reason == Reason.CLUSTER_DELETING
+    return looked and any(controller_of(pod) is not None and not is_deleting(pod) for pod in snapshot.ray_pods)
 
 
 def _is_heard(snapshot: Snapshot) -> bool:
