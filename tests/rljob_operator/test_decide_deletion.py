@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.kube.kinds import POD, Manifest, Ref
@@ -53,6 +54,7 @@ def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_po
     assert (told.finalizer, phase(told), told.apply) == (None, "Deleting", ())
     assert told.status is not None
     assert "x.y/z" in told.status.conditions[0].message
+    assert "finalizers of others" in Reason.DELETING.meaning, "which kubectl rljob describe puts beside it"
     again = decide(snapshot(replace(kept, finalizers=("x.y/z",), status=told.status)), SETTINGS)
     assert (again.status, again.events) == (None, ())
     assert decide(snapshot(replace(kept, finalizers=("foregroundDeletion",))), SETTINGS) == Plan(finalizer=False)

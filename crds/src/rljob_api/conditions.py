@@ -282,8 +282,9 @@ class Reason(Word):
     )
     COMPLETED = "Completed", ("Succeeded",), "The driver has done all its steps."
     DELETING = (
-        "Deleting", ("Deleting",), "The job was deleted, and its pods are ending.",
-        "Nothing: after some minutes the job goes without them.",
+        "Deleting", ("Deleting",),
+        "The job was deleted: its pods are ending, or finalizers of others, which the message names, keep it.",
+        "After some minutes the job goes without its pods. Finalizers are for those to take away who put them there.",
     )
 # fmt: on
 
