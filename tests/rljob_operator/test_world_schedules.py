@@ -68,6 +68,15 @@ of_images = (
     prompt=True,
     namespaces=(KEY.namespace, "another"),
 )
+@example(
+    schedule=["all goes well", "the operator's Role is gone", "a worker is gone"], born={}, prompt=True, namespaces=()
+)
+@example(
+    schedule=["all goes well"] * 2 + ["the operator's Role is gone", "a head is gone"],
+    born={},
+    prompt=True,
+    namespaces=(),
+)
 @in_jumping_loop
 async def test_any_schedule_keeps_the_invariants_and_ends_well(
     schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool, namespaces: Sequence[str]
