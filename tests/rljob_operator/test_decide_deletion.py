@@ -7,7 +7,8 @@ import pytest
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide import decide
+from rljob_operator.decide import decide, refused
+from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import POD, Manifest, Ref
 from rljob_operator.plan import Plan
 from tests.rljob_operator.decisions import CLUSTER, deleted, finished, living, phase
@@ -70,6 +71,17 @@ def test_a_deletion_whose_time_is_over_takes_away_what_nobody_else_does_and_call
     assert plan.delete == (CLUSTER,)
     assert plan.status is not None
     assert plan.status.conditions[0].message.startswith("the RayCluster did not end within")
+
+
+@pytest.mark.parametrize("given", [{}, {"cluster": ray_cluster(), "pods": PODS}])
+def test_a_deleted_job_whose_finalizer_or_cluster_may_not_go_is_not_said_to_run(given):
+    late = deleted(seconds=SETTINGS.deletion_seconds, **attempted("Submitted"), **given)
+    plan = decide(late, SETTINGS)
+    assert plan.finalizer is False
+    status = refused(late, plan, Forbidden("a webhook denies it")).status
+    assert status is not None
+    assert status.phase == "Deleting"
+    assert (conditions(status)["Ready"], conditions(status)["Running"][0]) == (("False", "ObjectForbidden"), "False")
 
 
 @pytest.mark.parametrize("base", [

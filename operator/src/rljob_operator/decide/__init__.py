@@ -167,7 +167,7 @@ def refused(snapshot: Snapshot, plan: Plan, error: KubeError) -> Plan:
     the job gets no further before the object is taken, again_in is None.
     """
     job = snapshot.job
-    phase = (plan.status or job.status).phase
+    phase: Phase = (plan.status or job.status).phase if job.deleted is None else "Deleting"
     if plan.submit is None and not plan.create and _goes_on(job.status, plan):
         again_in = plan.again_in if plan.status is None else 0.0
         return Plan(
