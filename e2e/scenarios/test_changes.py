@@ -61,7 +61,7 @@ def test_two_jobs_of_one_name_in_two_namespaces(cluster: Access, client: ApiClie
     with new_namespace(client, release.RESTRICTED) as namespace:
         other = Job(cluster, namespace)
         for each in (job, other):
-            each.apply(**LONG)
+            each.apply(**LONG, ttlAfterFinished="1h")  # the ends are looked at one after the other
         job.eventually(lambda: phases(cluster, job, other) == ["Running", "Running"], "look in which both run")
         are_apart(belongings(job), belongings(other))
         for each in (job, other):
