@@ -1,7 +1,5 @@
 """What chaos in a cluster finds wrong with a job: each of its verdicts, on histories that break it."""
 
-import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,19 +7,13 @@ from typing import Any
 import pytest
 
 from bench.recovery_page import write_part
-from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.plane import Plane
 from e2e.cluster_chaos.cluster_watch import Running, SideBySide
-from e2e.cluster_chaos.faults import FAULTS, OPERATOR_CONTAINER
-from e2e.cluster_chaos.leftovers import left_by, volumes_of
+from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs, page
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, patiently, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, renamed, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
-from e2e.nodes import release
-from e2e.nodes.machine import Machine
-from e2e.scenarios.job import Job
 from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal import JournalWriter, truncate
 from rljob_trainer.journal.files import list_files
@@ -248,96 +240,6 @@ def test_an_attempt_does_a_step_once_and_none_that_it_had():
     assert repeated_within(lines, found) == []
     assert repeated_within([*lines, line(24, 2)], found) == ["attempt 2 did step 24 2 times"]
     assert repeated_within([*lines, line(21, 2)], found) == ["attempt 2 did step 21, and went on after 22"]
-
-
-# ---- what is left
-
-
-def persistent_volume(name, namespace, policy="Delete"):
-    claim = {"claimRef": {"namespace": namespace, "name": "reverse-text-checkpoints"}} if namespace else {}
-    spec = claim | {"persistentVolumeReclaimPolicy": policy}
-    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Released"}}
-
-
-def test_volumes_are_left_whose_class_said_that_they_go_with_their_claim():
-    volumes = [
-        persistent_volume("ours", "mine"),
-        persistent_volume("kept", "mine", "Retain"),
-        persistent_volume("another's", "other"),
-        persistent_volume("free", None),
-    ]
-    assert volumes_of("mine", volumes) == ["persistentvolume/ours (Released)"]
-
-
-def test_everything_in_the_namespace_is_left_but_for_what_kubernetes_makes_there():
-    answers = {
-        "api-resources": "pods\nevents\nrayclusters.ray.io\nevents.events.k8s.io\n",
-        "get pods,rayclusters.ray.io": "configmap/kube-root-ca.crt\nraycluster.ray.io/mine\n",
-        "get persistentvolumes": json.dumps({"items": [persistent_volume("ours", "mine")]}),
-    }
-
-    class Kubectl(Job):
-        def kubectl(self, *arguments, objects=""):
-            return next(answer for words, answer in answers.items() if " ".join(arguments).startswith(words))
-
-    assert left_by(Kubectl(Access(), "mine")) == ["raycluster.ray.io/mine", "persistentvolume/ours (Released)"]
-
-
-# ---- containers that are killed
-
-
-def pod_on(node, container, state="running"):
-    """Also with an agent, which is not struck."""
-    statuses = [
-        {"name": name, "containerID": f"containerd://{name}-{node}", "state": {state: {}}}
-        for name in (container, "agent")
-    ]
-    return {"spec": {"nodeName": node}, "status": {"containerStatuses": statuses}}
-
-
-@pytest.fixture
-def kills(monkeypatch):
-    """Commands that were run on nodes; node-2's say that there is no such task."""
-    run = []
-
-    def on_node(machine, *command):
-        if machine.number == 2:
-            raise ClusterError("no such task")
-        run.append((machine.name, " ".join(command)))
-
-    monkeypatch.setattr(Machine, "run", on_node)
-    return run
-
-
-@pytest.mark.parametrize(
-    ("fault", "pods", "killed"),
-    [
-        ("worker container killed", [pod_on("node-0", "ray-worker")], ["ray-worker-node-0"]),
-        ("head container killed", [pod_on("node-1", "ray-head")], ["ray-head-node-1"]),
-        (
-            "operator container killed",
-            [pod_on(f"node-{number}", "operator") for number in range(3)],
-            ["operator-node-0", "operator-node-1"],
-        ),
-        ("head container killed", [pod_on("node-1", "ray-head", "waiting")], []),
-        ("head container killed", [pod_on("node-2", "ray-head")], []),
-        ("head container killed", [{"spec": {}}], []),  # it waits for a node
-    ],
-)
-def test_a_killed_container_gets_sigkill_from_its_node(fault, pods, killed, kills, monkeypatch, tmp_path):
-    monkeypatch.setattr(Access, "kubectl", lambda *_: json.dumps({"items": pods}))
-    monkeypatch.setattr(Plane, "access", Access())
-    strike = next(each.strike for each in FAULTS if each.name == fault)
-    before = time.time()
-    at = strike(Job(Access(), "mine"), Plane(tmp_path))
-    ctr = "ctr --address=/run/containerd/containerd.sock --namespace=k8s.io tasks kill --all --signal=SIGKILL"
-    assert kills == [(each[-6:], f"{ctr} {each}") for each in killed]
-    assert (at is not None and before <= at <= time.time()) if killed else at is None
-
-
-def test_the_operators_container_has_the_charts_name():
-    deployment = (release.CHART / "templates/deployment.yaml").read_text()
-    assert f"- name: {OPERATOR_CONTAINER}\n" in deployment
 
 
 # ---- what faults cost
