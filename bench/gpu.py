@@ -16,9 +16,9 @@ from statistics import median
 
 import torch
 
-from rljob_trainer.plot import draw, load_runs, save
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line, read_metrics
+from rljob_trainer.progress.plot import draw, load_runs, save
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "reverse-text" / "rljob.yaml"

@@ -1,4 +1,4 @@
-"""Time a linear layer on this machine's CPUs, forward and backward: PyTorch's own (MKL) and `rljob_trainer.linear`.
+"""Time a linear layer on this machine's CPUs, forward and backward: PyTorch's own (MKL) and `compute.linear`.
 
 python -m bench.linear
 """
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_trainer.linear import linear
+from rljob_trainer.compute.linear import linear
 
 Layer = Callable[[Tensor, Tensor], Tensor]
 

@@ -28,11 +28,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from bench.step.shapes import SHAPES, write_model
-from rljob_trainer.rollout import vllm
-from rljob_trainer.rollout.engine import EngineSettings
-from rljob_trainer.rollout.vllm_worker import renew_packed_copies
+from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.vllm import engine as vllm
+from rljob_trainer.engines.vllm.worker_extension import renew_packed_copies
 from rljob_trainer.types import GenerationRequest, Sample, Sampling
-from rljob_trainer.weight_sync.probe import PROBE_SIZES, compare, probe_prompts
+from rljob_trainer.weights.probe import PROBE_SIZES, compare, probe_prompts
 
 ROOT = Path(__file__).parents[1]
 SAMPLES, TOKENS, GENERATIONS = 128, 128, 3
@@ -199,7 +199,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 IMPORTS = """
 import json, psutil, sys, time
-from rljob_trainer.rollout.engine import import_engine
+from rljob_trainer.engines.engine import import_engine
 import_engine(sys.argv[1], "cpu")
 print(json.dumps({"seconds": time.process_time(), "memory": psutil.Process().memory_info().rss}))
 """

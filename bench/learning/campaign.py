@@ -23,7 +23,7 @@ from bench.learning.results import Result, append
 from bench.learning.stop import Stop
 from bench.learning.training import RunFailed, Slot, train
 from rljob_trainer.local.machine import visible_gpus
-from rljob_trainer.plot import draw, load_runs, save
+from rljob_trainer.progress.plot import draw, load_runs, save
 
 Run = tuple[Arm, int]
 """And its seed."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bench.learning.arms import REVERSE_TEXT, TASKS, Arm, Role, Task
 from bench.learning.results import Result, of_one_seed
-from rljob_trainer.plot import COLOURS
+from rljob_trainer.progress.plot import COLOURS
 
 Runs = dict[str, list[Result]]
 """Results of a task by arm, one for each seed."""

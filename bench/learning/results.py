@@ -11,7 +11,7 @@ from statistics import mean
 
 from bench.commits import CHANGED, last_change
 from bench.learning.arms import ROOT, TASKS, Arm, Task
-from rljob_trainer.file_lock import lock
+from rljob_trainer.local.file_lock import lock
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from bench.step.results import ALONE, OURS, TRL, Row
 from bench.step.runs import Steps
 from bench.step.shapes import PROMPTS, SAMPLES, SHAPES, Shape
-from rljob_trainer.plot import PHASE_COLOURS
 from rljob_trainer.progress import names
+from rljob_trainer.progress.plot import PHASE_COLOURS
 
 GOAL_SHAPE, GOAL = "10M", 0.10
 """Our overhead outside the engine is at most this share of a step."""

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 from bench.step.shapes import Shape
-from rljob_trainer.hosting.trace import VARIABLE
 from rljob_trainer.local.machine import RLJOB, start_child
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import parse_lines, read_metrics
+from rljob_trainer.workers.trace import VARIABLE
 
 LOOK_SECONDS = 1.0
 

@@ -12,7 +12,7 @@ Phase = Literal["rollout", "scoring", "advantage", "update", "sync", "saving", "
 
 _TITLES: dict[Kind, str] = {
     "driver": "rljob_trainer.cli driver",
-    "rank": "ray::ActorHost",
+    "rank": "ray::RankHost",
     "engine": "ray::EngineHost",
     "scorer": "ray::RewardHost",
     "reward process": "rljob_trainer.rewards.child",

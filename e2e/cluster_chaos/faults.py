@@ -128,8 +128,8 @@ def _component(name: str) -> Strike:
 FAULTS: Final = (
     Fault("driver killed", 3, _process("driver", signal.SIGKILL), costs_attempt=True),
     Fault("driver frozen", 1, _process("driver", signal.SIGSTOP), costs_attempt=True),
-    Fault("rank killed", 2, _process("ray::ActorHost", signal.SIGKILL), costs_attempt=True),
-    Fault("rank frozen", 1, _process("ray::ActorHost", signal.SIGSTOP), costs_attempt=True),
+    Fault("rank killed", 2, _process("ray::RankHost", signal.SIGKILL), costs_attempt=True),
+    Fault("rank frozen", 1, _process("ray::RankHost", signal.SIGSTOP), costs_attempt=True),
     Fault("engine killed", 2, _process("ray::EngineHost", signal.SIGKILL)),
     Fault("engine frozen", 1, _process("ray::EngineHost", signal.SIGSTOP)),
     Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL), scores_again=True),

@@ -31,7 +31,7 @@ from rljob_operator.kube.kinds import VOLUME_CLAIM
 from rljob_operator.plan import Plan
 from rljob_operator.snapshot import HeadReport, Snapshot
 from rljob_trainer import errors as errors_module
-from rljob_trainer.controller.attempt import exit_record
+from rljob_trainer.attempt.claim import exit_record
 from tests.rljob_operator.snapshots import (
     CLAIM,
     CLUSTER_UID,

@@ -16,8 +16,8 @@ import uvicorn
 from rljob_api.contract import OWNER_VARIABLE
 from rljob_operator.head import HeadAddress, HeadRefused
 from rljob_trainer.agent.app import create_app
+from rljob_trainer.attempt.claim import claim, record_exit, record_resume
 from rljob_trainer.checkpoint.manifest import commit
-from rljob_trainer.controller.attempt import claim, record_exit, record_resume
 from rljob_trainer.errors import DataError, RLJobError, StoppedOnRequest
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume, read_json

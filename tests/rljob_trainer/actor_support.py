@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
-from rljob_trainer.actor.mark import Mark
-from rljob_trainer.actor.plan import RankPlan, plan_step
-from rljob_trainer.actor.sequence import TokenSequence
-from rljob_trainer.actor.settings import RankSettings
-from rljob_trainer.actor.worker import ActorWorker
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank.plan import RankPlan, plan_step
+from rljob_trainer.rank.rank import Rank
+from rljob_trainer.rank.sequence import TokenSequence
+from rljob_trainer.rank.settings import RankSettings
+from rljob_trainer.rank.training_state import TrainingState
 from rljob_trainer.types import Group, Prompt, Sample
 
 VOCAB = 97
@@ -41,7 +41,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "mistral with a window": MistralConfig(**SIZES, sliding_window=4),
 }
 
-MARK = Mark(step=1, digest="digest", stage="rl", before={}, after={})
+MARK = TrainingState(step=1, digest="digest", stage="rl", before={}, after={})
 """What a controller would say of an update."""
 
 
@@ -99,7 +99,7 @@ def groups_of_samples(prompts: int, samples: int, seed: int = 0) -> list[TokenSe
 def bundle_of(
     sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None
 ) -> tuple[list[tuple[int, int]], list[Group]]:
-    """Each sequence as a group of one sample: the last arguments of ActorWorker.prepare."""
+    """Each sequence as a group of one sample: the last arguments of Rank.prepare."""
     groups = []
     for index, sequence in enumerate(sequences):
         prompt, response = np.split(sequence.token_ids, [sequence.prompt_tokens])
@@ -126,12 +126,12 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().clone()
 
 
-def parameters(worker: ActorWorker) -> dict[str, torch.Tensor]:
+def parameters(worker: Rank) -> dict[str, torch.Tensor]:
     """Collective."""
     return {name: whole(parameter) for name, parameter in worker.policy.model.named_parameters()}
 
 
-def record_gradients(worker: ActorWorker) -> list[dict[str, torch.Tensor]]:
+def record_gradients(worker: Rank) -> list[dict[str, torch.Tensor]]:
     """A list that gets the whole gradient, by name, as the optimizer is given it at each of its steps."""
     seen: list[dict[str, torch.Tensor]] = []
 
@@ -155,8 +155,8 @@ Task = Callable[..., Any]
 """What a rank does: task(worker, *arguments), the worker connected."""
 
 
-def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Device = "cpu") -> ActorWorker:
-    return ActorWorker(spec, RankSettings(rank, world, device, (tuple(range(world)),), 1, 60.0))
+def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Device = "cpu") -> Rank:
+    return Rank(spec, RankSettings(rank, world, device, (tuple(range(world)),), 1, 60.0))
 
 
 def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Device = "cpu") -> Any:

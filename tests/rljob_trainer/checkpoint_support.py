@@ -8,11 +8,11 @@ from typing import Any
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
+from rljob_trainer.attempt.claim import claim, record_resume
+from rljob_trainer.attempt.resumption import Resumption
 from rljob_trainer.checkpoint.files import FileEntry, entries
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints
-from rljob_trainer.controller.attempt import claim, record_resume
-from rljob_trainer.controller.checkpoints import Checkpoints
-from rljob_trainer.controller.resumption import Resumption
+from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.volume import Volume
 
 

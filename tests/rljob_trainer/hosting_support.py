@@ -8,10 +8,10 @@ from typing import Any
 import psutil
 
 from rljob_trainer.errors import EngineLost, InfrastructureError, WorkerLost
-from rljob_trainer.hosting.host import Host
-from rljob_trainer.hosting.pulse import Pulse
-from rljob_trainer.hosting.roster import Roster, Worker
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.workers.heartbeats import Heartbeats
+from rljob_trainer.workers.host import Host
+from rljob_trainer.workers.roster import Roster, Worker
+from rljob_trainer.workers.waiting import wait_for
 
 SECONDS = 100.0
 PATIENT = 15.0
@@ -76,20 +76,20 @@ class NoteHost(Host):
 @contextmanager
 def driver(
     attempt: int, silent_after: float = PATIENT, leave_after: float = 300.0, fence: Callable[[], None] = lambda: None
-) -> Iterator[tuple[Roster, Pulse]]:
+) -> Iterator[tuple[Roster, Heartbeats]]:
     """What an attempt has; it leaves its workers behind."""
-    pulse = Pulse(silent_after)
+    heartbeats = Heartbeats(silent_after)
     try:
-        yield Roster(attempt, leave_after, pulse, fence), pulse
+        yield Roster(attempt, leave_after, heartbeats, fence), heartbeats
     finally:
-        pulse.close()
+        heartbeats.close()
 
 
 @contextmanager
-def first_attempt() -> Iterator[tuple[Roster, Pulse]]:
+def first_attempt() -> Iterator[tuple[Roster, Heartbeats]]:
     """One whose workers end with it."""
-    with driver(1, SILENT_AFTER) as (roster, pulse):
-        yield roster, pulse
+    with driver(1, SILENT_AFTER) as (roster, heartbeats):
+        yield roster, heartbeats
         roster.end_all()
 
 
@@ -105,16 +105,16 @@ def process_of(worker: Worker) -> psutil.Process:
     return psutil.Process(value(worker.ask("beat")).pid)
 
 
-def loss_of(pulse: Pulse) -> WorkerLost:
-    """Waits until the pulse knows somebody lost."""
+def loss_of(heartbeats: Heartbeats) -> WorkerLost:
+    """Waits until the heartbeats knows somebody lost."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         try:
-            pulse.check()
+            heartbeats.check()
         except WorkerLost as found:
             return found
         time.sleep(0.05)
-    raise TimeoutError(f"nobody is lost: {pulse._patients}")
+    raise TimeoutError(f"nobody is lost: {heartbeats._patients}")
 
 
 def until(condition: Callable[[], bool]) -> None:

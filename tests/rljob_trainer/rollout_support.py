@@ -13,18 +13,18 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rljob_trainer.rollout.engine import EngineSettings, RolloutEngine, create_engine, import_engine
-from rljob_trainer.rollout.hf import HfEngine
+from rljob_trainer.engines.engine import EngineSettings, RolloutEngine, create_engine, import_engine
+from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
-from rljob_trainer.weight_sync.bucket import BucketDescriptor, aligned
-from rljob_trainer.weight_sync.probe import (
+from rljob_trainer.weights.bucket import BucketDescriptor, aligned
+from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
     PROBE_SIZES,
     ProbeResult,
     compare,
     probe_prompts,
 )
-from rljob_trainer.weight_sync.sender import WeightSender
+from rljob_trainer.weights.sender import WeightSender
 
 VOCAB = 300
 END = 0

@@ -170,7 +170,7 @@ def exit_record(run: Path, attempt: int = 1) -> dict[str, Any]:
 
 
 def worker(place: Machine, pattern: str) -> psutil.Process:
-    """The process of a run whose title matches, such as ray::ActorHost; of engines the one that works, no spare."""
+    """The process of a run whose title matches, such as ray::RankHost; of engines the one that works, no spare."""
     found = [each for each in place.processes() if re.search(pattern, " ".join(each.cmdline()))]
     assert len(found) == 1 or (found and "EngineHost" in pattern), [each.cmdline() for each in place.processes()]
     return max(found, key=busy_seconds)

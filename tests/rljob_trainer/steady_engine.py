@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rljob_trainer.rollout.host import EngineHost
+from rljob_trainer.engines.engine_host import EngineHost
 from rljob_trainer.types import Group, Prompt, Sample, Sampling
 
 

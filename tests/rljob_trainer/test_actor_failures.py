@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.compute.out_of_memory import GENERATING_IN_VLLM, LOADING, STEPPING, explained
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.failures import GENERATING_IN_VLLM, LOADING, STEPPING, explained
 from tests.rljob_trainer.actor_support import MARK, Ranks, make_spec, plans_of, random_sequences, write_model
 
 TOO_MUCH = 1 << 50

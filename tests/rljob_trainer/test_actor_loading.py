@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BertConfig, GPT2Config, T5Config
 
 from rljob_api.v1alpha1.model import Tokenizer
-from rljob_trainer.actor.folder import FIELD, local_folder, locate_model
-from rljob_trainer.actor.loading import empty_model, full_weights
-from rljob_trainer.controller.model_folder import prepare_model_folder
+from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError, RLJobError
+from rljob_trainer.rank.loading import empty_model, full_weights
+from rljob_trainer.rank.model_source import FIELD, local_folder, locate_model
 from tests.rljob_trainer.actor_support import CONFIGS, alone, make_spec, parameters, random_sequences, write_model
 
 

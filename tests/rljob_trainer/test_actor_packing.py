@@ -6,13 +6,13 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.mamba import MambaConfig
 
-from rljob_trainer.actor import attention as actor_attention
-from rljob_trainer.actor.attention import packed_attention
-from rljob_trainer.actor.loading import empty_model
-from rljob_trainer.actor.packing import pack
-from rljob_trainer.actor.policy import Policy, check_packing, score
-from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import JobError
+from rljob_trainer.rank import attention as actor_attention
+from rljob_trainer.rank.attention import packed_attention
+from rljob_trainer.rank.forward import Policy, check_packing, score
+from rljob_trainer.rank.loading import empty_model
+from rljob_trainer.rank.packing import pack
+from rljob_trainer.rank.sequence import TokenSequence
 from tests.rljob_trainer.actor_support import CONFIGS, VOCAB, make_spec, random_sequences, write_model
 
 PROMPTS = [sequence.token_ids[: sequence.prompt_tokens] for sequence in random_sequences(3)]

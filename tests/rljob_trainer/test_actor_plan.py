@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rljob_trainer.actor.plan import RankPlan, plan_step
-from rljob_trainer.actor.schedule import learning_rate
+from rljob_trainer.rank.learning_rate import learning_rate
+from rljob_trainer.rank.plan import RankPlan, plan_step
 
 
 def random_table(seed):

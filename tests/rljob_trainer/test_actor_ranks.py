@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_trainer.actor.results import StepSums
-from rljob_trainer.actor.sharding import load_initial_weights
+from rljob_trainer.rank.results import StepSums
+from rljob_trainer.rank.sharding import load_initial_weights
 from tests.rljob_trainer.actor_support import (
     MARK,
     Ranks,

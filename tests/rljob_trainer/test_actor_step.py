@@ -5,10 +5,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rljob_trainer.actor.sequence import TokenSequence
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank.sequence import TokenSequence
 from tests.rljob_trainer.actor_support import (
     MARK,
     alone,

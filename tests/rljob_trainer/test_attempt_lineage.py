@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from rljob_trainer.attempt.claim import check_not_superseded, claim, record_resume
 from rljob_trainer.checkpoint.lineage import lineage
 from rljob_trainer.checkpoint.manifest import MANIFEST, METRICS, survey
-from rljob_trainer.controller.attempt import check_not_superseded, claim, record_resume
 from rljob_trainer.errors import DataError, FencedError, InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.overview import look_at

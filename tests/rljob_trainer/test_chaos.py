@@ -25,7 +25,7 @@ from e2e.chaos.steps import Recovery, recovery_in
 from e2e.chaos.traces import Traces
 from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
 from e2e.chaos.weights import differing
-from rljob_trainer.controller.attempt import claim
+from rljob_trainer.attempt.claim import claim
 from rljob_trainer.progress.history import Line
 from rljob_trainer.volume import Volume, write_json
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rljob_trainer.attempt.claim import claim
 from rljob_trainer.checkpoint.manifest import MANIFEST, durable_step, survey, verify
-from rljob_trainer.controller import checkpoints as checkpoints_module
-from rljob_trainer.controller.attempt import claim
 from rljob_trainer.errors import DataError, InfrastructureError, NoUsableCheckpoint, StorageFullError
+from rljob_trainer.loop import checkpoints as checkpoints_module
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.checkpoint_support import (
     Attempt,

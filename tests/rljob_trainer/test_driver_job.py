@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rljob_api.contract import CONTRACT_VERSION, DriverJob
-from rljob_trainer.controller.job import job_of_generation, read_job, write_job
+from rljob_trainer.attempt.job_file import job_of_generation, read_job, write_job
 from rljob_trainer.errors import InfrastructureError, JobError
 from tests.rljob_trainer.checkpoint_support import job_spec
 

@@ -13,9 +13,9 @@ from ray.exceptions import RaySystemError
 from rljob_api import resolve
 from rljob_api.contract import DriverJob
 from rljob_api.validation import load_rljob
-from rljob_trainer.controller import driver
-from rljob_trainer.controller.attempt import read_exit
-from rljob_trainer.controller.job import write_job as write_driver_job
+from rljob_trainer.attempt import driver
+from rljob_trainer.attempt.claim import read_exit
+from rljob_trainer.attempt.job_file import write_job as write_driver_job
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.local.machine import RLJOB
 from rljob_trainer.progress.state import read_object
@@ -57,7 +57,7 @@ def test_a_driver_that_connects_to_ray_stops_with_a_record(tmp_path: Path):
 
 AFTER_THE_START = """
 import os, signal
-from rljob_trainer.controller.interrupt import Interrupt
+from rljob_trainer.attempt.interrupt import Interrupt
 
 interrupt = Interrupt()
 interrupt.listen()
@@ -74,8 +74,8 @@ def test_a_signal_while_an_attempt_writes_its_record_raises_nothing():
 
 CONNECTING = """
 import os, signal, sys, time
-from rljob_trainer.controller.connecting import bounded
-from rljob_trainer.controller.interrupt import hold_signals
+from rljob_trainer.attempt.connecting import bounded
+from rljob_trainer.attempt.interrupt import hold_signals
 
 hold_signals()
 with bounded(0.2, "an answer", lambda error: print(error.message, flush=True)):

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from rljob_trainer.attempt.claim import exit_record
 from rljob_trainer.cli.failures import report
-from rljob_trainer.controller.attempt import exit_record
 
 
 def failure(number: int) -> OSError:

@@ -10,13 +10,13 @@ import psutil
 import pytest
 import ray
 
-from rljob_trainer.controller.attempt import check_not_superseded, claim
+from rljob_trainer.attempt.claim import check_not_superseded, claim
 from rljob_trainer.errors import FencedError, InfrastructureError
-from rljob_trainer.hosting import roster as hosting_roster
-from rljob_trainer.hosting.host import HostSettings
-from rljob_trainer.hosting.pulse import Pulse
-from rljob_trainer.hosting.roster import Roster
 from rljob_trainer.volume import Volume
+from rljob_trainer.workers import roster as hosting_roster
+from rljob_trainer.workers.heartbeats import Heartbeats
+from rljob_trainer.workers.host import HostSettings
+from rljob_trainer.workers.roster import Roster
 from tests.rljob_trainer.hosting_support import (
     GONE_SECONDS,
     SECONDS,
@@ -38,13 +38,13 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def mine() -> Iterator[tuple[Roster, Pulse]]:
+def mine() -> Iterator[tuple[Roster, Heartbeats]]:
     with first_attempt() as attempt:
         yield attempt
 
 
-def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Pulse]):
-    roster, pulse = mine
+def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Heartbeats]):
+    roster, heartbeats = mine
     old = start(roster, "engine-0")
     assert value(old.call("tell", "first")) == ["first"]
     with driver(2) as (newer, _):
@@ -62,23 +62,23 @@ def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Puls
                 call()
         assert value(old.call("tell", "of a replaced driver"))[-1] == "of a replaced driver", "harmless stays allowed"
         assert value(new.ask("beat")).detail == ", 1 claims"
-        pulse.check()  # being refused is no loss: the old driver's next call says what happened
+        heartbeats.check()  # being refused is no loss: the old driver's next call says what happened
 
 
 @pytest.mark.slow
-def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, Pulse]):
+def test_only_the_workers_that_can_stand_in_are_taken_over(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     workers = {name: start(roster, name, "mine") for name in ("rank-0", "rank-1", "rank-2", "rank-3")}
     processes = {name: process_of(worker) for name, worker in workers.items()}
     processes["rank-2"].kill()
     processes["rank-3"].suspend()
-    with driver(2) as (newer, pulse):
+    with driver(2) as (newer, heartbeats):
         wanted = {f"rank-{i}": ["another"] if i == 1 else ["mine", "another"] for i in range(5)}
         adopted = newer.adopt(wanted)
         assert {name: worker.signature for name, worker in adopted.items()} == {"rank-0": "mine"}
         _, left = psutil.wait_procs(list(processes.values()), timeout=GONE_SECONDS)
         assert left == [processes["rank-0"]], "those of others, of the dead and of the frozen are gone"
-        pulse.check()
+        heartbeats.check()
         newer.end_all()
     processes["rank-0"].wait(timeout=GONE_SECONDS)
 
@@ -113,7 +113,7 @@ def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
             newer.end_all()
 
 
-def test_a_name_that_is_taken_is_no_bug(mine: tuple[Roster, Pulse]):
+def test_a_name_that_is_taken_is_no_bug(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     start(roster, "engine-3")
     with pytest.raises(InfrastructureError, match="engine-3 cannot be started: another one is still there"):
@@ -142,7 +142,7 @@ def test_of_two_claims_at_once_the_newer_one_comes_last():
     assert order == [2, 3]
 
 
-def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tuple[Roster, Pulse], monkeypatch):
+def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tuple[Roster, Heartbeats], monkeypatch):
     monkeypatch.setattr(hosting_roster, "LATE_SECONDS", 30.0)
     roster, _ = mine
     spare = start(roster, "engine-1", "spare")
@@ -157,7 +157,7 @@ def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tu
         successor.end_all()
 
 
-def test_takeover_waits_for_nobody_but_those_it_wants(mine: tuple[Roster, Pulse]):
+def test_takeover_waits_for_nobody_but_those_it_wants(mine: tuple[Roster, Heartbeats]):
     """A spare that imports for a minute keeps no driver from its engines."""
     roster, _ = mine
     value(start(roster, "engine-0", "place 0").ask("beat"))

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from rljob_trainer.controller import loop as loop_module
-from rljob_trainer.controller.loop import Loop
 from rljob_trainer.errors import FencedError, InfrastructureError, StorageFullError
 from rljob_trainer.journal import Journal, JournalWriter, truncate
 from rljob_trainer.journal.summary import summarise
+from rljob_trainer.loop import loop as loop_module
+from rljob_trainer.loop.loop import Loop
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt
 from tests.rljob_trainer.journal_support import KEY, assert_same_group, group, key, prompt, score_of
@@ -155,7 +155,7 @@ def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_
     for step in range(1, 6):
         write(volume, 1, key=key(attempt=2, step=step))
     loop = Loop.__new__(Loop)
-    loop.volume, loop.mender = volume, None
+    loop.volume, loop.repair = volume, None
     with pytest.raises(FencedError):
         loop._forget_needless(ref)
     assert len(list(volume.journals.rglob("*.journal"))) == 6
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_durable_is_no_failure_where_no_group_can_be_delete
     first = begin_attempt(volume, 1)
     write(volume, 1, key=key(attempt=1, step=40))
     loop = Loop.__new__(Loop)
-    loop.volume, loop.mender = volume, None
+    loop.volume, loop.repair = volume, None
     with monkeypatch.context() as patched, capture_logs() as logs:
         patched.setattr(loop_module, "truncate", refuse)
         loop._forget_needless(first.save(40))

@@ -24,7 +24,7 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
         "rljob_trainer",
         "rljob_trainer.agent",
         "rljob_trainer.cli.app",
-        "rljob_trainer.rewards.host",
+        "rljob_trainer.rewards.reward_host",
         "rljob_trainer.types",
     ],
 )
@@ -35,7 +35,7 @@ def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("module", ["rljob_trainer.controller.assembly", "rljob_trainer.controller.driver"])
+@pytest.mark.parametrize("module", ["rljob_trainer.attempt.wiring", "rljob_trainer.attempt.driver"])
 def test_a_driver_loads_ray_alone(module: str) -> None:
     assert loaded_by(f"import {module}") & HEAVY == {"ray"}
 

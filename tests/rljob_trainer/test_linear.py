@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rljob_trainer.linear import CpuLinear, linear, speed_up_linear_layers
+from rljob_trainer.compute.linear import CpuLinear, linear, speed_up_linear_layers
 
 SHAPES = [((7, 5), 3), ((2, 7, 5), 9), ((1, 300, 64), 192), ((300, 192), 64), ((1, 1), 1), ((64,), 8), ((0, 5), 3)]
 

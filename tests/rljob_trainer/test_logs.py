@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rljob_trainer.controller.attempt import claim
+from rljob_trainer.attempt.claim import claim
 from rljob_trainer.volume import Volume
 
 LOGS = [sys.executable, "-m", "rljob_trainer.cli", "logs"]

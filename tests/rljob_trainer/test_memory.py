@@ -9,7 +9,7 @@ import pytest
 BLOCKS = """
 import resource, sys
 import torch
-from rljob_trainer.hosting.memory import keep_freed_memory
+from rljob_trainer.compute.freed_memory import keep_freed_memory
 
 def use_blocks():
     for _ in range(10):

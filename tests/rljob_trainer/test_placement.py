@@ -7,8 +7,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rljob_trainer.controller.placement import Placement, find_nodes, options
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.workers.placement import Placement, find_nodes, options
 from tests.rljob_trainer.actor_support import make_spec
 
 
@@ -57,14 +57,14 @@ def test_a_worker_starts_where_it_is_sent_though_it_asks_for_no_cpu(workers):
 
 
 def test_a_worker_pod_that_does_not_join_is_an_infrastructure_error(workers, monkeypatch):
-    monkeypatch.setattr("rljob_trainer.controller.placement.NODES_SECONDS", 0.1)
+    monkeypatch.setattr("rljob_trainer.workers.placement.NODES_SECONDS", 0.1)
 
     with pytest.raises(InfrastructureError, match=r"2 of 3 worker nodes are part of the Ray cluster"):
         find_nodes(cluster_of(nodes=3, ranks=1))
 
 
 def test_more_nodes_than_the_job_has_are_waited_for_but_not_for_ever(workers, monkeypatch):
-    monkeypatch.setattr("rljob_trainer.controller.placement.SURPLUS_SECONDS", 0.1)
+    monkeypatch.setattr("rljob_trainer.workers.placement.SURPLUS_SECONDS", 0.1)
 
     assert find_nodes(cluster_of(nodes=1, ranks=1)) == Placement((min(workers),), ranks_per_node=1)
 

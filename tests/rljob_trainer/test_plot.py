@@ -6,9 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from rljob_trainer import plot
 from rljob_trainer.errors import DataError
-from rljob_trainer.progress import names
+from rljob_trainer.progress import names, plot
 from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.volume import Volume, write_json
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from rljob_trainer.attempt.claim import claim, record_exit
 from rljob_trainer.checkpoint.manifest import MANIFEST
-from rljob_trainer.controller.attempt import claim, record_exit
 from rljob_trainer.errors import FencedError
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume

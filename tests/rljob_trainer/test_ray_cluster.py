@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rljob_trainer.controller.driver import RAY_SECONDS
+from rljob_trainer.attempt.driver import RAY_SECONDS
 from rljob_trainer.local.machine import last_line
 from rljob_trainer.local.ray_cluster import local_ray, ray_environment
 from rljob_trainer.local.ray_head import START_SECONDS

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rljob_trainer.actor.mark import Held, Mark
+from rljob_trainer.attempt.claim import claim, record_resume
+from rljob_trainer.attempt.wiring import Wiring
 from rljob_trainer.checkpoint.retention import Pruning
-from rljob_trainer.controller.assembly import Assembly
-from rljob_trainer.controller.attempt import claim, record_resume
 from rljob_trainer.errors import DataError, FencedError
+from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed, resumption_of
 
@@ -100,9 +100,9 @@ class LivingRanks:
 
     asked = False
 
-    def take_over(self) -> Held:
+    def take_over(self) -> RankState:
         self.asked = True
-        return Held(Mark(7, "digest", "rl", {}, {}, {}, 0), [None])
+        return RankState(TrainingState(7, "digest", "rl", {}, {}, {}, 0), [None])
 
 
 class Silent:
@@ -111,13 +111,13 @@ class Silent:
 
 def origin_of(volume: Volume, number: int, ranks: LivingRanks, start_id: str, resume: str) -> Any:
     """Where an attempt goes on that finds living ranks."""
-    assembly, resumption = Assembly.__new__(Assembly), resumption_of(volume, start_id, resume)
-    vars(assembly).update(
+    wiring, resumption = Wiring.__new__(Wiring), resumption_of(volume, start_id, resume)
+    vars(wiring).update(
         _volume=volume, _attempt=number, _nonce=claim(volume, number), _actors=ranks, _progress=Silent(),
         _resumption=resumption,
         _checkpoints=checkpoints_of(volume, number, resumption.spared, resume=resume),
     )  # fmt: skip
-    return assembly._origin()
+    return wiring._origin()
 
 
 @pytest.mark.parametrize("resume", ["auto", "never", ELSEWHERE])

@@ -98,7 +98,7 @@ def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_eng
 def test_what_a_killed_holder_leaves_is_removed_too(servers: Make, temporary: Path):
     with servers() as made:
         made.wait(lambda note: None, lambda: False)
-        next(each for each in below() if "rljob_trainer.local.holder" in each.cmdline()).kill()
+        next(each for each in below() if "rljob_trainer.local.process_guard" in each.cmdline()).kill()
         assert [each.name for each in temporary.glob("*/*")] == ["socket"]
 
 
@@ -126,7 +126,7 @@ time.sleep(1000)
 @pytest.mark.parametrize("frozen", [False, True], ids=["that runs", "that is frozen"])
 def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tmp_path: Path, frozen: bool):
     folder = tmp_path / "temporary"
-    command = [sys.executable, "-m", "rljob_trainer.local.holder", str(folder)]
+    command = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(folder)]
     command += ["sh", "-c", 'touch "$TMPDIR/socket"; sleep 1001 & sleep 1002']
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log"), *command])
     wait_until(lambda: any("1001" in each.cmdline() for each in psutil.Process(parent.pid).children(recursive=True)))
@@ -150,7 +150,7 @@ time.sleep(1000)
 
 
 def test_the_shared_memory_of_what_is_killed_goes_with_it(tmp_path: Path):
-    holder = [sys.executable, "-m", "rljob_trainer.local.holder", str(tmp_path / "temporary")]
+    holder = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(tmp_path / "temporary")]
     ignorant = ["sh", "-c", 'trap "" TERM; "$@"; sleep 1000', "sh", sys.executable, "-c", SHARER]
     pipe = subprocess.PIPE
     with subprocess.Popen([*holder, *ignorant], stdin=pipe, stdout=pipe, text=True) as process:

@@ -15,8 +15,8 @@ from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.journal.summary import summarise
+from rljob_trainer.rewards.reward_worker import RewardWorker
 from rljob_trainer.rewards.scorer import GroupScorer
-from rljob_trainer.rewards.worker import RewardWorker
 from rljob_trainer.types import Group, Prompt, Sample
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.journal_support import find
@@ -138,7 +138,9 @@ def test_wrong_reward_code_is_refused_when_the_worker_is_made(tokenizer, tmp_pat
 
 
 def test_the_hosting_process_needs_no_torch():
-    program = "import sys, rljob_trainer.rewards.worker; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
+    program = (
+        "import sys, rljob_trainer.rewards.reward_worker; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
+    )
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
     )

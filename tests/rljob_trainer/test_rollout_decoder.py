@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.cache_utils import DynamicCache
 
-from rljob_trainer.rollout.attention import GROUPED, attend
-from rljob_trainer.rollout.decoder import Decoder, FusedDecoder, PlainDecoder, make_decoder
-from rljob_trainer.rollout.slots import SlotCache
+from rljob_trainer.engines.hf.attention import GROUPED, attend
+from rljob_trainer.engines.hf.decoder import Decoder, FusedDecoder, PlainDecoder, make_decoder
+from rljob_trainer.engines.hf.slots import SlotCache
 
 VOCAB, CAPACITY = 60, 24
 LENGTHS = torch.tensor([5, 2, 9])

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.engines.engine import NO_WEIGHTS
+from rljob_trainer.engines.hf.engine import HfEngine
+from rljob_trainer.engines.hf.sampler import uniforms
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.rollout.engine import NO_WEIGHTS
-from rljob_trainer.rollout.hf import HfEngine
-from rljob_trainer.rollout.sampler import uniforms
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollout_support import (
     END,

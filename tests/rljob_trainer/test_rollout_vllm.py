@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.engines.engine import NO_WEIGHTS
+from rljob_trainer.engines.vllm.engine import VllmEngine
+from rljob_trainer.engines.vllm.worker_extension import checkpoint_names
 from rljob_trainer.errors import FencedError, InfrastructureError, JobError
-from rljob_trainer.rollout.engine import NO_WEIGHTS
-from rljob_trainer.rollout.vllm import VllmEngine
-from rljob_trainer.rollout.vllm_worker import checkpoint_names
 from rljob_trainer.types import Sampling
-from rljob_trainer.weight_sync.probe import WeightSyncError
+from rljob_trainer.weights.probe import WeightSyncError
 from tests.rljob_trainer.rollout_support import (
     END,
     MAX_MODEL_LEN,

@@ -14,18 +14,18 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.controller.engine_group import EngineGroup
-from rljob_trainer.controller.mender import Mender
-from rljob_trainer.controller.rollouts import Order, Rollout, Rollouts
-from rljob_trainer.controller.workers import ActorGroup, Scorer, Staff
+from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.hosting.pulse import Pulse
-from rljob_trainer.hosting.roster import Roster, Worker
 from rljob_trainer.journal import GroupKey, Journal
-from rljob_trainer.rollout.engine import EngineSettings
+from rljob_trainer.rollouts.engine_group import EngineGroup
+from rljob_trainer.rollouts.repair import Repair
+from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts
 from rljob_trainer.types import Prompt, Sampling
 from rljob_trainer.volume import Volume
-from rljob_trainer.waiting import wait_for
+from rljob_trainer.workers.groups import RankGroup, Scorer, WorkerContext
+from rljob_trainer.workers.heartbeats import Heartbeats
+from rljob_trainer.workers.roster import Roster, Worker
+from rljob_trainer.workers.waiting import wait_for
 from tests.rljob_trainer.actor_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
@@ -37,7 +37,7 @@ SILENT_AFTER = 20.0  # seconds; workers that live answer in time even where test
 
 @dataclass
 class Engines:
-    """What Rollouts and Mender know of an EngineGroup."""
+    """What Rollouts and Repair know of an EngineGroup."""
 
     roster: Roster
     notes: Path
@@ -75,15 +75,15 @@ class Site:
     volume: Volume
     engines: Engines
     scorer: CountedScorer
-    pulse: Pulse
+    heartbeats: Heartbeats
 
     def collect(self, step: int, seconds: float = 100.0) -> Rollout:
         journal = Journal.read(self.volume, 1, after_step=0)
-        mender = Mender(
-            make_spec().recovery, self.engines, self.scorer, self.pulse, worth_spare=False  # type: ignore[arg-type]
+        repair = Repair(
+            make_spec().recovery, self.engines, self.scorer, self.heartbeats, worth_spare=False  # type: ignore[arg-type]
         )  # fmt: skip
         rollouts = Rollouts(
-            self.engines, self.scorer, journal, mender, self.pulse, lambda: None, seconds  # type: ignore[arg-type]
+            self.engines, self.scorer, journal, repair, self.heartbeats, lambda: None, seconds  # type: ignore[arg-type]
         )  # fmt: skip
         prompts = [Prompt(f"0/{i}", np.arange(3, dtype=np.int32), "t", "", {}, "") for i in range(PROMPTS)]
         seeds = [[0] * SAMPLES] * PROMPTS
@@ -123,18 +123,18 @@ def site_in(folder: Path, pace: float, **spec: Any) -> Iterator[Site]:
     from rljob_trainer.data.tokenizer import build_tokenizer
 
     build_tokenizer(TokenizerSpec(), ["abcdefgh"]).save_pretrained(folder / "model")
-    pulse = Pulse(SILENT_AFTER)
-    roster = Roster(1, 60.0, pulse, fence=lambda: None)
+    heartbeats = Heartbeats(SILENT_AFTER)
+    roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
     try:
-        staff = Staff(make_spec(**spec), "cpu", 1, roster, pulse)
-        scorer = CountedScorer(staff, Volume(folder), folder / "model", str(folder), {})
+        context = WorkerContext(make_spec(**spec), "cpu", 1, roster, heartbeats)
+        scorer = CountedScorer(context, Volume(folder), folder / "model", str(folder), {})
         scorer.start()
         engines = Engines(roster, folder / "begun", pace)
         scorer.ready()
-        yield Site(Volume(folder), engines, scorer, pulse)
+        yield Site(Volume(folder), engines, scorer, heartbeats)
     finally:
         roster.end_all()
-        pulse.close()
+        heartbeats.close()
 
 
 def assert_whole(rollout: Rollout) -> None:
@@ -185,7 +185,7 @@ def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: 
     """Groups come so slowly that it is replaced while engines still go to it."""
     with site_in(tmp_path, pace=1.5) as site:
         scorer = site.process(site.scorer.worker)
-        time.sleep(1.5)  # the pulse has heard everybody
+        time.sleep(1.5)  # the heartbeats has heard everybody
         with site.after(3, getattr(scorer, how)):
             assert_whole(site.collect(2))
         assert len(site.begun()) == PROMPTS, "none is made again"
@@ -198,7 +198,7 @@ def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: 
 def test_an_engine_and_the_scorer_that_freeze_together_are_both_replaced(tmp_path: Path):
     with site_in(tmp_path, pace=1.0) as site:
         engine, scorer = site.process(site.engines.workers[1]), site.process(site.scorer.worker)
-        time.sleep(1.5)  # the pulse has heard everybody
+        time.sleep(1.5)  # the heartbeats has heard everybody
 
         def freeze() -> None:
             engine.suspend()
@@ -224,13 +224,13 @@ def test_a_deadline_names_those_who_are_busy(tmp_path: Path):
 @pytest.mark.slow
 def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_path: Path):
     """vLLM cannot be started twice in one process, and the next driver would find this one."""
-    pulse = Pulse(SILENT_AFTER)
-    roster = Roster(1, 60.0, pulse, fence=lambda: None)
+    heartbeats = Heartbeats(SILENT_AFTER)
+    roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
     try:
-        staff = Staff(make_spec(), "cpu", 1, roster, pulse)
-        ranks = ActorGroup(staff)
+        context = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats)
+        ranks = RankGroup(context)
         ranks.start()
-        engines = EngineGroup(staff, EngineSettings("hf", str(tmp_path / "no model"), 32), ranks)
+        engines = EngineGroup(context, EngineSettings("hf", str(tmp_path / "no model"), 32), ranks)
         assert "engine-0" in roster
         with pytest.raises(Exception, match="no model"):
             engines.ready()
@@ -239,4 +239,4 @@ def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_
             ray.get_actor("engine-0")
     finally:
         roster.end_all()
-        pulse.close()
+        heartbeats.close()

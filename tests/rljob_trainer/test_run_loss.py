@@ -73,7 +73,7 @@ def test_a_driver_never_loads_torch_and_nothing_outlives_a_supervisor_that_is_ki
     process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
     wait_for_step(run, 1, process)
     assert len(place.processes()) > 8
-    assert "libtorch_cpu.so" in libraries(worker(place, "ray::ActorHost"))
+    assert "libtorch_cpu.so" in libraries(worker(place, "ray::RankHost"))
     assert "libtorch_cpu.so" not in libraries(worker(place, "rljob_trainer.cli driver"))
     process.kill()
     process.wait()

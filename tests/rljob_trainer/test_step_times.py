@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 from rljob_api.v1alpha1.model import Tokenizer
-from rljob_trainer.controller.reporting import Reporting
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import parse_lines
 from rljob_trainer.progress.reporter import ProgressReporter

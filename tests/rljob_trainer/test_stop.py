@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from rljob_trainer.attempt.claim import claim, record_exit
 from rljob_trainer.cli.stop import stop
-from rljob_trainer.controller.attempt import claim, record_exit
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.progress.state import SILENT_AFTER

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rljob_api.contract import ExitRecord
+from rljob_trainer.attempt.claim import record_exit
 from rljob_trainer.checkpoint.manifest import MANIFEST
-from rljob_trainer.controller.attempt import record_exit
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.local import agent_process
 from rljob_trainer.local import supervisor as supervisor_module

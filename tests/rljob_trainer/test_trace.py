@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rljob_trainer.hosting.trace import VARIABLE, traced
+from rljob_trainer.workers.trace import VARIABLE, traced
 
 
 def test_each_call_is_one_line_with_its_process_and_its_time(tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rljob_trainer.attempt.claim import claim, record_resume, root_nonce
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import survey
-from rljob_trainer.controller.attempt import claim, record_resume, root_nonce
 from rljob_trainer.errors import FencedError, InfrastructureError, NoUsableCheckpoint
 from rljob_trainer.progress.history import read_metrics, resumed_step
 from rljob_trainer.progress.state import next_attempt

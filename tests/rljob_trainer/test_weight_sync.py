@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.rollout.hf import HfEngine
 from rljob_trainer.types import Sampling
-from rljob_trainer.weight_sync.bucket import ALIGNMENT, BucketDescriptor, SharedMemoryHandle, TensorSlot
-from rljob_trainer.weight_sync.receiver import BucketReceiver
-from rljob_trainer.weight_sync.sender import WeightSender
+from rljob_trainer.weights.bucket import ALIGNMENT, BucketDescriptor, SharedMemoryHandle, TensorSlot
+from rljob_trainer.weights.receiver import BucketReceiver
+from rljob_trainer.weights.sender import WeightSender
 from tests.rljob_trainer.rollout_support import (
     BUCKET_BYTES,
     RemoteEngine,

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.weight_sync.receiver import BucketReceiver
-from rljob_trainer.weight_sync.sender import WeightSender
+from rljob_trainer.weights.receiver import BucketReceiver
+from rljob_trainer.weights.sender import WeightSender
 
 TENSORS = {
     "small": torch.arange(7, dtype=torch.float32),

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from rljob_trainer.actor.loading import bare_model
 from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, counting, newest, survey, verify
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError, InfrastructureError
+from rljob_trainer.rank.loading import bare_model
 from rljob_trainer.volume import Volume
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

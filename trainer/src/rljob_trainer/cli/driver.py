@@ -17,10 +17,10 @@ def driver(
     ] = "auto",
 ) -> None:
     """Run one attempt of a job and leave an exit record. The exit code says what a supervisor should do next."""
-    from rljob_trainer.controller.interrupt import hold_signals
+    from rljob_trainer.attempt.interrupt import hold_signals
 
     hold_signals()
-    from rljob_trainer.controller.driver import drive
+    from rljob_trainer.attempt.driver import drive
     from rljob_trainer.progress import logging
     from rljob_trainer.volume import Volume
 

@@ -19,7 +19,7 @@ def plot(
     They are reward, response length, entropy, KL, clip fraction, gradient norm, the difference of log-probabilities
     between engine and trainer, effective sample size, and the time of each phase.
     """
-    from rljob_trainer import plot as plots
+    from rljob_trainer.progress import plot as plots
 
     path = output or (runs[0] / "curves.png" if len(runs) == 1 else Path("curves.png"))
     plots.save(plots.draw(plots.load_runs(runs)), path)

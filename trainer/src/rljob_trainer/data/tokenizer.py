@@ -8,10 +8,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.actor.folder import first_line
 from rljob_trainer.data.rows import is_text, open_rows
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
+from rljob_trainer.rank.model_source import first_line
 
 if TYPE_CHECKING:  # transformers takes a second to import; meanwhile the driver has better things to do
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

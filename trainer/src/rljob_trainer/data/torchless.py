@@ -3,7 +3,7 @@
 import os
 import sys
 
-from rljob_trainer.hosting.imports import uncollected
+from rljob_trainer.workers.imports import uncollected
 
 
 def import_transformers() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rljob_trainer.errors import FencedError
-from rljob_trainer.file_lock import lock
+from rljob_trainer.local.file_lock import lock
 from rljob_trainer.local.prepare import writable
 from rljob_trainer.volume import Volume
 

@@ -7,15 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.actor.folder import local_model
-from rljob_trainer.controller.stages import supervised_steps
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
+from rljob_trainer.engines.engine import vllm_missing
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
+from rljob_trainer.loop.stages import supervised_steps
+from rljob_trainer.rank.model_source import local_model
 from rljob_trainer.rewards.check import check_code
-from rljob_trainer.rollout.engine import vllm_missing
 
 
 def check(spec: ResolvedSpec, base_dir: Path) -> None:

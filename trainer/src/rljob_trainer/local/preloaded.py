@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from rljob_trainer.engines.engine import import_engine
 from rljob_trainer.errors import JobError
-from rljob_trainer.hosting.imports import uncollected
 from rljob_trainer.local.ray_worker import ENVIRONMENT, LANGUAGE
-from rljob_trainer.rollout.engine import import_engine
+from rljob_trainer.workers.imports import uncollected
 
 _MODULES = (
-    "rljob_trainer.actor.loading",
-    "rljob_trainer.actor.sharding",
-    "rljob_trainer.actor.step",
-    "rljob_trainer.rewards.worker",
+    "rljob_trainer.rank.loading",
+    "rljob_trainer.rank.sharding",
+    "rljob_trainer.rank.step",
+    "rljob_trainer.rewards.reward_worker",
     "torch.distributed.checkpoint.state_dict",
     "transformers.models.llama.modeling_llama",  # of models from scratch; others share most of what it imports
 )

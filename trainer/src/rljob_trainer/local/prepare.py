@@ -14,15 +14,15 @@ from rljob_api import ResolvedSpec, resolve
 from rljob_api.contract import LAYOUT_VERSION
 from rljob_api.v1alpha1 import RewardModel, RLJobSpec
 from rljob_api.validation import load_rljob, with_ranks
-from rljob_trainer.actor.folder import local_folder
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
-from rljob_trainer.controller.stages import data_exhausted
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
 from rljob_trainer.local import preflight
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.local.reward_servers import Plan
+from rljob_trainer.loop.stages import data_exhausted
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import next_attempt, read_object
+from rljob_trainer.rank.model_source import local_folder
 from rljob_trainer.volume import Volume, write_json
 
 NOT_APPLIED = (

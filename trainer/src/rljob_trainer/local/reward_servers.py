@@ -34,7 +34,7 @@ LOOK_SECONDS = 0.5
 HEALTH_SECONDS = 5.0
 
 _LOOPBACK = "127.0.0.1"
-_HOLDER = (*MODULE, "rljob_trainer.local.holder")
+_HOLDER = (*MODULE, "rljob_trainer.local.process_guard")
 
 Note = Callable[[str], None]
 

@@ -23,16 +23,15 @@ from rljob_api.conditions import Reason
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, REASONS, DriverJob, ExitCode, ExitRecord, last_words
 from rljob_api.durations import parse_duration
 from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
+from rljob_trainer.attempt.claim import exit_record, read_exit
+from rljob_trainer.attempt.job_file import write_job
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import durable_step
-from rljob_trainer.controller.attempt import exit_record, read_exit
-from rljob_trainer.controller.job import write_job
 from rljob_trainer.errors import (
     InfrastructureError,
     RLJobError,
     StorageFullError,
 )
-from rljob_trainer.hosting.trace import trace_folder
 from rljob_trainer.local.agent_process import Agent, running_agent
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, answering, no_room, with_room, writable
@@ -43,6 +42,7 @@ from rljob_trainer.local.stop import Stop, interrupts
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
 from rljob_trainer.volume import Volume, write_json
+from rljob_trainer.workers.trace import trace_folder
 
 POLL_SECONDS = 0.2
 

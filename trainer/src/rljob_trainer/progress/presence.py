@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import structlog
 
-from rljob_trainer.file_lock import is_locked, lock
+from rljob_trainer.local.file_lock import is_locked, lock
 from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()

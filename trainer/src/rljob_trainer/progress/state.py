@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.file_lock import is_locked
+from rljob_trainer.local.file_lock import is_locked
 from rljob_trainer.volume import Volume, read_json
 
 SILENT_AFTER = 30.0

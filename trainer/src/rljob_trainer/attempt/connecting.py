@@ -1,0 +1,47 @@
+"""Ray's own code while it connects hears no signal, and may wait for ever: a thread looks after both."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+from rljob_trainer.attempt.interrupt import STOP_SIGNALS, STOPPED_EARLY
+from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
+
+LOOK_SECONDS = 0.05
+
+
+@contextmanager
+def bounded(seconds: float, waits_for: str, record: Callable[[RLJobError], object]) -> Iterator[None]:
+    """End this process where the block takes longer, or where one asks to stop meanwhile: nothing has begun yet.
+
+    record: takes down why, before the process ends with the error's exit code. Call it where signals are held.
+    """
+    done = Event()
+
+    def watch() -> None:
+        error = _trouble(done, seconds, waits_for)
+        if error is not None:
+            record(error)
+            os._exit(error.exit_code)
+
+    watcher = Thread(target=watch, name="connecting", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _trouble(done: Event, seconds: float, waits_for: str) -> RLJobError | None:
+    """Counts look by look: seconds in which this process was frozen do not count."""
+    passed = 0.0
+    while not done.is_set():
+        if signal.sigtimedwait(STOP_SIGNALS, LOOK_SECONDS):
+            return StoppedOnRequest(STOPPED_EARLY)
+        passed += LOOK_SECONDS
+        if passed > seconds:
+            return InfrastructureError(f"waited {seconds:.0f} s for {waits_for}")
+    return None

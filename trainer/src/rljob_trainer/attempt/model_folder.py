@@ -1,0 +1,58 @@
+"""The run's model folder: configuration and tokenizer, for engines, rewards and export. Its weights are elsewhere."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.errors import DataError
+from rljob_trainer.rank.model_source import FIELD, first_line, locate_model, scratch_config
+from rljob_trainer.weights.probe import PROBE_SIZES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def max_model_len(spec: ResolvedSpec) -> int:
+    """Tokens of the longest sequence that an engine must hold: a sample's, or the probe's."""
+    probe = PROBE_SIZES[spec.rollout.engine]
+    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
+
+
+def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:
+    """Where the policy's first weights are: `folder`, the run's own, stands for those of a model from scratch.
+
+    Raises DataError where the model is missing.
+    """
+    return folder if spec.model.from_scratch is not None else locate_model(spec.model, base_dir)
+
+
+def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Fill `folder`, from `source` where the model has one. Returns the size of the vocabulary to sample from.
+
+    Raises DataError where transformers does not know the model, or it is too short for the job's sequences.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    if spec.model.from_scratch is not None:
+        config = scratch_config(
+            spec.model.from_scratch, len(tokenizer), max_model_len(spec), tokenizer.eos_token_id, tokenizer.pad_token_id
+        )
+        config.save_pretrained(folder)
+        return len(tokenizer)
+    for path in [*source.glob("*.py"), *source.glob("generation_config.json")]:
+        shutil.copy2(path, folder)
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
+    except (ValueError, OSError, KeyError, ImportError) as error:
+        raise DataError(f"transformers cannot load it: {first_line(error)}", field=FIELD) from error
+    config.save_pretrained(folder)
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
+        raise DataError(
+            f"the model reads at most {longest} tokens: lower data.maxPromptTokens or data.maxResponseTokens",
+            field="spec.data.maxResponseTokens",
+        )
+    return min(len(tokenizer), config.vocab_size)

@@ -1,0 +1,1 @@
+"""What ranks and engines share: kernels, dtypes, and errors of memory."""

@@ -1,0 +1,1 @@
+"""Rollout engines behind one protocol (`engine.RolloutEngine`): `hf` (transformers) and `vllm`."""

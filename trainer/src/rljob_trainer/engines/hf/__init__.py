@@ -1,0 +1,1 @@
+"""Engine hf: the model of transformers with batching of our own."""

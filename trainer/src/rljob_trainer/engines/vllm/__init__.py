@@ -1,0 +1,1 @@
+"""Engine vllm: vLLM in the engine process."""

@@ -1,0 +1,99 @@
+"""Everything that an attempt tells the outside: metrics, progress, loggers, samples for people."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import history
+from rljob_trainer.progress.metrics import MetricsWriter, Stage
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.rollouts.rollouts import ScoredGroup
+from rljob_trainer.types import Group, Ids
+from rljob_trainer.volume import Volume
+from rljob_trainer.workers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SAMPLES_SHOWN = 8
+"""Responses written down at each validation."""
+
+
+class Reporting:
+    """One attempt's reports. The loop names its phases here, and their seconds become the step's times."""
+
+    def __init__(
+        self, volume: Volume, attempt: int, progress: ProgressReporter, loggers: LoggerSet,
+        tokenizer: "PreTrainedTokenizerBase",
+    ) -> None:  # fmt: skip
+        self._progress, self._loggers, self._tokenizer = progress, loggers, tokenizer
+        self._metrics = MetricsWriter(volume, attempt)
+        self._root, self._samples = volume.root, volume.samples(attempt)
+        self._times: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the step as time/NAME and show it as what the trainer does now.
+
+        What is timed inside it counts for itself alone: validation is not as long as the start of its engines.
+        """
+        self.now(name)
+        start, before = time.monotonic(), sum(self._times.values())
+        yield
+        inside = sum(self._times.values()) - before
+        self.add_time(name, max(0.0, time.monotonic() - start - inside))  # engines have clocks of their own
+
+    def now(self, name: str) -> None:
+        """Show what the trainer does now, where its seconds are measured elsewhere."""
+        self._progress.phase(name)
+
+    def add_time(self, name: str, seconds: float) -> None:
+        self._times[f"time/{name}"] = self._times.get(f"time/{name}", 0.0) + seconds
+
+    def begin(self, step: int, total_steps: int, sft_steps: int) -> None:
+        self._progress.begin(step=step, total_steps=total_steps, sft_steps=sft_steps)
+
+    def step_done(self, step: int, stage: Stage, metrics: dict[str, float]) -> None:
+        """Write the step's line everywhere."""
+        measured = metrics | self._times
+        line = self._metrics.write(step, stage, measured)
+        self._times = {}
+        self._progress.step_done(line)
+        self._loggers.log(step, {name: line[name] for name in measured})
+
+    def has_validated(self, step: int) -> bool:
+        """Whether the run has a validation with the weights after `step`."""
+        lines = history(Volume(self._root))
+        return any(line["step"] == step and names.VALIDATION_REWARD in line for line in lines)
+
+    def validated(self, step: int, metrics: dict[str, float]) -> None:
+        """Write a validation that belongs to no step: the one before the first RL step."""
+        self._loggers.log(step, metrics)
+        self._metrics.write(step, "rl", metrics)
+        if names.VALIDATION_REWARD in metrics:
+            self._progress.validated(metrics[names.VALIDATION_REWARD])
+
+    def samples(self, step: int, groups: Sequence[ScoredGroup]) -> None:
+        """Write the first response to each of the first prompts."""
+        shown = groups[:SAMPLES_SHOWN]
+        references = list(dict.fromkeys(each.place.bundle for each in shown))
+        bundles = dict(zip(references, wait_for(references, 60.0, "samples to show"), strict=True))
+        fetched: list[Group] = [bundles[each.place.bundle][each.place.index] for each in shown]
+        self._samples.parent.mkdir(parents=True, exist_ok=True)
+        with self._samples.open("a") as file:
+            for group, each in zip(fetched, shown, strict=True):
+                row = {
+                    "step": step,
+                    "prompt": self._text(group.prompt.token_ids),
+                    "response": self._text(group.samples[0].token_ids),
+                    "groundTruth": group.prompt.ground_truth,
+                    "reward": float(each.summary.score.rewards[0]),
+                }
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def _text(self, token_ids: Ids) -> str:
+        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))

@@ -1,0 +1,45 @@
+"""Which kind of step comes when: supervised ones first, where the job has them, then RL."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.rank.learning_rate import learning_rate
+
+
+def supervised_steps(spec: ResolvedSpec) -> int:
+    """How many of the run's steps, from its first, are supervised."""
+    if spec.supervised_only:
+        return spec.training.steps
+    return spec.sft.steps if spec.sft else 0
+
+
+def stage_of(spec: ResolvedSpec, step: int) -> Stage:
+    """The stage of step `step`, counted from 1."""
+    return "sft" if step <= supervised_steps(spec) else "rl"
+
+
+def data_exhausted(spec: ResolvedSpec, step: int, state: Mapping[str, Any]) -> bool:
+    """Whether training.epochs leaves no data for the step after `step`. state: LoopState's, of that step."""
+    epochs, supervised = spec.training.epochs, stage_of(spec, step + 1) == "sft"
+    if epochs is None or (supervised and not spec.supervised_only):
+        return False
+    at = state["examples" if supervised else "prompts"]
+    return at is not None and bool(at["epoch"] + 1 >= epochs and at["position"] >= at["rows"])
+
+
+def supervised_batch(spec: ResolvedSpec) -> int:
+    """Rows of one supervised step."""
+    return spec.sft.batch_size if spec.sft else spec.data.prompts_per_step
+
+
+def learning_rate_of(spec: ResolvedSpec, step: int) -> float:
+    """Learning rate of step `step`, counted from 1: each stage has a schedule of its own."""
+    if spec.sft and stage_of(spec, step) == "sft":
+        return learning_rate(step - 1, spec.sft.learning_rate, spec.sft.steps, schedule="linear")
+    before = 0 if spec.supervised_only else supervised_steps(spec)
+    actor = spec.actor
+    return learning_rate(
+        step - before - 1, actor.learning_rate, spec.training.steps, actor.lr_warmup_steps, actor.lr_schedule
+    )

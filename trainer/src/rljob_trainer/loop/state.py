@@ -1,0 +1,68 @@
+"""Everything the controller knows that is not a tensor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_trainer.data.stream import PromptStream, SupervisedStream
+from rljob_trainer.journal import next_digest
+from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.rank.training_state import TrainingState
+
+
+@dataclass(slots=True)
+class LoopState:
+    """Saved in each checkpoint as trainer.json.
+
+    step: the last finished one. policy_version: of the newest weights, the step that made them.
+    policy_digest: names those weights by how they were made (journal.fingerprint).
+    prompts, examples: positions in the data of RL and of supervised steps; None where the job has no such steps.
+    reward: mean reward of the last RL step.
+    """
+
+    prompts: PromptStream | None
+    examples: SupervisedStream | None
+    kl: KlController
+    policy_digest: str
+    step: int = 0
+    policy_version: int = 0
+    reward: float | None = None
+
+    def exhausted(self, stage: Stage) -> bool:
+        """Whether the data of that stage has ended (training.epochs)."""
+        stream = self.examples if stage == "sft" else self.prompts
+        return stream is not None and stream.exhausted
+
+    def advance(self, fingerprint: str, used: Sequence[str]) -> None:
+        """One more update. fingerprint: of the settings it follows. used: names of what it learned from, in order."""
+        self.step += 1
+        self.policy_version = self.step
+        self.policy_digest = next_digest(self.policy_digest, fingerprint, used)
+
+    def mark(
+        self, stage: Stage | None, before: dict[str, Any], metrics: dict[str, float] | None = None, tokens: int = 0
+    ) -> TrainingState:
+        """What the ranks are told about the weights that this state belongs to."""
+        return TrainingState(self.step, self.policy_digest, stage, before, self.state_dict(), metrics or {}, tokens)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "policyVersion": self.policy_version,
+            "policyDigest": self.policy_digest,
+            "reward": self.reward,
+            "kl": self.kl.state_dict(),
+            "prompts": self.prompts.state_dict() if self.prompts else None,
+            "examples": self.examples.state_dict() if self.examples else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises DataError where the data is not what the positions were taken in."""
+        self.step, self.policy_version, self.reward = state["step"], state["policyVersion"], state["reward"]
+        self.policy_digest = state["policyDigest"]
+        self.kl.load_state_dict(state["kl"])
+        if self.prompts is not None and state["prompts"] is not None:
+            self.prompts.load_state_dict(state["prompts"])
+        if self.examples is not None and state["examples"] is not None:
+            self.examples.load_state_dict(state["examples"])

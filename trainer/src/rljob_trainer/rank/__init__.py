@@ -1,0 +1,1 @@
+"""The ranks: sharded models, their optimizers, and the supervised and policy-gradient steps on packed batches."""

@@ -1,0 +1,116 @@
+"""The policy as a function from packed tokens to the log-probability of each response token."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from rljob_trainer.errors import JobError
+from rljob_trainer.losses.entropy import entropy_from_logits
+from rljob_trainer.rank.packing import PackedBatch, pack
+from rljob_trainer.rank.sequence import TokenSequence
+
+_LOGITS_PER_CHUNK = 1 << 26
+"""Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
+
+_LOGITS_KEPT = 1 << 24
+"""Elements up to which logits are kept for the backward pass, 64 MiB in float32; above, they are computed again."""
+
+_LEAK = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+"""Nats, mean over the first tokens of a sequence: above it, its neighbour in the pack is seen, by compute dtype."""
+
+
+class Policy(nn.Module):
+    """A causal language model of transformers behind a forward pass that never builds all logits at once.
+
+    It is the root module of FSDP: the output head is used inside this forward pass, while its weights are gathered.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, packs: bool) -> None:
+        """packs: whether the model's attention is `attention.packed_attention`."""
+        super().__init__()
+        self.model = model
+        self.packs = packs
+
+    def shares_prompts(self, device: torch.device) -> bool:
+        """Whether it takes a pack whose sequences share their prompts. The GPU's kernel wants each sequence whole.
+
+        device: that computes; where parameters are offloaded, they lie on another.
+        """
+        return self.packs and device.type == "cpu"
+
+    def forward(self, batch: PackedBatch, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
+
+        Both are of the distribution at `temperature`.
+        """
+        packed: dict[str, Any] = {"layout": batch.layout} if self.packs else {}
+        hidden = (
+            self.model.base_model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed)
+            .last_hidden_state[0]
+            .index_select(0, batch.predict_at)
+        )
+        head, targets = self.model.get_output_embeddings(), batch.targets
+        rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
+        if targets.numel() * head.weight.shape[0] <= _LOGITS_KEPT:
+            return _score(head, hidden, targets, temperature, entropy_gradient)
+        parts = [
+            checkpoint(_score, head, part, wanted, temperature, entropy_gradient, use_reentrant=False)
+            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+        ]
+        log_probs, entropies = zip(*parts, strict=True)
+        return torch.cat(log_probs), torch.cat(entropies)
+
+
+def _score(
+    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    logits = head(hidden).float().div_(temperature)
+    log_probs = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropies = entropy_from_logits(logits)
+    return log_probs, entropies
+
+
+def score(
+    policy: nn.Module, batch: PackedBatch, temperature: float, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`Policy.forward` of one micro-batch, through FSDP's hooks where the policy is sharded."""
+    log_probs, entropies = policy(batch, temperature, entropy_gradient)
+    return log_probs, entropies
+
+
+@torch.no_grad()
+def score_only(policy: nn.Module, batch: PackedBatch, temperature: float) -> Tensor:
+    """Log-probabilities [sum of R] without gradient."""
+    log_probs, _ = score(policy, batch, temperature)
+    for module in policy.modules():
+        if isinstance(module, FSDPModule):
+            # FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never
+            # comes. What stays gathered would hide all later updates.
+            module.reshard()
+    return log_probs
+
+
+def check_packing(policy: nn.Module, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises JobError where a token's log-probability depends on another sequence of its pack.
+
+    Recurrent layers and attention of their own do that: they read a packed row as one sequence. Both passes have the
+    same shapes, so what differs where nothing leaks is rounding, and that only in mixtures of experts.
+    dtype: of matrix products.
+    """
+    draw = np.random.Generator(np.random.PCG64(0)).integers
+    one, other, probe = (TokenSequence(draw(0, vocab_size, size, np.int32), 1) for size in (32, 32, 9))
+    beside_one, beside_other = (
+        score_only(policy, pack([neighbour, probe], device), 1.0)[-probe.response_tokens :]
+        for neighbour in (one, other)
+    )
+    if (beside_one - beside_other).abs().mean() > _LEAK[dtype]:
+        raise JobError(
+            "its layers let packed sequences see each other: set model.attention to sdpa, or choose another model",
+            field="spec.model.path",
+        )

@@ -1,0 +1,86 @@
+"""FSDP2: one policy over all ranks, master weights in float32, matrix products in the compute dtype."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
+from rljob_trainer.errors import JobError
+from rljob_trainer.rank.forward import Policy
+from rljob_trainer.rank.loading import empty_model, full_weights
+
+COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, trainable: bool) -> Policy:
+    """A policy of `folder`'s shape, sharded over `mesh`, its weights not yet written.
+
+    One rank alone in float32 has nothing to gather, cast or reduce: its parameters stay plain tensors,
+    which saves FSDP's hooks and copies.
+
+    Trainable: float32 master weights. Frozen (a reference): weights in the compute dtype, which is all it needs.
+    Raises DataError or JobError for a model or an attention that cannot be trained here.
+    """
+    dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
+    if spec.model.attention == "flash_attention_2" and (mesh.device_type, dtype) != ("cuda", torch.bfloat16):
+        raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
+    policy = Policy(empty_model(folder, spec.model), packs=spec.model.attention == "auto")
+    policy.requires_grad_(trainable)
+    policy.train(trainable)  # gradient checkpointing acts in training mode only
+    if trainable and spec.actor.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if not trainable:
+        for parameter in policy.parameters():  # not policy.to(dtype): rotary frequencies stay in float32
+            parameter.data = parameter.data.to(dtype)
+    _shard(policy, spec, mesh, dtype)
+    return policy
+
+
+def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> None:
+    """Fill the policy from its folder. Every rank calls this; only rank 0 ever holds the whole model."""
+    weights: dict[str, Any] = full_weights(folder, spec.model, spec.training.seed) if mesh.get_rank() == 0 else {}
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(policy.model, weights, options=options)
+
+
+@torch.no_grad()
+def copy_weights(source: Policy, target: Policy) -> None:
+    """Each rank copies its own shards; both policies have the same shape and mesh."""
+    for ours, theirs in zip(source.parameters(), target.parameters(), strict=True):
+        theirs.copy_(ours)
+
+
+def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    # Gradients are summed in float32 whatever the compute dtype: in bfloat16 the sum over ranks would lose small ones.
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    offloads = spec.actor.fsdp.offload and mesh.device_type == "cuda"
+    offload = CPUOffloadPolicy() if offloads else OffloadPolicy()
+    layers = _layers(policy)
+    if mesh.size() == 1 and dtype is torch.float32 and not offloads:
+        policy.to(mesh.device_type)
+        return
+    for layer in layers:
+        fully_shard(
+            layer,
+            mesh=mesh,
+            mp_policy=precision,
+            offload_policy=offload,
+            reshard_after_forward=spec.actor.fsdp.reshard_after_forward,
+        )
+    fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
+
+
+def _layers(policy: Policy) -> nn.ModuleList:
+    layers = getattr(policy.model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise JobError(
+            f"the layers of {type(policy.model).__name__} are not where FSDP looks: choose a decoder-only model",
+            field="spec.model.path",
+        )
+    return layers

@@ -1,1 +1,0 @@
-"""Generation of responses behind one protocol: `engine.RolloutEngine`, made by `hf` (transformers) and `vllm`."""

@@ -1,0 +1,1 @@
+"""From prompts to scored groups: the engines, the scorer, and the replacement of those that are lost."""

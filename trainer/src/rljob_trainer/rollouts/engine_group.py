@@ -1,0 +1,142 @@
+"""The rollout engines of a job, replaced one by one, and the spare that stands by for the next one that is lost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.engine_host import EngineHost
+from rljob_trainer.workers.groups import START_SECONDS, RankGroup, WorkerContext, rollout_seconds
+from rljob_trainer.workers.placement import options
+from rljob_trainer.workers.roster import Worker
+from rljob_trainer.workers.waiting import has_raised, wait_for
+
+log = structlog.get_logger()
+
+
+class EngineGroup:
+    """All rollout engines, each with a place: a number, and with it GPUs. `ready` waits for those that start.
+
+    spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
+    """
+
+    def __init__(self, context: WorkerContext, settings: EngineSettings, actors: RankGroup) -> None:
+        self._context, self._settings, self._actors = context, settings, actors
+        count = context.spec.ranks // settings.tensor_parallel_size
+        self._names = [f"engine-{number}" for number in range(count + 1)]
+        size = settings.tensor_parallel_size
+        self._nodes = [context.placement.of_rank(place * size) for place in range(count)]
+        self._places = [context.signature(settings, place, self._nodes[place]) for place in range(count)]
+        self._spare_place = context.signature(settings, "spare", self._nodes[0])
+        accepted = (*self._places, self._spare_place)
+        adopted = context.roster.adopt(dict.fromkeys(self._names, accepted), wanted=self._places)
+        living = {worker.signature: worker for worker in adopted.values()}
+        self._spare = living.get(self._spare_place)
+        if self._spare is not None:
+            context.heartbeats.watch(self._spare, vital=False)
+        self.workers = [living.get(signature) or self._fill(place) for place, signature in enumerate(self._places)]
+        self._adopted = set(adopted)
+        self._running: set[str] = set()
+        self._started: dict[str, Any] = {}
+        self.replaced = 0
+
+    @property
+    def running(self) -> bool:
+        return len(self._running) == len(self.workers)
+
+    def start(self) -> None:
+        """Let those that do not run yet build their engines (seconds to minutes), without waiting for them."""
+        begun = self._running | self._started.keys()
+        missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
+        if not missing:
+            return
+        gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
+        for index in missing:
+            size = self._settings.tensor_parallel_size
+            share = gpus[index * size : (index + 1) * size]
+            worker = self.workers[index]
+            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
+
+    def ready(self) -> None:
+        """Wait until all engines run. One that cannot start is ended: its process could not try again."""
+        self.start()
+        while self._started:
+            name, started = next(iter(self._started.items()))
+            try:
+                info = wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
+            except Exception:
+                if has_raised(started):
+                    self._context.roster.end(next(worker for worker in self.workers if worker.name == name))
+                raise
+            log.info("engine_started", name=name, **info)
+            self._running.add(name)
+            del self._started[name]
+
+    def settle(self) -> None:
+        """Wait until engines that were taken over have finished what their former driver asked for, and lie down."""
+        seconds = rollout_seconds(self._context.spec)
+        for worker in [worker for worker in self.workers if worker.name in self._adopted]:
+            resting = worker.call("lie_down")
+            if wait_for(resting, seconds, f"{worker.name} to finish", self._context.heartbeats.check):
+                self._running.add(worker.name)
+            self._adopted.discard(worker.name)
+
+    def place(self, name: str) -> str:
+        """What that engine is for: its number, whatever its name."""
+        return next(str(index) for index, worker in enumerate(self.workers) if worker.name == name)
+
+    def replace(self, name: str) -> None:
+        """End that engine, and let the spare or another process take its place."""
+        index = next(i for i, worker in enumerate(self.workers) if worker.name == name)
+        self._context.roster.end(self.workers[index])
+        self._running.discard(name)
+        self._adopted.discard(name)
+        self._started.pop(name, None)
+        self.workers[index] = self._fill(index)
+        self.replaced += 1
+
+    def _fill(self, place: int) -> Worker:
+        elsewhere = self._nodes[place] != self._nodes[0]  # than the spare
+        if self._spare is None or elsewhere or self._spare_died():
+            return self._host(self._places[place], self._nodes[place])
+        worker, self._spare = self._spare, None
+        self._context.heartbeats.watch(worker)
+        worker.ask("sign", self._places[place])
+        return worker
+
+    def keep_spare(self) -> bool:
+        """Start a spare where there is none, without waiting for it. Returns False where it died in the meantime."""
+        if self._spare is not None:
+            return not self._spare_died()
+        self._spare = self._host(self._spare_place, self._nodes[0])
+        self._context.heartbeats.watch(self._spare, vital=False)
+        return True
+
+    def _spare_died(self) -> bool:
+        """Forget a spare that did."""
+        if self._spare is None or not self._context.heartbeats.died(self._spare.name):
+            return False
+        log.warning("spare_lost", name=self._spare.name)
+        self._context.roster.end(self._spare)
+        self._spare = None
+        return True
+
+    def _host(self, signature: str, node: str) -> Worker:
+        roster = self._context.roster
+        name = next(name for name in self._names if name not in roster)
+        how = {"num_gpus": 0, **options(node)}
+        return roster.start(name, signature, EngineHost, how, self._settings, self._context.threads)
+
+    def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
+        """Raises what the first that failed raised."""
+        answers = [worker.call(method, *args) for worker in self.workers]
+        what = f"the rollout engines to {method.replace('_', ' ')}"
+        return list(wait_for(answers, seconds, what, self._context.heartbeats.check))
+
+
+def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:
+    """The engines that a sync group feeds: those that live on its ranks' devices."""
+    size = spec.rollout.tensor_parallel_size
+    return [engine for i, engine in enumerate(engines) if i * size in group]

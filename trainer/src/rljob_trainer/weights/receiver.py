@@ -1,0 +1,48 @@
+"""The engine's side of a weight sync: the order of buckets, and whether everything arrived."""
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.weights.bucket import BucketDescriptor
+from rljob_trainer.weights.transport import opened
+
+
+class BucketReceiver:
+    """One process's view of one update at a time."""
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._next_index = 0
+        self._names: set[str] = set()
+
+    def begin(self, version: int) -> None:
+        """Expect bucket 0 of `version`. An update that was cut off, as by the death of its driver, is forgotten."""
+        self._version, self._next_index, self._names = version, 0, set()
+
+    @contextmanager
+    def open(self, bucket: BucketDescriptor) -> Iterator[Iterator[tuple[str, Tensor]]]:
+        """(name, view) of each tensor; the views are valid inside the with block, so copy them there.
+
+        Raises InfrastructureError for a bucket of another version, a missed bucket and a repeated one.
+        """
+        if (bucket.version, bucket.index) != (self._version, self._next_index):
+            raise InfrastructureError(
+                f"bucket {bucket.index} of version {bucket.version} arrived where bucket {self._next_index} of version "
+                f"{self._version} was due"
+            )
+        self._next_index += 1
+        self._names.update(slot.name for slot in bucket.slots)
+        with opened(bucket.handle) as data:
+            yield bucket.tensors(data)
+
+    def finish(self, version: int, required: Set[str]) -> None:
+        """End the update. Raises InfrastructureError naming `required` parameters that no bucket carried."""
+        if version != self._version:
+            raise InfrastructureError(f"the update to version {version} ended during the one to {self._version}")
+        self._version = None
+        if missing := sorted(required - self._names):
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise InfrastructureError(f"weights of version {version} lack {', '.join(missing[:3])}{more}")
