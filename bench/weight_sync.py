@@ -31,7 +31,7 @@ from bench.step.shapes import SHAPES, write_model
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm import engine as vllm
 from rljob_trainer.engines.vllm.worker_extension import renew_packed_copies
-from rljob_trainer.types import GenerationRequest, Sample, Sampling
+from rljob_trainer.old_types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weights.probe import PROBE_SIZES, compare, probe_prompts
 
 ROOT = Path(__file__).parents[1]

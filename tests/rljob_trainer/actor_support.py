@@ -18,12 +18,12 @@ from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.old_types import Group, Prompt, Sample
 from rljob_trainer.rank.plan import RankPlan, plan_step
 from rljob_trainer.rank.rank import Rank
 from rljob_trainer.rank.sequence import TokenSequence
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import TrainingState
-from rljob_trainer.types import Group, Prompt, Sample
 
 VOCAB = 97
 SIZES: dict[str, Any] = {

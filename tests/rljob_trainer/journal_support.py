@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from rljob_trainer.journal import GroupKey, Journal
-from rljob_trainer.types import Group, GroupScore, GroupSummary, Prompt, Sample
+from rljob_trainer.old_types import Group, GroupScore, GroupSummary, Prompt, Sample
 
 KEY = GroupKey(attempt=1, step=7, policy_digest="policy", fingerprint="settings")
 

@@ -8,9 +8,9 @@ import numpy as np
 import psutil
 
 from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.policy import Response
 from rljob_trainer.rewards.pool import RewardPool
-from rljob_trainer.types import Prompt
 
 BEHAVE = """
 import os, signal, time

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine, create_engine, import_engine
 from rljob_trainer.engines.hf.engine import HfEngine
-from rljob_trainer.types import Floats, GenerationRequest, Ids, Sample, Sampling
+from rljob_trainer.old_types import Floats, GenerationRequest, Ids, Sample, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor, aligned
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,

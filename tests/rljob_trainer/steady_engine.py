@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rljob_trainer.engines.engine_host import EngineHost
-from rljob_trainer.types import Group, Prompt, Sample, Sampling
+from rljob_trainer.old_types import Group, Prompt, Sample, Sampling
 
 
 class SteadyEngine:

@@ -9,7 +9,7 @@ import pytest
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, uninformative_groups
 from rljob_trainer.errors import JobError, RewardError
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo"]
 EVERY_ESTIMATOR: list[Advantage] = list(ADVANTAGES)

@@ -12,7 +12,7 @@ from rljob_api import resolve
 from rljob_api.v1alpha1.rljob import RLJobSpec
 from rljob_trainer.journal import first_digest, next_digest, rollout_fingerprint, update_fingerprint
 from rljob_trainer.journal.summary import group_digest, summarise
-from rljob_trainer.types import Group, GroupScore, Sample
+from rljob_trainer.old_types import Group, GroupScore, Sample
 from tests.rljob_trainer.journal_support import group, prompt, score_of
 
 # ---- groups

@@ -25,7 +25,7 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
         "rljob_trainer.agent",
         "rljob_trainer.cli.app",
         "rljob_trainer.rewards.reward_host",
-        "rljob_trainer.types",
+        "rljob_trainer.old_types",
     ],
 )
 def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.types import Sample
+from rljob_trainer.old_types import Sample
 from rljob_trainer.weights.probe import WeightSyncError, compare, probe_prompts
 from tests.rljob_trainer.rollout_support import (
     check_by_probe,

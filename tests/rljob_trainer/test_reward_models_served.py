@@ -15,9 +15,9 @@ import pytest
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import RewardError
 from rljob_trainer.local.reward_servers import Plan, RewardServers
+from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
-from rljob_trainer.types import Prompt
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, Messages, classifier, judge
 from tests.rljob_trainer.run_support import finish, machine, trained, write_job
 

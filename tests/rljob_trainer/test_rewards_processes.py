@@ -128,7 +128,7 @@ def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_funct
         from pathlib import Path
         from rljob_api.v1alpha1 import Rewards
         from rljob_trainer.rewards.pool import RewardPool, Response
-        from rljob_trainer.types import Prompt
+        from rljob_trainer.old_types import Prompt
         import numpy as np, os
         function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.0}}}}
         rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "4s"}})
@@ -252,7 +252,7 @@ def test_reward_processes_die_with_a_killed_parent(tmp_path, how):
         from pathlib import Path
         from rljob_api.v1alpha1 import Rewards
         from rljob_trainer.rewards.pool import RewardPool, Response
-        from rljob_trainer.types import Prompt
+        from rljob_trainer.old_types import Prompt
         import numpy as np, psutil, time
         rewards = Rewards.model_validate({{"functions": [{{"name": "own", "source": {BEHAVE!r}}}], "processes": 2}})
         pool = RewardPool(rewards, Path("."))

@@ -11,7 +11,7 @@ from rljob_trainer.engines.engine import NO_WEIGHTS
 from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.engines.hf.sampler import uniforms
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.types import Sampling
+from rljob_trainer.old_types import Sampling
 from tests.rljob_trainer.rollout_support import (
     END,
     MAX_MODEL_LEN,

@@ -12,7 +12,7 @@ from rljob_trainer.engines.engine import NO_WEIGHTS
 from rljob_trainer.engines.vllm.engine import VllmEngine
 from rljob_trainer.engines.vllm.worker_extension import checkpoint_names
 from rljob_trainer.errors import FencedError, InfrastructureError, JobError
-from rljob_trainer.types import Sampling
+from rljob_trainer.old_types import Sampling
 from rljob_trainer.weights.probe import WeightSyncError
 from tests.rljob_trainer.rollout_support import (
     END,

@@ -17,10 +17,10 @@ from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.old_types import Prompt, Sampling
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts
-from rljob_trainer.types import Prompt, Sampling
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.groups import RankGroup, Scorer, WorkerContext
 from rljob_trainer.workers.heartbeats import Heartbeats

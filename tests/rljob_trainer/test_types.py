@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 
-from rljob_trainer.types import Group, Prompt, Sample
+from rljob_trainer.old_types import Group, Prompt, Sample
 
 
 def test_a_group_is_the_same_after_it_crossed_a_process():

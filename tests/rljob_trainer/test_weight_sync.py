@@ -11,7 +11,7 @@ import torch
 
 from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.types import Sampling
+from rljob_trainer.old_types import Sampling
 from rljob_trainer.weights.bucket import ALIGNMENT, BucketDescriptor, SharedMemoryHandle, TensorSlot
 from rljob_trainer.weights.receiver import BucketReceiver
 from rljob_trainer.weights.sender import WeightSender

@@ -14,7 +14,7 @@ from rljob_trainer.advantage.informative import uninformative_groups
 from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.advantage.rloo import rloo
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 AdvantageEstimator = Callable[[AdvantageBatch], Floats]
 """Advantages [sum(lengths)], float32, in the order of the batch's tokens."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.errors import JobError, RewardError
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 Doubles = NDArray[np.float64]
 Indexes = NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 
 def dr_grpo(batch: AdvantageBatch) -> Floats:

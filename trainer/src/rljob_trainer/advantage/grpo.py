@@ -2,7 +2,7 @@
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 STD_EPSILON = 1e-6
 """Added to the standard deviation, so that a group with equal rewards gets 0 rather than 0/0. With rewards of 0 and 1

@@ -4,7 +4,7 @@ import numpy as np
 
 from rljob_trainer.advantage.batch import AdvantageBatch, Doubles
 from rljob_trainer.advantage.statistics import whiten
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 
 def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:

@@ -4,7 +4,7 @@ import numpy as np
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics, whiten
-from rljob_trainer.types import Floats
+from rljob_trainer.old_types import Floats
 
 
 def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> Floats:

@@ -43,6 +43,7 @@ from rljob_trainer.loop.requests import Requests
 from rljob_trainer.loop.stages import stage_of, supervised_steps
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.old_types import Prompt
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
@@ -54,7 +55,6 @@ from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollouts import Rollouts
 from rljob_trainer.rollouts.synced_engines import SyncedEngines
 from rljob_trainer.rollouts.weight_sync import WeightSync
-from rljob_trainer.types import Prompt
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.groups import (
     START_SECONDS,

@@ -8,7 +8,7 @@ from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prom
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
-from rljob_trainer.types import Prompt
+from rljob_trainer.old_types import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rljob_trainer.data.position import EpochOrder
 from rljob_trainer.data.supervised import SupervisedExample
-from rljob_trainer.types import Prompt
+from rljob_trainer.old_types import Prompt
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 

@@ -9,7 +9,7 @@ from rljob_trainer.data.conversation import ChatFormat, read_supervised
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import supervised_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
-from rljob_trainer.types import Ids
+from rljob_trainer.old_types import Ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

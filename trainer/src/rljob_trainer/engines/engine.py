@@ -22,7 +22,7 @@ from threading import Event
 from typing import Literal, Protocol
 
 from rljob_trainer.errors import FencedError, JobError
-from rljob_trainer.types import GenerationRequest, Sample, Sampling
+from rljob_trainer.old_types import GenerationRequest, Sample, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 
 NO_WEIGHTS = -1

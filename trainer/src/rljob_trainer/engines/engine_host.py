@@ -14,7 +14,7 @@ from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.engines.engine import EngineSettings, import_engine
 from rljob_trainer.engines.engine_worker import RolloutWorker
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
+from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.waiting import cause_of
 

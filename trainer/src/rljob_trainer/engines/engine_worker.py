@@ -10,7 +10,7 @@ from typing import Any
 
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine, create_engine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.types import GenerationRequest, Group, Ids, Prompt, Sample, Sampling
+from rljob_trainer.old_types import GenerationRequest, Group, Ids, Prompt, Sample, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 
 PROBE_SEED = 0

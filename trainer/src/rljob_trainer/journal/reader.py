@@ -10,7 +10,7 @@ from rljob_trainer.journal.files import JournalFile, list_files
 from rljob_trainer.journal.frames import read_frames
 from rljob_trainer.journal.record import GroupKey, Match, decode, match_of, read_match
 from rljob_trainer.journal.summary import summarise
-from rljob_trainer.types import Group, GroupSummary, Prompt
+from rljob_trainer.old_types import Group, GroupSummary, Prompt
 from rljob_trainer.volume import Volume
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.journal.summary import prompt_hash
-from rljob_trainer.types import Floats, Group, GroupScore, Prompt, Sample
+from rljob_trainer.old_types import Floats, Group, GroupScore, Prompt, Sample
 
 _LENGTH = struct.Struct("<I")
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
-from rljob_trainer.types import Group, GroupScore, GroupSummary
+from rljob_trainer.old_types import Group, GroupScore, GroupSummary
 
 
 def summarise(group: Group, score: GroupScore) -> GroupSummary:

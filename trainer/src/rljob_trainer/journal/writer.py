@@ -19,7 +19,7 @@ import structlog
 from rljob_trainer.errors import InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.journal.frames import MAGIC, frame, readable_end
 from rljob_trainer.journal.record import GroupKey, encode
-from rljob_trainer.types import Group, GroupScore
+from rljob_trainer.old_types import Group, GroupScore
 from rljob_trainer.volume import Volume, sync_folder
 
 log = structlog.get_logger()

@@ -9,10 +9,10 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.old_types import Floats
 from rljob_trainer.rank.plan import RankPlan, plan_step
 from rljob_trainer.rank.sequence import TokenSequence
 from rljob_trainer.rollouts.rollouts import ScoredGroup
-from rljob_trainer.types import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ from rljob_trainer.loop.metrics import (
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.stages import learning_rate_of
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.old_types import Floats, Prompt, Sampling
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankState
 from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts, ScoredGroup
 from rljob_trainer.rollouts.synced_engines import SyncedEngines
-from rljob_trainer.types import Floats, Prompt, Sampling
 from rljob_trainer.workers.groups import UPDATE_SECONDS, PendingCalls, RankGroup
 
 log = structlog.get_logger()

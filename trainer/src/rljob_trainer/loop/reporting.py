@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.old_types import Group, Ids
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.rollouts import ScoredGroup
-from rljob_trainer.types import Group, Ids
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for
 

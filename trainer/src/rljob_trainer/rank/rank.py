@@ -34,6 +34,7 @@ from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.old_types import Floats, Group, Ids
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.forward import Policy, check_packing, score_only
 from rljob_trainer.rank.packing import pack
@@ -45,7 +46,6 @@ from rljob_trainer.rank.shard import Shard, column, response_lengths, shard_of_g
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights, load_initial_weights, sharded_policy
 from rljob_trainer.rank.step import Trainee, policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
-from rljob_trainer.types import Floats, Group, Ids
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.sender import WeightSender
 from rljob_trainer.workers.waiting import wait_for_engines

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rljob_trainer.losses.diagnostics import ImportanceSums
-from rljob_trainer.types import Floats, Sample
+from rljob_trainer.old_types import Floats, Sample
 
 
 @dataclass(frozen=True, slots=True)

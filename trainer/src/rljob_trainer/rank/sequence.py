@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rljob_trainer.types import Ids
+from rljob_trainer.old_types import Ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.old_types import Floats, Group
 from rljob_trainer.rank.packing import PackedBatch, pack
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.sequence import TokenSequence
-from rljob_trainer.types import Floats, Group
 
 Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages"]
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import RewardError
-from rljob_trainer.types import Floats, GroupScore, Prompt
+from rljob_trainer.old_types import Floats, GroupScore, Prompt
 
 _EXCERPT = 60
 

@@ -27,10 +27,10 @@ import numpy as np
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.old_types import Floats, GroupScore, Prompt
 from rljob_trainer.rewards.policy import Component, Response, without_score
 from rljob_trainer.rewards.process import CallError, RewardProcess
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
-from rljob_trainer.types import Floats, GroupScore, Prompt
 
 _RETRIES = 2
 _LARGEST_MESSAGE = 64  # responses

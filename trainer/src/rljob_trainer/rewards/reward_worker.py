@@ -8,10 +8,10 @@ from tokenizers import Tokenizer
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.journal.summary import summarise
+from rljob_trainer.old_types import Group, GroupScore, GroupSummary, Sample
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response, summed
 from rljob_trainer.rewards.pool import RewardPool
-from rljob_trainer.types import Group, GroupScore, GroupSummary, Sample
 
 Decode = Callable[[Sequence[int]], str]
 

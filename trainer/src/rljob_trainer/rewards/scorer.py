@@ -8,8 +8,8 @@ from pathlib import Path
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.journal import GroupKey, JournalWriter
+from rljob_trainer.old_types import Group, GroupSummary
 from rljob_trainer.rewards.reward_worker import RewardWorker
-from rljob_trainer.types import Group, GroupSummary
 from rljob_trainer.volume import Volume
 
 

@@ -19,9 +19,9 @@ from ray.exceptions import RayError, RayTaskError
 from rljob_trainer.engines.engine_host import BundleResult
 from rljob_trainer.errors import EngineLost, InfrastructureError, RewardsLost, WorkerLost
 from rljob_trainer.journal import GroupKey, Journal
+from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
-from rljob_trainer.types import Group, GroupSummary, Prompt, Sampling
 from rljob_trainer.workers.groups import Scorer
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Worker

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import EngineLost
+from rljob_trainer.old_types import Floats, Sample
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.rollouts.engine_group import EngineGroup, engines_of
-from rljob_trainer.types import Floats, Sample
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
     PROBE_SIZES,

@@ -12,7 +12,7 @@ import numpy as np
 
 from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.types import Floats, Ids, Sample
+from rljob_trainer.old_types import Floats, Ids, Sample
 
 
 @dataclass(frozen=True, slots=True)

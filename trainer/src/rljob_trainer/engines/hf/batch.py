@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rljob_trainer.engines.hf.sampler import choose, uniforms
 from rljob_trainer.engines.stop import StopStrings
-from rljob_trainer.types import GenerationRequest, Sample, Sampling
+from rljob_trainer.old_types import GenerationRequest, Sample, Sampling
 
 
 class Batch:

@@ -24,7 +24,7 @@ from rljob_trainer.engines.hf.decoder import Decoder, make_decoder
 from rljob_trainer.engines.hf.slots import SlotCache
 from rljob_trainer.engines.stop import StopStrings, end_token_ids, load_tokenizer
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.types import GenerationRequest, Ids, Sample, Sampling
+from rljob_trainer.old_types import GenerationRequest, Ids, Sample, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor, torch_dtype
 from rljob_trainer.weights.receiver import BucketReceiver
 

@@ -14,7 +14,7 @@ from rljob_trainer.engines.engine import NO_WEIGHTS, EngineSettings, check_aband
 from rljob_trainer.engines.stop import end_token_ids
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
-from rljob_trainer.types import FinishReason, GenerationRequest, Sample, Sampling
+from rljob_trainer.old_types import FinishReason, GenerationRequest, Sample, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor, torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30

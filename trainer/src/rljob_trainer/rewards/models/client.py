@@ -16,9 +16,9 @@ import structlog
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
 from rljob_trainer.rewards.policy import Component
-from rljob_trainer.types import Prompt
 
 log = structlog.get_logger()
 

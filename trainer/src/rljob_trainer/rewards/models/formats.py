@@ -17,7 +17,7 @@ import numpy as np
 
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import RewardError
-from rljob_trainer.types import Prompt
+from rljob_trainer.old_types import Prompt
 
 MAX_TOKENS = 512
 """Of a judge's answer."""

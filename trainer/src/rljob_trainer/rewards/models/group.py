@@ -10,10 +10,10 @@ import numpy as np
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.old_types import Floats, GroupScore, Prompt
 from rljob_trainer.rewards.models.client import ModelClient
 from rljob_trainer.rewards.models.formats import Unscored
 from rljob_trainer.rewards.policy import Response, without_score
-from rljob_trainer.types import Floats, GroupScore, Prompt
 
 
 class _WithoutScore(Exception):

@@ -1,0 +1,94 @@
+"""One attempt at one task, and all attempts at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from rljob_trainer.types.task import Floats, Task
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory
+
+EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_failed", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One attempt at one task.
+
+    task_id, sample: together its name; sample counts the episodes of a task from 0.
+    trajectories: one, or more where the context was rewritten on the way.
+    status: how it ended; truncated: at a limit of tokens.
+    reward: the weighted sum of its rewards; NaN until it is scored, and where it cannot be.
+    components: each reward's own value and its logged numbers.
+    turn_rewards: [turns of all trajectories], rewards that belong to a turn; None where there are none.
+    counts: numbers that the environment logs, such as tool calls.
+    """
+
+    task_id: str
+    sample: int
+    trajectories: tuple[Trajectory, ...]
+    status: EpisodeStatus = "finished"
+    reward: float = float("nan")
+    components: Mapping[str, float] = field(default_factory=dict)
+    turn_rewards: Floats | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def oldest_version(self) -> int:
+        """The smallest version among its tokens in the loss; NOT_SAMPLED if there is none."""
+        sampled = [int(part.versions[part.in_loss].min()) for part in self.trajectories if part.in_loss.any()]
+        return min(sampled, default=NOT_SAMPLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All episodes of one task, in the order of `sample`: the unit of advantage.
+
+    error: why the group has no rewards and is left out (rewards.onError: drop_group); None where it is scored.
+    retries: how often a response was scored again because its process or its server was lost.
+    """
+
+    task: Task
+    episodes: tuple[Episode, ...]
+    error: str | None = None
+    retries: int = 0
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Those of all episodes, in their order."""
+        return tuple(trajectory for episode in self.episodes for trajectory in episode.trajectories)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """What the driver knows of a group while its tensors stay where they are.
+
+    rewards: [episodes]. components: [episodes] each; a component that an episode lacks is NaN there.
+    owners: [trajectories], the episode of each. tokens, loss_tokens, turns: [trajectories].
+    truncated: [episodes]. oldest_version: over all its tokens in the loss.
+    digest: names the group by all that an update can depend on. error, retries: the group's.
+    """
+
+    task_id: str
+    rewards: Floats
+    components: Mapping[str, Floats]
+    owners: tuple[int, ...]
+    tokens: tuple[int, ...]
+    loss_tokens: tuple[int, ...]
+    prompt_tokens: int
+    truncated: tuple[bool, ...]
+    oldest_version: int
+    digest: str
+    error: str | None = None
+    retries: int = 0
+
+    def age(self, version: int) -> int:
+        """How many updates lie between the oldest token in the loss and the update of `version`."""
+        return version - self.oldest_version
+
+
+def stacked(values: list[Mapping[str, float]]) -> dict[str, Floats]:
+    """{name: [episodes]} of each episode's numbers; NaN where an episode lacks one."""
+    names = dict.fromkeys(name for each in values for name in each)
+    return {name: np.array([each.get(name, np.nan) for each in values], dtype=np.float32) for name in names}

@@ -1,0 +1,35 @@
+"""One attempt at one row of data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A prompt that the policy has to answer.
+
+    id: "EPOCH/ROW/TRY", unique within a run and the same after a resume. TRY grows when the task is issued again.
+    messages: the conversation of the row, {role, content} each.
+    token_ids: [P], the rendered conversation, which the first turn continues.
+    ground_truth, extra_info, data_source: the row's own, for rewards and environments.
+    """
+
+    id: str
+    messages: Sequence[Mapping[str, str]]
+    token_ids: Ids
+    ground_truth: Any
+    extra_info: Mapping[str, Any]
+    data_source: str
+
+    def again(self) -> "Task":
+        """The same task, issued once more: its episodes have new seeds and are recorded under a new id."""
+        row, _, attempt = self.id.rpartition("/")
+        return replace(self, id=f"{row}/{int(attempt) + 1}")
