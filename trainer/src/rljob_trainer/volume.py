@@ -6,7 +6,8 @@
     attempts/<n>.newest.json          {name}: of the last checkpoint that it committed, so that its loss shows
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
     checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count
-    journal/a<n>/step-<s>.journal     groups that attempt n finished for step s, until a checkpoint makes them needless
+    journal/a<n>/version-<v>.journal  what attempt n made and used while the policy had version v, until a checkpoint
+                                      makes it needless
     metrics/a<n>.jsonl                one line a step
     metrics/a<n>.before.jsonl         the steps before, where attempt n began from another run's checkpoint
     samples/a<n>.jsonl                some responses, for people
@@ -91,8 +92,8 @@ class Volume:
     def journals(self) -> Path:
         return self.root / "journal"
 
-    def journal(self, attempt: int, step: int) -> Path:
-        return self.journals / f"a{attempt}" / f"step-{step}.journal"
+    def journal(self, attempt: int, version: int) -> Path:
+        return self.journals / f"a{attempt}" / f"version-{version}.journal"
 
     def metrics(self, attempt: int) -> Path:
         return self.root / "metrics" / f"a{attempt}.jsonl"

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from rljob_api.v1alpha1 import Data
 from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prompt
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
-from rljob_trainer.old_types import Prompt
+from rljob_trainer.types import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,7 +21,6 @@ class PromptDataset:
 
     def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
         self._rows = rows
-        self._tokenizer = chat.tokenizer
         self._tokens = tokenize(rows, read_prompt, chat, limits)
 
     @property
@@ -30,23 +31,31 @@ class PromptDataset:
     def __len__(self) -> int:
         return len(self._tokens.rows)
 
-    def item(self, index: int, epoch: int | str) -> Prompt:
-        """Prompt `index` with the id "EPOCH/ROW"; ROW counts the rows of the files."""
-        number = int(self._tokens.rows[index])
-        row = self._rows[number]
-        ids = self._tokens.ids(index)
-        return Prompt(
-            id=f"{epoch}/{number}",
-            token_ids=ids,
-            data_source=row["data_source"],
+    def item(self, index: int, epoch: int | str) -> Task:
+        """Task `index` with the id "EPOCH/ROW/0"; ROW counts the rows of the files."""
+        return self._task(index, f"{epoch}/{int(self._tokens.rows[index])}/0")
+
+    def item_of(self, task_id: str) -> Task:
+        """The task of that id. Raises KeyError for a row that the files do not have."""
+        number = int(task_id.split("/")[1])
+        index = int(np.searchsorted(self._tokens.rows, number))
+        if index == len(self) or self._tokens.rows[index] != number:
+            raise KeyError(task_id)
+        return self._task(index, task_id)
+
+    def _task(self, index: int, task_id: str) -> Task:
+        row = self._rows[int(self._tokens.rows[index])]
+        return Task(
+            id=task_id,
+            messages=read_messages(row, "prompt"),
+            token_ids=self._tokens.ids(index),
             ground_truth=row["reward_model"]["ground_truth"],
             extra_info=row.get("extra_info") or {},
-            text=self._tokenizer.decode(ids.tolist()),
-            messages=read_messages(row, "prompt"),
+            data_source=row["data_source"],
         )
 
-    def all(self, epoch: int | str) -> list[Prompt]:
-        """Every prompt, in the order of the files; validation uses the id "validation/ROW"."""
+    def all(self, epoch: int | str) -> list[Task]:
+        """Every task, in the order of the files; validation uses the id "validation/ROW/0"."""
         return [self.item(index, epoch) for index in range(len(self))]
 
 

@@ -1,11 +1,11 @@
 """Endless or bounded batches of a dataset, with a position that is saved in each checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from rljob_trainer.data.position import EpochOrder
 from rljob_trainer.data.supervised import SupervisedExample
-from rljob_trainer.old_types import Prompt
+from rljob_trainer.types import Task
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
@@ -19,7 +19,7 @@ class Dataset(Protocol[ItemT_co]):
     def __len__(self) -> int: ...
 
     def item(self, index: int, epoch: int | str) -> ItemT_co:
-        """Row `index` (0 <= index < len) with the id "EPOCH/ROW", where ROW counts the rows of the files."""
+        """Row `index` (0 <= index < len) in that epoch."""
 
 
 class DataStream(Generic[ItemT_co]):
@@ -60,5 +60,41 @@ class DataStream(Generic[ItemT_co]):
         self._order.load_state_dict(state)
 
 
-PromptStream = DataStream[Prompt]
+class TaskStream(DataStream[Task]):
+    """Tasks of RL steps. One that was issued and neither used nor dropped comes first after a resume."""
+
+    def __init__(self, dataset: "TaskDataset", *, seed: int, shuffle: bool = True, epochs: int | None = None) -> None:
+        super().__init__(dataset, seed=seed, shuffle=shuffle, epochs=epochs)
+        self._tasks = dataset
+        self._issued: list[str] = []
+
+    def next(self, count: int) -> list[Task]:
+        """The next `count` tasks: those that were issued before, then rows."""
+        again, self._issued = self._issued[:count], self._issued[count:]
+        return [self.task(task_id) for task_id in again] + super().next(count - len(again))
+
+    def task(self, task_id: str) -> Task:
+        """The task of that id, without moving the position. Raises KeyError for an unknown row."""
+        return self._tasks.item_of(task_id)
+
+    def issue_again(self, task_ids: Sequence[str]) -> None:
+        """Hand these out before any row, with the ids that they have."""
+        self._issued += task_ids
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and the tasks that are handed out before it moves."""
+        return super().state_dict() | {"issued": list(self._issued)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._issued = list(state["issued"])
+
+
+class TaskDataset(Dataset[Task], Protocol):
+    """Tasks by row and by id."""
+
+    def item_of(self, task_id: str) -> Task:
+        """The task of that id. Raises KeyError for a row that the files do not have."""
+
+
 SupervisedStream = DataStream[SupervisedExample]

@@ -1,141 +1,163 @@
-"""The Ray worker of a rollout engine. Light, because the driver imports it."""
+"""The Ray worker of a rollout engine. Light: the driver imports it."""
 
-import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
-import ray
-from ray.exceptions import RayError, RayTaskError
+import structlog
 
-from rljob_trainer.compute.freed_memory import keep_freed_memory
-from rljob_trainer.engines.engine import EngineSettings, import_engine
-from rljob_trainer.engines.engine_worker import RolloutWorker
+from rljob_trainer.engines.calls import EngineInfo, Subscriber
+from rljob_trainer.engines.engine import (
+    Completion,
+    EngineSettings,
+    Request,
+    RolloutEngine,
+    create_engine,
+    import_engine,
+)
+from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
+from rljob_trainer.rollouts.calls import Delivery, RolloutCalls
+from rljob_trainer.types import Ids, Sampling
+from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.workers.host import Host
-from rljob_trainer.workers.waiting import cause_of
 
-if TYPE_CHECKING:
-    from rljob_trainer.journal import GroupKey
-    from rljob_trainer.workers.roster import Worker
+log = structlog.get_logger()
 
-
-LOOK_SECONDS = 0.02
-"""How often an engine looks for scores between groups: a look costs a millisecond."""
-
-BUNDLE_SECONDS = 0.2
-"""How long a finished group waits for others to go to a busy scorer with; an engine that dies takes it along."""
+PROBE_SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BundleResult:
-    """What the driver learns of a bundle. summaries: of its groups; None where the scorer was lost.
+class EngineProcess:
+    """EngineCalls on one engine that `start` makes."""
 
-    generated: seconds from the call to its last group.
-    """
+    def __init__(self, name: str, settings: EngineSettings) -> None:
+        self._name, self._settings = name, settings
+        self._subscriber: Subscriber | None = None
+        self._requests: set[str] = set()
+        self._loop = EngineLoop(self._deliver)
 
-    prompt_ids: tuple[str, ...]
-    summaries: list[GroupSummary] | None
-    generated: float
+    # ------------------------------------------------------------------ the driver
+
+    def start(self, gpus: Sequence[str], place: int) -> EngineInfo:
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        settings = replace(self._settings, seed=self._settings.seed + place)
+        self._loop.start(lambda: create_engine(settings))
+        return EngineInfo(settings.kind, settings.device, settings.dtype)
+
+    def rest(self) -> bool:
+        if self._loop.engine is None:
+            return False
+        self._loop.do_when_idle(lambda: self._engine().sleep())
+        return True
+
+    def sleep(self) -> None:
+        self._loop.do(lambda: self._engine().sleep())
+
+    # ------------------------------------------------------------------ the ranks
+
+    def begin_update(self, version: int) -> None:
+        self._loop.do(lambda: self._engine().begin_update(version))
+
+    def load_bucket(self, bucket: BucketDescriptor) -> None:
+        self._loop.do(lambda: self._engine().load_bucket(bucket))
+
+    def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Completion]:
+        def work() -> list[Completion]:
+            engine = self._engine()
+            engine.finish_update(version)
+            engine.wake()
+            answers, others = _probe(engine, prompts, max_tokens)
+            self._loop.keep(others)
+            return answers
+
+        return self._loop.do(work)
+
+    # ------------------------------------------------------------------ the rollout host
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        def work() -> None:
+            before, self._subscriber = self._subscriber, subscriber
+            if before is not None and before.incarnation != subscriber.incarnation:
+                self._forget()
+
+        self._loop.post(work)
+
+    def submit(self, incarnation: str, requests: Sequence[Request]) -> None:
+        def work() -> None:
+            if self._subscriber is None or self._subscriber.incarnation != incarnation:
+                return
+            engine = self._engine()
+            for request in requests:
+                engine.submit(request)
+                self._requests.add(request.id)
+
+        self._loop.post(work)
+
+    def abort(self, incarnation: str, request_ids: Collection[str]) -> None:
+        def work() -> None:
+            if self._loop.engine is not None and self._subscriber and self._subscriber.incarnation == incarnation:
+                self._loop.engine.abort(request_ids)
+                self._requests.difference_update(request_ids)
+
+        self._loop.post(work)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    # ------------------------------------------------------------------ in the loop
+
+    def _engine(self) -> RolloutEngine:
+        if self._loop.engine is None:
+            raise InfrastructureError("the rollout engine is not running")
+        return self._loop.engine
+
+    def _forget(self) -> None:
+        if self._loop.engine is not None:
+            self._loop.engine.abort(self._requests)
+        self._requests.clear()
+
+    def _deliver(self, completions: Sequence[Completion], error: Exception | None) -> None:
+        if self._loop.engine is None or not self._loop.engine.unfinished:
+            self._requests.clear()
+        if self._subscriber is None:
+            return
+        delivery = Delivery(self._name, self._subscriber.incarnation, tuple(completions), error)
+        self._subscriber.host.call_beside("inbox", RolloutCalls.deliver, delivery)
 
 
-@dataclass(slots=True)
-class _Bundle:
-    """Groups that are scored together, and their scores to come. told: the driver has the groups."""
-
-    groups: tuple[Group, ...]
-    scores: Any
-    generated: float
-    told: bool = False
-
-    def note(self) -> BundleResult:
-        return BundleResult(tuple(group.prompt.id for group in self.groups), _summaries(self.scores), self.generated)
+def _probe(engine: RolloutEngine, prompts: Sequence[Ids], max_tokens: int) -> tuple[list[Completion], list[Completion]]:
+    """A sample at temperature 1 for each of the fixed prompts, along the normal path; and what else ended meanwhile."""
+    sampling, names = Sampling(max_tokens=max_tokens), [f"probe/{index}" for index in range(len(prompts))]
+    for name, ids in zip(names, prompts, strict=True):
+        engine.submit(Request(name, ids, sampling, (PROBE_SEED,)))
+    answers: dict[str, Completion] = {}
+    others: list[Completion] = []
+    while len(answers) < len(prompts):
+        for completion in engine.step():
+            if completion.request_id in names:
+                answers[completion.request_id] = completion
+            else:
+                others.append(completion)
+    return [answers[name] for name in names], others
 
 
 class EngineHost(Host):
-    """A rollout engine that hands finished groups to the scorer by itself: that goes on when the driver is gone."""
+    """A rollout engine that outlives its driver."""
 
-    worker: RolloutWorker
+    harmless = frozenset({"submit", "abort"})  # an incarnation says whose they are
+    worker: EngineProcess
 
-    def create(self, settings: EngineSettings, threads: int) -> RolloutWorker:
+    def create(self, name: str, settings: EngineSettings, threads: int) -> EngineProcess:
         """Imports what the engine needs, while others still read data and weights."""
-        self._wanted = False
         with suppress(JobError):  # vLLM is missing: start says so
             import_engine(settings.kind, settings.device)
         if settings.device == "cpu":
             import torch
 
+            from rljob_trainer.compute.freed_memory import keep_freed_memory
+
             keep_freed_memory()
             torch.set_num_threads(threads)
-        return RolloutWorker(settings)
-
-    def claimed(self) -> None:
-        """What runs for the driver before goes on where its groups are journaled; nobody reads the others."""
-        if not self._wanted:
-            self.worker.abandon()
-
-    def generate(
-        self, scorer: "Worker", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
-        key: "GroupKey | None", seconds: float,
-    ) -> Iterator[Any]:  # fmt: skip
-        """Yield for each bundle of groups the groups themselves and then, once they are scored, its note.
-
-        What is finished while the scorer is busy goes to it as one bundle: a message costs milliseconds, so many small
-        groups must not cost as many messages.
-
-        key: under which the scorer journals the groups; None for a validation.
-        seconds: how long to wait for a score when all is generated; a driver that gives up does so by itself.
-        """
-        self._wanted = key is not None
-        start = time.monotonic()
-        finished: list[Group] = []
-        asked: deque[_Bundle] = deque()
-
-        def ask() -> None:
-            groups = tuple(finished)
-            finished.clear()
-            asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
-
-        looked = bundled = start
-        for groups in self.worker.generate_groups(prompts, sampling, seeds):
-            finished.extend(groups)
-            if asked and time.monotonic() - looked < LOOK_SECONDS:
-                continue
-            yield from _scored(asked, 0.0)
-            looked = time.monotonic()
-            if not asked or looked - bundled > BUNDLE_SECONDS:
-                ask()
-                bundled = looked
-        if finished:
-            ask()
-        yield from _scored(asked, seconds)
-
-
-def _scored(asked: deque[_Bundle], seconds: float) -> Iterator[Any]:
-    """Take out the bundles, in their order, that the scorer answers within `seconds` each.
-
-    Groups cross to the driver's side of Ray while they are scored: what it waits for in the end is a short note.
-    """
-    while asked:
-        first = asked[0]
-        if not first.told:
-            yield first.groups
-            first.told = True
-        if not ray.wait([first.scores], timeout=seconds, fetch_local=True)[0]:
-            if seconds:
-                raise InfrastructureError(f"waited {seconds:.0f} s for the scores of {len(asked)} bundles of groups")
-            return
-        asked.popleft()
-        yield first.note()
-
-
-def _summaries(reference: Any) -> list[GroupSummary] | None:
-    try:
-        return ray.get(reference)
-    except RayTaskError as error:
-        raise cause_of(error) from None
-    except RayError:  # the scorer died; the driver, if there is one, has it scored again
-        return None
+        return EngineProcess(name, settings)

@@ -8,20 +8,20 @@ from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.volume import Volume
 
 _FOLDER = re.compile(r"a(\d+)")
-_FILE = re.compile(r"step-(\d+)\.journal")
+_FILE = re.compile(r"version-(\d+)\.journal")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class JournalFile:
-    """The groups that `attempt` finished for `step`."""
+    """What `attempt` recorded while `version` was the newest policy."""
 
     attempt: int
-    step: int
+    version: int
     path: Path
 
 
 def list_files(volume: Volume) -> list[JournalFile]:
-    """All files, those of the oldest attempt first, by step."""
+    """All files, those of the oldest attempt first, by version."""
     return sorted(
         JournalFile(attempt, int(name[1]), path)
         for attempt, folder in _folders(volume)
@@ -30,17 +30,19 @@ def list_files(volume: Volume) -> list[JournalFile]:
     )
 
 
-def truncate(volume: Volume, upto_step: int, attempt: int) -> int:
-    """Delete the files of all steps up to `upto_step`, which a durable checkpoint made needless. Returns how many.
+def truncate(volume: Volume, before_version: int, attempt: int) -> int:
+    """Delete the files of all versions below `before_version`, which a checkpoint made needless. Returns how many.
 
-    attempt: the one that has the volume. What later ones write is not its business: they may have begun anew. Older
-    ones' folders that this empties go too.
+    attempt: the one that has the volume. Files of later attempts stay: those may have begun a new run. Folders of
+    older attempts that this empties are deleted too.
 
     Raises:
         InfrastructureError: the volume refuses.
     """
     try:
-        needless = [file.path for file in list_files(volume) if file.step <= upto_step and file.attempt <= attempt]
+        needless = [
+            file.path for file in list_files(volume) if file.version < before_version and file.attempt <= attempt
+        ]
         for path in needless:
             path.unlink(missing_ok=True)
         for number, folder in _folders(volume):

@@ -77,6 +77,14 @@ def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:
     return content_hash("rollout", settings, *sources)
 
 
+def step_fingerprint(spec: ResolvedSpec, update: str, rollout: str) -> str:
+    """Everything but data and policy that decides which groups a step uses.
+
+    update, rollout: update_fingerprint and rollout_fingerprint of the spec.
+    """
+    return content_hash("step", update, rollout, str(spec.data.prompts_per_step))
+
+
 def _source(function: RewardFunction, base_dir: Path) -> bytes:
     """The file of reward code that lies beside the job. A missing one is for the loader to name."""
     candidates = [locate(function.path, base_dir)] if function.path else []

@@ -1,6 +1,8 @@
-"""Finds groups that were finished before."""
+"""Finds what was made and used before."""
 
 import os
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -8,23 +10,32 @@ from typing import Self
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal.files import JournalFile, list_files
 from rljob_trainer.journal.frames import read_frames
-from rljob_trainer.journal.record import GroupKey, Match, decode, match_of, read_match
-from rljob_trainer.journal.summary import summarise
-from rljob_trainer.old_types import Group, GroupSummary, Prompt
+from rljob_trainer.journal.record import (
+    Made,
+    MadeKey,
+    Used,
+    decode_made,
+    decode_used,
+    key_of,
+    made_key,
+    read_header,
+)
+from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Place:
-    """Where a record lies. A later place comes after an earlier one."""
+class _Location:
+    """Where a record is. A later location comes after an earlier one."""
 
     attempt: int
+    version: int
     offset: int
     path: Path
 
 
 @dataclass(slots=True)
-class _Read:
+class _Progress:
     """How far a file was read. rest: bytes after that. damaged: records before that."""
 
     end: int = 0
@@ -33,25 +44,25 @@ class _Read:
 
 
 class Journal:
-    """The groups on a volume, by what they were made for. For one thread.
+    """The records on a volume. For one thread.
 
-    Where a group is recorded twice, the last record counts, and a newer attempt's above an older one's: whoever made
-    another had not used the first.
+    If an episode is recorded twice, the last record of the newest attempt counts: its writer had not used the first.
     """
 
-    def __init__(self, volume: Volume, attempt: int, after_step: int) -> None:
-        self._volume, self._attempt, self._after_step = volume, attempt, after_step
-        self._files: dict[Path, _Read] = {}
-        self._places: dict[Match, _Place] = {}
+    def __init__(self, volume: Volume, attempt: int, from_version: int) -> None:
+        self._volume, self._attempt, self._from_version = volume, attempt, from_version
+        self._files: dict[Path, _Progress] = {}
+        self._made: dict[MadeKey, dict[_Location, dict[int, str]]] = defaultdict(dict)
+        self._used: dict[str, tuple[_Location, Used]] = {}
 
     @classmethod
-    def read(cls, volume: Volume, attempt: int, after_step: int) -> Self:
-        """Index what `attempt` and the attempts before it finished for the steps after `after_step`.
+    def read(cls, volume: Volume, attempt: int, from_version: int) -> Self:
+        """Index what `attempt` and the attempts before it recorded since `from_version`.
 
         Raises:
             InfrastructureError: the volume cannot be read.
         """
-        journal = cls(volume, attempt, after_step)
+        journal = cls(volume, attempt, from_version)
         journal.refresh()
         return journal
 
@@ -59,72 +70,90 @@ class Journal:
         """Index what was appended meanwhile, and forget what was truncated. Raises as read()."""
         try:
             files = [file for file in list_files(self._volume) if self._counts(file)]
-            paths = {file.path for file in files}
-            self._files = {path: read for path, read in self._files.items() if path in paths}
-            self._places = {match: place for match, place in self._places.items() if place.path in paths}
+            self._forget_others({file.path for file in files})
             for file in files:
                 self._index(file)
         except OSError as error:
             raise InfrastructureError(f"cannot read the rollout journal: {error}") from error
 
-    def find(self, key: GroupKey, prompt: Prompt) -> tuple[Group, GroupSummary] | None:
-        """The group that was made of `prompt` for this step by this policy and these settings, if one was finished.
+    def find(self, task: Task, sample: int, fingerprint: str, allowed: Mapping[int, str]) -> Made | None:
+        """The episode `sample` of `task`, if policies among `allowed` ({version: digest}) made it under these settings.
 
         Raises:
             InfrastructureError: the volume cannot be read.
         """
-        match = match_of(key, prompt)
-        place = self._places.get(match)
-        record = _read_record(place) if place else None
-        if record is None or read_match(record) != match:  # truncated meanwhile, and perhaps begun anew
+        key = made_key(task, sample, fingerprint)
+        fitting = [where for where, policies in self._made.get(key, {}).items() if policies.items() <= allowed.items()]
+        record = _read_record(max(fitting)) if fitting else None
+        if record is None or key_of(read_header(record))[0] != key:  # truncated meanwhile, and perhaps begun again
             return None
-        group, score = decode(record, prompt)
-        return group, summarise(group, score)
+        return decode_made(record, task)
 
-    def holds(self, step: int, policy_digest: str) -> bool:
-        """Whether there are groups for this step by this policy."""
-        return any((match.step, match.policy_digest) == (step, policy_digest) for match in self._places)
+    def used(self, digest: str, fingerprint: str) -> Used | None:
+        """What the update of the policy `digest` used, if that update was begun under these settings."""
+        _, used = self._used.get(digest, (None, None))
+        return used if used is not None and used.fingerprint == fingerprint else None
 
     @property
     def torn(self) -> int:
-        """Files that end in a record that is unfinished, or from a damaged head on cannot be read."""
-        return sum(read.rest > 0 for read in self._files.values())
+        """Files that end in an unfinished record, or that cannot be read behind a damaged head."""
+        return sum(each.rest > 0 for each in self._files.values())
 
     @property
     def damaged(self) -> int:
         """Records whose checksum is wrong; they are left out."""
-        return sum(read.damaged for read in self._files.values())
+        return sum(each.damaged for each in self._files.values())
 
     @property
     def incomplete(self) -> list[Path]:
-        """The files of which something is torn or damaged; what they lack is generated anew."""
-        return sorted(path for path, read in self._files.items() if read.rest or read.damaged)
+        """Files with a torn or a damaged record; what they lack is generated again."""
+        return sorted(path for path, each in self._files.items() if each.rest or each.damaged)
 
     def __len__(self) -> int:
-        """Groups that can be found."""
-        return len(self._places)
+        """Episodes that can be found."""
+        return len(self._made)
 
     def _counts(self, file: JournalFile) -> bool:
-        return file.attempt <= self._attempt and file.step > self._after_step
+        return file.attempt <= self._attempt and file.version >= self._from_version
+
+    def _forget_others(self, paths: set[Path]) -> None:
+        if self._files.keys() <= paths:
+            return
+        self._files = {path: each for path, each in self._files.items() if path in paths}
+        for key, places in list(self._made.items()):
+            self._made[key] = {where: policies for where, policies in places.items() if where.path in paths}
+            if not self._made[key]:
+                del self._made[key]
+        self._used = {digest: found for digest, found in self._used.items() if found[0].path in paths}
 
     def _index(self, file: JournalFile) -> None:
-        state = self._files.setdefault(file.path, _Read())
+        state = self._files.setdefault(file.path, _Progress())
         with file.path.open("rb") as opened:
             for frame in read_frames(opened, state.end):
                 state.end = frame.end
                 if frame.payload is None:
                     state.damaged += 1
-                    continue
-                match, place = read_match(frame.payload), _Place(file.attempt, frame.offset, file.path)
-                self._places[match] = max(place, self._places.get(match, place))
+                else:
+                    self._add(_Location(file.attempt, file.version, frame.offset, file.path), frame.payload)
             state.rest = os.fstat(opened.fileno()).st_size - state.end
 
+    def _add(self, where: _Location, record: bytes) -> None:
+        header = read_header(record)
+        if header["kind"] == "made":
+            key, policies = key_of(header)
+            self._made[key][where] = policies
+            return
+        used = decode_used(header)
+        before = self._used.get(used.digest)
+        if before is None or before[0] < where:
+            self._used[used.digest] = where, used
 
-def _read_record(place: _Place) -> bytes | None:
-    """The record, or None where it is gone or was damaged meanwhile."""
+
+def _read_record(where: _Location) -> bytes | None:
+    """The record, or None if it is gone or was damaged meanwhile."""
     try:
-        with place.path.open("rb") as file:
-            found = next(read_frames(file, place.offset), None)
+        with where.path.open("rb") as file:
+            found = next(read_frames(file, where.offset), None)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,86 +1,196 @@
-"""One group as bytes: no pickle, so that no file can run code, and the same on every machine.
+"""Records of the journal as bytes: no pickle, so that no file can run code, and the same on every machine.
 
     4 bytes   length of the header, little-endian
-    header    JSON: key, prompt, samples' lengths and finish reasons, names of the reward's components
-    arrays    for each sample token ids (int32) and log-probabilities (float32); rewards; components (float32)
+    header    JSON; "kind" is made or used
+    arrays    of Made, for each trajectory: token ids behind the prompt (int32), in_loss (uint8), and for its sampled
+              tokens log-probabilities (float32) and versions (int32); then the rewards of turns (float32)
 
-The prompt itself is not in it: the data gives it again, and a hash of its token ids tells whether it is the same.
+The prompt is not in a record: the data gives it again, and a hash of its token ids tells whether it is the same.
 """
 
 import json
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_trainer.journal.summary import prompt_hash
-from rljob_trainer.old_types import Floats, Group, GroupScore, Prompt, Sample
+from rljob_trainer.journal.fingerprint import content_hash
+from rljob_trainer.types import NOT_SAMPLED, Episode, Ids, Task, Trajectory, Turn
 
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    """What a group is made for, besides its prompt.
+class MadeKey(NamedTuple):
+    """Names one episode: which attempt at which task, under which settings.
 
-    attempt: that asks for it; it decides where the group is kept, and is no part of what is looked for.
-    step: that will train on it. policy_digest: of the policy that makes it. fingerprint: rollout_fingerprint's.
+    prompt: hash of the task's token ids. fingerprint: rollout_fingerprint's.
     """
 
-    attempt: int
-    step: int
-    policy_digest: str
-    fingerprint: str
-
-
-class Match(NamedTuple):
-    """What a recorded group and a wanted one must share. prompt: the hash of its token ids."""
-
-    step: int
-    policy_digest: str
-    fingerprint: str
-    prompt_id: str
+    task_id: str
     prompt: str
+    sample: int
+    fingerprint: str
 
 
-def match_of(key: GroupKey, prompt: Prompt) -> Match:
-    return Match(key.step, key.policy_digest, key.fingerprint, prompt.id, prompt_hash(prompt.token_ids))
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An episode that ended and was scored.
+
+    policies: {version: digest} of every policy that sampled a token of it.
+    error: why its group has no rewards; None where it is scored.
+    """
+
+    key: MadeKey
+    policies: Mapping[int, str]
+    episode: Episode
+    error: str | None = None
 
 
-def encode(key: GroupKey, group: Group, score: GroupScore) -> bytes:
-    """The record of a scored group."""
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one training step used.
+
+    digest: of the policy before the update. step: the update's. fingerprint: rollout_fingerprint's.
+    groups: (task id, group digest) of each group, in the order of the update.
+    dropped: {task id: reason} of groups that are never used.
+    position: of the stream of tasks behind this step.
+    metrics: what the driver knew of the step's rollout.
+    """
+
+    digest: str
+    step: int
+    fingerprint: str
+    groups: tuple[tuple[str, str], ...]
+    dropped: Mapping[str, str]
+    position: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+def made_key(task: Task, sample: int, fingerprint: str) -> MadeKey:
+    """The key under which the episode `sample` of `task` is recorded."""
+    return MadeKey(task.id, prompt_hash(task.token_ids), sample, fingerprint)
+
+
+def prompt_hash(token_ids: Ids) -> str:
+    """Hash of a prompt's token ids [P]."""
+    return content_hash(token_ids.astype("<i4").tobytes())
+
+
+def encode_made(made: Made, task: Task) -> bytes:
+    """The record of an episode of `task`."""
+    episode, prompt = made.episode, task.token_ids
+    prefixes = [_prefix(part, prompt) for part in episode.trajectories]
     header = {
-        "match": match_of(key, group.prompt),
-        "policyVersion": group.policy_version,
-        "samples": [(each.sample_index, len(each.token_ids), each.finish_reason) for each in group.samples],
-        "components": list(score.components),
-        "error": score.error,
+        "kind": "made",
+        "key": made.key,
+        "policies": list(made.policies.items()),
+        "status": episode.status,
+        "reward": episode.reward,
+        "components": dict(episode.components),
+        "counts": dict(episode.counts),
+        "turnRewards": None if episode.turn_rewards is None else len(episode.turn_rewards),
+        "error": made.error,
+        "trajectories": [
+            {"prefix": prefix, "tokens": len(part.token_ids), "turns": part.turns, "media": part.media}
+            for part, prefix in zip(episode.trajectories, prefixes, strict=True)
+        ],
     }
-    arrays = [part for each in group.samples for part in (_ints(each.token_ids), _floats(each.log_probs))]
-    arrays += [_floats(values) for values in (score.rewards, *score.components.values())]
-    text = json.dumps(header).encode()
-    return b"".join([_LENGTH.pack(len(text)), text, *arrays])
+    arrays = []
+    for part, prefix in zip(episode.trajectories, prefixes, strict=True):
+        sampled = _sampled(part.turns, len(part.token_ids))
+        arrays += [
+            part.token_ids[prefix:].astype("<i4").tobytes(),
+            part.in_loss.astype("u1").tobytes(),
+            part.log_probs[sampled].astype("<f4").tobytes(),
+            part.versions[sampled].astype("<i4").tobytes(),
+        ]
+    if episode.turn_rewards is not None:
+        arrays.append(episode.turn_rewards.astype("<f4").tobytes())
+    return _joined(header, arrays)
 
 
-def read_match(record: bytes) -> Match:
-    """What the record's group was made for."""
-    return Match(*_header(record)[0]["match"])
+def encode_used(used: Used) -> bytes:
+    header = {
+        "kind": "used",
+        "digest": used.digest,
+        "step": used.step,
+        "fingerprint": used.fingerprint,
+        "groups": used.groups,
+        "dropped": dict(used.dropped),
+        "position": dict(used.position),
+        "metrics": dict(used.metrics),
+    }
+    return _joined(header, [])
 
 
-def decode(record: bytes, prompt: Prompt) -> tuple[Group, GroupScore]:
-    """The group and its score. prompt: the one that the record matches."""
+def read_header(record: bytes) -> dict[str, Any]:
+    """The header of a record; `kind` says which."""
+    return _header(record)[0]
+
+
+def key_of(header: Mapping[str, Any]) -> tuple[MadeKey, dict[int, str]]:
+    """Key and policies in the header of a Made record."""
+    return MadeKey(*header["key"]), dict(header["policies"])
+
+
+def decode_made(record: bytes, task: Task) -> Made:
+    """The record's episode. task: the one that it was made for; its prompt completes the trajectories."""
     header, offset = _header(record)
+    key, policies = key_of(header)
     arrays = _Arrays(record, offset)
-    samples = tuple(
-        Sample(prompt.id, index, arrays.take(tokens, "<i4"), arrays.take(tokens, "<f4"), reason)
-        for index, tokens, reason in header["samples"]
+    trajectories = tuple(_trajectory(each, arrays, task.token_ids) for each in header["trajectories"])
+    count = header["turnRewards"]
+    episode = Episode(
+        task_id=task.id,
+        sample=key.sample,
+        trajectories=trajectories,
+        status=header["status"],
+        reward=header["reward"],
+        components=header["components"],
+        turn_rewards=None if count is None else arrays.take(count, "<f4"),
+        counts=header["counts"],
     )
-    rewards = arrays.take(len(samples), "<f4")
-    components: dict[str, Floats] = {name: arrays.take(len(samples), "<f4") for name in header["components"]}
-    score = GroupScore(prompt.id, rewards, components, header["error"])
-    return Group(prompt, samples, header["policyVersion"]), score
+    return Made(key, policies, episode, header["error"])
+
+
+def decode_used(header: Mapping[str, Any]) -> Used:
+    return Used(
+        digest=header["digest"],
+        step=header["step"],
+        fingerprint=header["fingerprint"],
+        groups=tuple((task_id, digest) for task_id, digest in header["groups"]),
+        dropped=header["dropped"],
+        position=header["position"],
+        metrics=header["metrics"],
+    )
+
+
+def _prefix(part: Trajectory, prompt: Ids) -> int:
+    """How many tokens the trajectory shares with the prompt: all of it, or it was rewritten."""
+    P = len(prompt)
+    return P if np.array_equal(part.token_ids[:P], prompt) else 0
+
+
+def _sampled(turns: Sequence[Turn], tokens: int) -> NDArray[np.bool_]:
+    mask = np.zeros(tokens, np.bool_)
+    for turn in turns:
+        mask[turn.start : turn.end] = True
+    return mask
+
+
+def _trajectory(header: Mapping[str, Any], arrays: "_Arrays", prompt: Ids) -> Trajectory:
+    T, prefix = header["tokens"], header["prefix"]
+    turns = tuple(Turn(*turn) for turn in header["turns"])
+    ids = np.concatenate([prompt[:prefix], arrays.take(T - prefix, "<i4")]).astype(np.int32)
+    in_loss = arrays.take(T, "u1").astype(np.bool_)
+    sampled = _sampled(turns, T)
+    log_probs, versions = np.zeros(T, np.float32), np.full(T, NOT_SAMPLED, np.int32)
+    count = int(sampled.sum())
+    log_probs[sampled], versions[sampled] = arrays.take(count, "<f4"), arrays.take(count, "<i4")
+    return Trajectory(ids, in_loss, log_probs, versions, turns, tuple(header["media"]))
 
 
 class _Arrays:
@@ -95,16 +205,13 @@ class _Arrays:
         return values.astype(values.dtype.newbyteorder("="))  # a copy: what the record lends is read-only
 
 
+def _joined(header: Mapping[str, Any], arrays: Sequence[bytes]) -> bytes:
+    text = json.dumps(header).encode()
+    return b"".join([_LENGTH.pack(len(text)), text, *arrays])
+
+
 def _header(record: bytes) -> tuple[dict[str, Any], int]:
     """The header, and where the arrays begin."""
     (length,) = _LENGTH.unpack_from(record)
     end = _LENGTH.size + length
     return json.loads(record[_LENGTH.size : end]), end
-
-
-def _ints(values: NDArray[Any]) -> bytes:
-    return values.astype("<i4").tobytes()
-
-
-def _floats(values: NDArray[Any]) -> bytes:
-    return values.astype("<f4").tobytes()

@@ -1,33 +1,48 @@
-"""What the controller is told of a group; the same from the scorer as from the journal."""
+"""What the driver learns of a group; the same whether it was made now or read from the journal."""
 
 import numpy as np
 
 from rljob_trainer.journal.fingerprint import content_hash
-from rljob_trainer.old_types import Group, GroupScore, GroupSummary
+from rljob_trainer.journal.record import prompt_hash
+from rljob_trainer.types import Group, GroupSummary, Trajectory, stacked
 
 
-def summarise(group: Group, score: GroupScore) -> GroupSummary:
-    """The group's lengths, rewards and digest."""
+def summarise(group: Group) -> GroupSummary:
+    """The group's rewards, lengths and digest."""
+    trajectories = [(owner, part) for owner, each in enumerate(group.episodes) for part in each.trajectories]
     return GroupSummary(
-        prompt_id=group.prompt.id,
-        policy_version=group.policy_version,
-        prompt_tokens=len(group.prompt.token_ids),
-        response_tokens=tuple(len(sample.token_ids) for sample in group.samples),
-        truncated=tuple(sample.finish_reason == "length" for sample in group.samples),
-        score=score,
-        digest=group_digest(group, score),
+        task_id=group.task.id,
+        rewards=np.array([episode.reward for episode in group.episodes], dtype=np.float32),
+        components=stacked([episode.components for episode in group.episodes]),
+        owners=tuple(owner for owner, _ in trajectories),
+        tokens=tuple(len(part.token_ids) for _, part in trajectories),
+        loss_tokens=tuple(part.loss_tokens for _, part in trajectories),
+        prompt_tokens=len(group.task.token_ids),
+        truncated=tuple(episode.trajectories[-1].truncated for episode in group.episodes),
+        oldest_version=min(episode.oldest_version for episode in group.episodes),
+        digest=group_digest(group),
+        error=group.error,
+        retries=group.retries,
     )
 
 
-def group_digest(group: Group, score: GroupScore) -> str:
-    """Hash of all that an update can depend on: prompt, responses with their log-probabilities, rewards."""
-    parts: list[str | bytes] = [prompt_hash(group.prompt.token_ids), score.rewards.astype("<f4").tobytes()]
-    for sample in group.samples:
-        ids, log_probs = sample.token_ids.astype("<i4").tobytes(), sample.log_probs.astype("<f4").tobytes()
-        parts += [ids, log_probs, sample.finish_reason]
+def group_digest(group: Group) -> str:
+    """Hash of all that an update can depend on: prompt, trajectories, their media, and rewards."""
+    parts: list[str | bytes] = [prompt_hash(group.task.token_ids)]
+    for episode in group.episodes:
+        parts.append(np.float32(episode.reward).tobytes())
+        if episode.turn_rewards is not None:
+            parts.append(episode.turn_rewards.astype("<f4").tobytes())
+        for trajectory in episode.trajectories:
+            parts += _parts(trajectory)
     return content_hash(*parts)
 
 
-def prompt_hash(token_ids: np.ndarray) -> str:
-    """Hash of a prompt's token ids [P]."""
-    return content_hash(token_ids.astype("<i4").tobytes())
+def _parts(trajectory: Trajectory) -> list[str | bytes]:
+    arrays = [
+        trajectory.token_ids.astype("<i4"),
+        trajectory.in_loss.astype("u1"),
+        trajectory.log_probs.astype("<f4"),
+        trajectory.versions.astype("<i4"),
+    ]
+    return [*(array.tobytes() for array in arrays), repr(tuple(map(tuple, trajectory.turns))), *trajectory.media]

@@ -1,14 +1,16 @@
-"""Appends groups to the journal.
+"""Appends records to the journal.
 
     append (any thread) ── lock ── one write() ──> file        a killed process loses nothing that was written
     syncing thread      ── fsync of every file written since the last round, then close of those no longer needed
+    sync (any thread)   ── waits until what was appended before is durable
 
-Nobody waits for the disk: a lost machine costs what was written since the last fsync, which is only generated again.
+Made records do not wait for the disk: a lost machine costs what was written since the last fsync, which is generated
+again. A Used record does: its Made are durable first.
 """
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,6 @@ import structlog
 
 from rljob_trainer.errors import InfrastructureError, RLJobError, StorageFullError, is_full
 from rljob_trainer.journal.frames import MAGIC, frame, readable_end
-from rljob_trainer.journal.record import GroupKey, encode
-from rljob_trainer.old_types import Group, GroupScore
 from rljob_trainer.volume import Volume, sync_folder
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class _File:
     """
 
     path: Path
-    step: int
+    version: int
     descriptor: int
     begun: bool = False
     written: bool = False
@@ -42,9 +42,9 @@ class _File:
 
 
 class JournalWriter:
-    """Writes records of any attempt and step, each into its own file. One writer for an attempt at a time.
+    """Writes records of any attempt and version, each into its own file. One writer for an attempt at a time.
 
-    A process that died while writing leaves a torn record; opening its file drops that, and says so in the log.
+    A process that died while writing leaves a torn record; opening its file drops that record and logs it.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -53,6 +53,8 @@ class JournalWriter:
         self._current: dict[Path, _File] = {}
         self._unsynced: list[_File] = []
         self._work = threading.Event()
+        self._synced = threading.Condition(self._lock)
+        self._appended = self._durable = 0  # appends so far, and those that are durable
         self._closed = False
         self._failure: RLJobError | None = None
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
@@ -63,23 +65,32 @@ class JournalWriter:
         """Whether an fsync failed: what the system then has of the files is unknown, so this writer writes no more."""
         return self._failure is not None
 
-    def append(self, key: GroupKey, group: Group, score: GroupScore) -> None:
-        """Write one group. Safe from many threads at once.
+    def append(self, records: Sequence[bytes], attempt: int, version: int) -> None:
+        """Write records, all in one write. Safe from many threads at once.
 
+        version: the newest policy, which decides the file.
         Raises:
             StorageFullError: the volume is full.
             InfrastructureError: it failed otherwise, now or in an earlier fsync.
         """
-        data = frame(encode(key, group, score))
-        path = self._volume.journal(key.attempt, key.step)
+        data = b"".join(frame(record) for record in records)
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             if self._closed:
                 raise InfrastructureError("the rollout journal is closed")
             with self._named_errors():
-                self._write(path, key.step, data)
+                self._write(self._volume.journal(attempt, version), version, data)
+            self._appended += 1
         self._work.set()
+
+    def sync(self) -> None:
+        """Wait until everything that was appended before is durable. Raises as append()."""
+        with self._synced:
+            wanted = self._appended
+            self._synced.wait_for(lambda: self._durable >= wanted or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
 
     def close(self) -> None:
         """Make everything durable and close the files. Raises as append()."""
@@ -100,8 +111,8 @@ class JournalWriter:
 
     # ---- under the lock
 
-    def _write(self, path: Path, step: int, data: bytes) -> None:
-        file = self._current.get(path) or self._open(path, step)
+    def _write(self, path: Path, version: int, data: bytes) -> None:
+        file = self._current.get(path) or self._open(path, version)
         try:
             _write_all(file.descriptor, data if file.begun else MAGIC + data)
         except OSError:
@@ -112,11 +123,11 @@ class JournalWriter:
             file.written = True
             self._unsynced.append(file)
 
-    def _open(self, path: Path, step: int) -> _File:
-        for other in [file.path for file in self._current.values() if file.step < step]:
+    def _open(self, path: Path, version: int) -> _File:
+        for other in [file.path for file in self._current.values() if file.version != version]:
             self._retire(other)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _File(path, step, os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666))
+        file = _File(path, version, os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666))
         try:
             _repair(file)
         except OSError:
@@ -141,6 +152,7 @@ class JournalWriter:
 
     def _sync(self) -> None:
         with self._lock:
+            appended = self._appended
             files, self._unsynced = self._unsynced, []
             for file in files:
                 file.written = False
@@ -153,6 +165,9 @@ class JournalWriter:
             self._failure = error
         for file in retired:
             os.close(file.descriptor)
+        with self._synced:
+            self._durable = appended
+            self._synced.notify_all()
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:

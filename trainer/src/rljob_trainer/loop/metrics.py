@@ -7,13 +7,13 @@ import numpy as np
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
 from rljob_trainer.rank.results import StepSums, Updated
-from rljob_trainer.rollouts.rollouts import Rollout, ScoredGroup
+from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.rollouts.weight_sync import Synced
 
 Metrics = dict[str, float]
 
 
-def reward_metrics(groups: Sequence[ScoredGroup]) -> Metrics:
+def reward_metrics(groups: Sequence[GroupRef]) -> Metrics:
     """Mean, spread and components of the rewards, over responses."""
     rewards = all_rewards(groups)
     metrics = {
@@ -22,20 +22,20 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> Metrics:
         names.REWARD_MIN: float(rewards.min()),
         names.REWARD_MAX: float(rewards.max()),
     }
-    components = [group.summary.score.components for group in groups]
+    components = [group.summary.components for group in groups]
     for name in {name for each in components for name in each}:
         values = np.concatenate([each[name] for each in components if name in each])
         metrics[f"reward/{name}"] = float(values.mean())
     return metrics
 
 
-def all_rewards(groups: Sequence[ScoredGroup]) -> np.ndarray:
+def all_rewards(groups: Sequence[GroupRef]) -> np.ndarray:
     """[responses], in the order of the groups."""
-    return np.concatenate([group.summary.score.rewards for group in groups])
+    return np.concatenate([group.summary.rewards for group in groups])
 
 
-def length_metrics(groups: Sequence[ScoredGroup]) -> Metrics:
-    lengths = np.array([tokens for group in groups for tokens in group.summary.response_tokens])
+def length_metrics(groups: Sequence[GroupRef]) -> Metrics:
+    lengths = np.array([tokens for group in groups for tokens in group.summary.loss_tokens])
     return {
         names.RESPONSE_LENGTH_MEAN: float(lengths.mean()),
         names.RESPONSE_LENGTH_MAX: float(lengths.max()),
@@ -71,13 +71,15 @@ def mean_kl(parts: Sequence[StepSums]) -> float:
     return sum(part.kl for part in parts) / sum(part.tokens for part in parts)
 
 
-def recovery_metrics(rounds: Sequence[Rollout]) -> Metrics:
-    """What the step took from the journal; nothing in the usual case that it took nothing."""
-    journaled = sum(each.journaled for each in rounds)
+def recovery_metrics(journaled: int, groups: int) -> Metrics:
+    """What the step took from the journal; nothing in the usual case that it took nothing.
+
+    journaled: of all `groups` that the step collected.
+    """
     if journaled == 0:
         return {}
-    replayed = journaled == sum(len(each.groups) for each in rounds)
-    return {names.RECOVERY_JOURNALED_GROUPS: float(journaled), names.RECOVERY_REPLAYED_UPDATES: float(replayed)}
+    replayed = float(journaled == groups)
+    return {names.RECOVERY_JOURNALED_GROUPS: float(journaled), names.RECOVERY_REPLAYED_UPDATES: replayed}
 
 
 def sync_metrics(synced: Synced) -> Metrics:

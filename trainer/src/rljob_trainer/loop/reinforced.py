@@ -1,13 +1,14 @@
-"""RL steps: a group of responses to each prompt, their rewards, one update, new weights for the engines.
+"""RL steps: a group of episodes for each task, their rewards, one update, new weights for the engines.
 
-    _roll_out     prompts -> journal, or engines -> scorer    groups; tensors stay in Ray's object store
-    _prepare      ranks fetch their samples and score them with the reference, where the algorithm compares
-    advantages    meanwhile, from rewards alone, on the controller; or after it, where rewards hold a KL penalty
-    update        every rank, its own samples; the ranks keep the mark of what they then are
+    _roll_out     tasks -> journal, or engines -> scorer      groups; tensors stay in Ray's object store
+    _prepare      ranks fetch their trajectories and score them with the reference, where the algorithm compares
+    use           meanwhile: the journal's record of what the update uses
+    advantages    meanwhile, from rewards alone, in the driver; or after it, where rewards hold a KL penalty
+    update        every rank, its own trajectories; the ranks keep the state that they are then in
     sync          weights -> engines, then the probe; the ranks begin it by themselves
 
-After a failure the same steps run again: groups come from the journal as long as it has any, and engines get weights
-when they have to generate. They sleep from the end of the rollout to the sync, so they and the ranks can share GPUs.
+After a failure the same steps run again: what a step used is in the journal, and engines get weights when they have to
+generate. They sleep from the end of the rollout to the sync, so they and the ranks can share GPUs.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.advantage import uninformative_groups
-from rljob_trainer.engines.engine_worker import sample_seed
+from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
-from rljob_trainer.journal import GroupKey
+from rljob_trainer.journal import Used
 from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, gather
 from rljob_trainer.loop.metrics import (
     Metrics,
@@ -34,38 +35,41 @@ from rljob_trainer.loop.metrics import (
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.stages import learning_rate_of
 from rljob_trainer.loop.state import LoopState
-from rljob_trainer.old_types import Floats, Prompt, Sampling
 from rljob_trainer.progress import names
+from rljob_trainer.rank.client import Pending, RankClient
 from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankState
-from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts, ScoredGroup
-from rljob_trainer.rollouts.synced_engines import SyncedEngines
-from rljob_trainer.workers.groups import UPDATE_SECONDS, PendingCalls, RankGroup
+from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
+from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
+from rljob_trainer.types import Floats, Sampling, Task
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprints:
-    """What the settings of an update and of a rollout decide (journal.fingerprint)."""
+    """What settings decide (journal.fingerprint): an update, and which groups a step uses."""
 
     update: str
-    rollout: str
+    step: str
 
 
 @dataclass(slots=True)
 class ReinforcedSteps:
-    """The RL part of a job. validation: the prompts to validate on."""
+    """The RL part of a job.
+
+    validation: the tasks to validate on.
+    replaying: the journal may hold the next step; False as soon as it does not.
+    """
 
     spec: ResolvedSpec
-    attempt: int
     fingerprints: Fingerprints
     state: LoopState
-    actors: RankGroup
-    engines: SyncedEngines
+    ranks: RankClient
     rollouts: Rollouts
-    validation: list[Prompt]
+    validation: list[Task]
     reporting: Reporting
+    replaying: bool
 
     def validate_first(self) -> None:
         """Before the first RL step, for comparison; once, however many attempts begin that step."""
@@ -91,83 +95,123 @@ class ReinforcedSteps:
 
     def _train(self, step: int, rate: float) -> RankState:
         before = self.state.state_dict()
-        groups, metrics = self._roll_out(step)
-        return self._update(groups, batch_of_groups(groups, self.spec), rate, before, metrics)
+        used = self._next_used()
+        groups = self._groups_of(used) if used is not None else None
+        if used is not None and groups is not None:
+            log.info("step_replayed", step=step, groups=len(groups))
+            self._prompts().load_state_dict(used.position)
+            metrics = dict(used.metrics) | recovery_metrics(len(groups), len(groups))
+        else:
+            groups, used, metrics = self._roll_out(step)
+        self.state.reward = float(all_rewards(groups).mean())
+        return self._update(groups, used, rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
 
-    def _roll_out(self, step: int) -> tuple[list[ScoredGroup], Metrics]:
+    def _next_used(self) -> Used | None:
+        """What the next step used, if it was begun before; an attempt asks until it was not."""
+        used = None
+        if self.replaying:
+            used = self.rollouts.step_used(self.state.policy_digest, self.fingerprints.step)
+            self.replaying = used is not None
+        return used
+
+    def _groups_of(self, used: Used) -> list[GroupRef] | None:
+        """The groups of a recorded step, in their order; None where one is missing: the record is void then."""
+        tasks = [self._prompts().task(task_id) for task_id, _ in used.groups]
+        found = {group.summary.task_id: group for group in self.rollouts.find(self._order(tasks))}
+        if any(task_id not in found or found[task_id].summary.digest != digest for task_id, digest in used.groups):
+            log.warning("used_record_void", step=used.step, groups=len(used.groups), found=len(found))
+            return None
+        return [found[task_id] for task_id, _ in used.groups]
+
+    def _roll_out(self, step: int) -> tuple[list[GroupRef], Used, Metrics]:
         """Groups to train on. With dynamic sampling, groups that teach nothing are replaced for some rounds."""
-        prompts = self.state.prompts
-        assert prompts is not None
-        settings, wanted = self.spec.algorithm.dynamic_sampling, self.spec.data.prompts_per_step
-        kept: list[ScoredGroup] = []
-        flat: list[ScoredGroup] = []
-        failed: list[str] = []
+        prompts, settings = self._prompts(), self.spec.algorithm.dynamic_sampling
+        wanted = self.spec.data.prompts_per_step
+        kept: list[GroupRef] = []
+        flat: list[GroupRef] = []
+        failed: dict[str, str] = {}
         rounds: list[Rollout] = []
         for _ in range(settings.max_rounds if settings.enabled else 1):
-            rounds.append(self._round(step, prompts.next(wanted - len(kept))))
+            rounds.append(self._round(prompts.next(wanted - len(kept))))
             groups, errors = _scored(rounds[-1], step)
-            failed += errors
+            failed |= errors
             useful, useless = _split(groups)
             flat += useless
             kept += useful if settings.enabled else groups
             if len(kept) == wanted or prompts.exhausted:
                 break
         if not kept + flat:
-            raise RewardError(f"every group of step {step} was left out; the last: {failed[-1]}", field="spec.rewards")
-        self.engines.sleep()
+            last = list(failed.values())[-1]
+            raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
+        self.rollouts.sleep()
         trained = kept or flat
-        self.state.reward = float(all_rewards(trained).mean())
-        counts = {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
-        epoch = {names.EPOCH: float(prompts.epoch)}
-        found = recovery_metrics(rounds)
-        return trained, reward_metrics(trained) | length_metrics(trained) | counts | epoch | found
+        metrics = reward_metrics(trained) | length_metrics(trained)
+        metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
+        metrics[names.EPOCH] = float(prompts.epoch)
+        dropped = failed | {group.summary.task_id: "uninformative" for group in (flat if kept else [])}
+        made = sum(len(each.groups) for each in rounds)
+        found = recovery_metrics(sum(each.journaled for each in rounds), made)
+        return trained, self._used(step, trained, dropped, metrics), metrics | found
 
-    def _round(self, step: int, prompts: list[Prompt]) -> Rollout:
+    def _used(self, step: int, groups: list[GroupRef], dropped: dict[str, str], metrics: Metrics) -> Used:
+        return Used(
+            digest=self.state.policy_digest,
+            step=step,
+            fingerprint=self.fingerprints.step,
+            groups=tuple((group.summary.task_id, group.summary.digest) for group in groups),
+            dropped=dropped,
+            position=self._prompts().state_dict(),
+            metrics=metrics,
+        )
+
+    def _round(self, tasks: list[Task]) -> Rollout:
+        with self.reporting.phase("rewards"):  # all but the generation and the start of engines
+            self.reporting.now("rollout")
+            done = self.rollouts.collect(self._order(tasks))
+            self.reporting.add_time("rollout", done.generate_seconds)
+        return done
+
+    def _order(self, tasks: list[Task]) -> Order:
         rollout = self.spec.rollout
         sampling = Sampling(
             self.spec.data.max_response_tokens, rollout.temperature, rollout.top_p, rollout.top_k, tuple(rollout.stop)
         )
-        key = GroupKey(self.attempt, step, self.state.policy_digest, self.fingerprints.rollout)
-        with self.reporting.phase("rewards"):  # all but the generation and the start of engines
-            self.reporting.now("rollout")
-            done = self._generate(step, prompts, rollout.samples_per_prompt, sampling, key)
-            self.reporting.add_time("rollout", done.generate_seconds)
-        return done
+        return Order("training", self._policy(), tasks, rollout.samples_per_prompt, sampling)
 
-    def _generate(
-        self, step: int, prompts: list[Prompt], samples: int, sampling: Sampling, key: GroupKey | None
-    ) -> Rollout:
-        seed = self.spec.rollout.seed
-        seeds = [[sample_seed(seed, step, prompt.id, index) for index in range(samples)] for prompt in prompts]
-        return self.rollouts.collect(Order(prompts, seeds, sampling, key))
+    def _policy(self) -> PolicyName:
+        return PolicyName(self.state.step, self.state.policy_digest)
+
+    def _prompts(self) -> TaskStream:
+        assert self.state.prompts is not None
+        return self.state.prompts
 
     # ------------------------------------------------------------------ update
 
     def _update(
-        self, groups: list[ScoredGroup], batch: StepBatch, rate: float, before: dict[str, object], metrics: Metrics
+        self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
     ) -> RankState:
+        batch = batch_of_groups(groups, self.spec)
         with self.reporting.phase("advantage"):
+            recording = self.rollouts.begin_use(used)
             prepared = self._prepare(groups, batch)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
             values = advantages(groups, batch, penalties, self.spec)
+            self.rollouts.finish_use(recording)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):
-            each = [(own,) for own in values]
-            arguments = (rate, self.state.kl.coefficient, mark)
-            updated = self.actors.begin("update", UPDATE_SECONDS, *arguments, each=each)
-            if not self._next_is_journaled():
-                self.engines.begin_sync(updated)  # ranks need not wait for us between the two
-            prepared.result()  # first, for what went wrong there is behind what the update then says
-            return RankState(mark, updated.result())
+            updating = self.ranks.update(values, rate, self.state.kl.coefficient, mark)
+            if not self.replaying:
+                self.rollouts.begin_sync(self._policy(), updating)  # ranks need not wait for us between the two
+            prepared.result()  # first: what went wrong there is behind what the update then says
+            return RankState(mark, updating.result())
 
-    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> PendingCalls:
-        each = [(plan,) for plan in batch.plans]
-        bundles = list(dict.fromkeys(group.place.bundle for group in groups))
-        places = [(bundles.index(group.place.bundle), group.place.index) for group in groups]
-        return self.actors.begin("prepare", UPDATE_SECONDS, batch.totals, places, *bundles, each=each)
+    def _prepare(self, groups: list[GroupRef], batch: StepBatch) -> "Pending[list[Prepared]]":
+        bundles = list(dict.fromkeys(group.bundle for group in groups))
+        places = [(bundles.index(group.bundle), group.index) for group in groups]
+        return self.ranks.prepare(batch.plans, batch.totals, places, bundles)
 
     def _penalties(self, prepared: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
@@ -176,16 +220,12 @@ class ReinforcedSteps:
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
 
-    def _next_is_journaled(self) -> bool:
-        """Whether the next step's groups are in the journal: a replay needs no engine."""
-        return self.rollouts.has(self.state.step + 1, self.state.policy_digest)
-
     def _sync(self) -> Metrics:
-        """New weights for the engines, where they are needed."""
-        if self._next_is_journaled():
+        """New weights for the engines, where they are needed: a replay needs none."""
+        if self.replaying:
             return {}
         with self.reporting.phase("sync"):
-            synced = self.engines.hold_policy()
+            synced = self.rollouts.sync(self._policy())
         return sync_metrics(synced) if synced else {}
 
     # ------------------------------------------------------------------ validation
@@ -200,25 +240,25 @@ class ReinforcedSteps:
         sampling = Sampling(
             self.spec.data.max_response_tokens, settings.temperature, settings.top_p, stop=tuple(self.spec.rollout.stop)
         )
+        order = Order("validation", self._policy(), self.validation, settings.samples_per_prompt, sampling)
         with self.reporting.phase("validation"):
-            done = self._generate(step, self.validation, settings.samples_per_prompt, sampling, None).groups
-            scored = [group for group in done if group.summary.score.error is None]
+            scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
             self.reporting.samples(step, scored)
         return {names.VALIDATION_REWARD: float(all_rewards(scored).mean())} if scored else {}
 
 
-def _scored(rollout: Rollout, step: int) -> tuple[list[ScoredGroup], list[str]]:
-    """The groups that were scored, and why others were not."""
-    errors = [error for group in rollout.groups if (error := group.summary.score.error) is not None]
-    for error in errors:
+def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:
+    """The groups that were scored, and why others were not, by task."""
+    errors = {group.summary.task_id: error for group in rollout.groups if (error := group.summary.error) is not None}
+    for error in errors.values():
         log.warning("group_dropped", step=step, reason=error)
-    return [group for group in rollout.groups if group.summary.score.error is None], errors
+    return [group for group in rollout.groups if group.summary.error is None], errors
 
 
-def _split(groups: list[ScoredGroup]) -> tuple[list[ScoredGroup], list[ScoredGroup]]:
+def _split(groups: list[GroupRef]) -> tuple[list[GroupRef], list[GroupRef]]:
     """Groups whose rewards differ, and those whose rewards are all equal."""
     if not groups:
         return [], []
-    sizes = [len(group.summary.score.rewards) for group in groups]
+    sizes = [len(group.summary.rewards) for group in groups]
     equal = set(uninformative_groups(all_rewards(groups), np.repeat(np.arange(len(groups)), sizes)).tolist())
     return [g for i, g in enumerate(groups) if i not in equal], [g for i, g in enumerate(groups) if i in equal]

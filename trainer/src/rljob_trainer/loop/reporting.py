@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+import ray
+
 from rljob_trainer.loggers import LoggerSet
-from rljob_trainer.old_types import Group, Ids
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
-from rljob_trainer.rollouts.rollouts import ScoredGroup
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.waiting import wait_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,23 +79,27 @@ class Reporting:
         if names.VALIDATION_REWARD in metrics:
             self._progress.validated(metrics[names.VALIDATION_REWARD])
 
-    def samples(self, step: int, groups: Sequence[ScoredGroup]) -> None:
-        """Write the first response to each of the first prompts."""
+    def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
+        """Write the first episode of each of the first tasks."""
         shown = groups[:SAMPLES_SHOWN]
-        references = list(dict.fromkeys(each.place.bundle for each in shown))
-        bundles = dict(zip(references, wait_for(references, 60.0, "samples to show"), strict=True))
-        fetched: list[Group] = [bundles[each.place.bundle][each.place.index] for each in shown]
+        bundles = {each.bundle: ray.get(each.bundle, timeout=60.0) for each in shown}
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
-            for group, each in zip(fetched, shown, strict=True):
+            for each in shown:
+                group: Group = bundles[each.bundle][each.index]
                 row = {
                     "step": step,
-                    "prompt": self._text(group.prompt.token_ids),
-                    "response": self._text(group.samples[0].token_ids),
-                    "groundTruth": group.prompt.ground_truth,
-                    "reward": float(each.summary.score.rewards[0]),
+                    "prompt": self._text(group.task.token_ids),
+                    "response": self._text(_sampled(group.trajectories[0])),
+                    "groundTruth": group.task.ground_truth,
+                    "reward": float(each.summary.rewards[0]),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
     def _text(self, token_ids: Ids) -> str:
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
+
+
+def _sampled(trajectory: Trajectory) -> Ids:
+    """The tokens of all turns."""
+    return np.concatenate([trajectory.token_ids[turn.start : turn.end] for turn in trajectory.turns])

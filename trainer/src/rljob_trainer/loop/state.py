@@ -1,10 +1,10 @@
-"""Everything the controller knows that is not a tensor."""
+"""Everything the driver knows that is not a tensor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_trainer.data.stream import PromptStream, SupervisedStream
+from rljob_trainer.data.stream import SupervisedStream, TaskStream
 from rljob_trainer.journal import next_digest
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress.metrics import Stage
@@ -21,7 +21,7 @@ class LoopState:
     reward: mean reward of the last RL step.
     """
 
-    prompts: PromptStream | None
+    prompts: TaskStream | None
     examples: SupervisedStream | None
     kl: KlController
     policy_digest: str

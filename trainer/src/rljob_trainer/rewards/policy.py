@@ -7,7 +7,8 @@ import numpy as np
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import RewardError
-from rljob_trainer.old_types import Floats, GroupScore, Prompt
+from rljob_trainer.rewards.scores import GroupScore
+from rljob_trainer.types import Floats, Task
 
 _EXCERPT = 60
 
@@ -30,7 +31,7 @@ class Component:
 
 
 def without_score(
-    rewards: Rewards, component: Component, reason: str, prompt: Prompt, responses: Sequence[Response], index: int
+    rewards: Rewards, component: Component, reason: str, task: Task, responses: Sequence[Response], index: int
 ) -> GroupScore:
     """Of a group whose response `index` has no score: rewards.onError decides.
 
@@ -38,11 +39,11 @@ def without_score(
     """
     text = responses[index].text
     excerpt = repr(text[:_EXCERPT]) + ("..." if len(text) > _EXCERPT else "")
-    message = f"reward {component.name} {reason}, for prompt {prompt.id}, sample {index}: {excerpt}"
+    message = f"reward {component.name} {reason}, for prompt {task.id}, sample {index}: {excerpt}"
     if rewards.on_error == "fail":
         raise RewardError(f"{message}; correct it, or set rewards.onError: drop_group", field=component.field)
     nothing = np.full(len(responses), np.nan, dtype=np.float32)
-    return GroupScore(prompt.id, nothing, {}, message)
+    return GroupScore(task.id, nothing, {}, message)
 
 
 def summed(parts: Sequence[GroupScore]) -> GroupScore:
@@ -53,4 +54,4 @@ def summed(parts: Sequence[GroupScore]) -> GroupScore:
             return replace(part, retries=retries)
     rewards: Floats = np.stack([part.rewards for part in parts]).sum(axis=0, dtype=np.float32)
     components = {name: values for part in parts for name, values in part.components.items()}
-    return GroupScore(parts[0].prompt_id, rewards, components, retries=retries)
+    return GroupScore(parts[0].task_id, rewards, components, retries=retries)

@@ -27,10 +27,11 @@ import numpy as np
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.old_types import Floats, GroupScore, Prompt
 from rljob_trainer.rewards.policy import Component, Response, without_score
 from rljob_trainer.rewards.process import CallError, RewardProcess
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
+from rljob_trainer.rewards.scores import GroupScore
+from rljob_trainer.types import Floats, Task
 
 _RETRIES = 2
 _LARGEST_MESSAGE = 64  # responses
@@ -68,7 +69,7 @@ class RewardPool:
             self.close()
             raise error
 
-    def submit(self, prompt: Prompt, responses: Sequence[Response]) -> "Future[GroupScore]":
+    def submit(self, task: Task, responses: Sequence[Response]) -> "Future[GroupScore]":
         """Score a group, without waiting: the weighted sum for each response, and each component.
 
         Safe from many threads at once. The future raises:
@@ -78,7 +79,7 @@ class RewardPool:
         """
         if self._closed:
             raise _closed()
-        group = _Group(self._rewards, prompt, responses)
+        group = _Group(self._rewards, task, responses)
         for index in range(len(responses)):
             self._jobs.put(_Job(group, index))
         return group.future
@@ -167,10 +168,10 @@ class _Job:
 class _Group:
     """A group on its way through the pool."""
 
-    def __init__(self, rewards: Rewards, prompt: Prompt, responses: Sequence[Response]) -> None:
+    def __init__(self, rewards: Rewards, task: Task, responses: Sequence[Response]) -> None:
         self.future: Future[GroupScore] = Future()
         self._rewards = rewards
-        self._prompt = prompt
+        self._task = task
         self._responses = responses
         self._scores: list[list[Score]] = [[] for _ in responses]
         self._left = len(responses)
@@ -179,8 +180,8 @@ class _Group:
 
     def call(self, index: int) -> Call:
         response = self._responses[index]
-        extra_info = {**self._prompt.extra_info, "response_tokens": response.tokens, "truncated": response.truncated}
-        return Call(self._prompt.data_source, response.text, self._prompt.ground_truth, extra_info)
+        extra_info = {**self._task.extra_info, "response_tokens": response.tokens, "truncated": response.truncated}
+        return Call(self._task.data_source, response.text, self._task.ground_truth, extra_info)
 
     def store(self, index: int, scores: list[Score]) -> None:
         with self._lock:
@@ -198,7 +199,7 @@ class _Group:
         name, field = self._rewards.functions[error.function].name, f"spec.rewards.functions[{error.function}]"
         try:
             score = without_score(
-                self._rewards, Component(name, field), error.reason, self._prompt, self._responses, index
+                self._rewards, Component(name, field), error.reason, self._task, self._responses, index
             )
         except RewardError as failure:
             self.fail(failure)
@@ -225,7 +226,7 @@ class _Group:
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
-        return GroupScore(self._prompt.id, total.astype(np.float32), components, retries=self._retries)
+        return GroupScore(self._task.id, total.astype(np.float32), components, retries=self._retries)
 
 
 def _start(process: RewardProcess) -> Exception | None:

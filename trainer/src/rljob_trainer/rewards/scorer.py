@@ -1,91 +1,88 @@
-"""What the Ray worker of rewards does. It imports neither torch nor the trainer, so that its process stays small."""
+"""Scores the episodes of a group with all rewards of a job. It imports no torch: its process stays small."""
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from tokenizers import Tokenizer
+
 from rljob_api.v1alpha1 import Rewards
-from rljob_trainer.errors import InfrastructureError, RLJobError
-from rljob_trainer.journal import GroupKey, JournalWriter
-from rljob_trainer.old_types import Group, GroupSummary
-from rljob_trainer.rewards.reward_worker import RewardWorker
-from rljob_trainer.volume import Volume
+from rljob_trainer.rewards.models.group import RewardModels
+from rljob_trainer.rewards.policy import Response, summed
+from rljob_trainer.rewards.pool import RewardPool
+from rljob_trainer.rewards.scores import GroupScore
+from rljob_trainer.types import Episode, Group, Task
+
+Decode = Callable[[Sequence[int]], str]
 
 
-class GroupScorer:
-    """Scores groups and journals them; safe from many threads at once, and for drivers one after the other.
+class Scorer:
+    """The reward functions and reward models of a job.
 
-    It loads the reward functions in `start`, so that what is wrong with them reaches the caller.
-    model_dir: with the tokenizer. base_dir: where relative paths of reward files start. urls: of the servers of reward
-    models, by name. log: what functions print. volume: the run's, for the journal.
+    tokenizer_dir: what the tokenizer's save_pretrained wrote.
+    base_dir: where relative paths of reward files start. urls: servers of the reward models, by name.
+
+    Raises:
+        RewardError: a function cannot be loaded, or a scorePattern is no pattern.
+        JobError: a reward model has no server.
+        InfrastructureError: no process can be started.
     """
 
     def __init__(
-        self, rewards: Rewards, model_dir: str, base_dir: str, urls: Mapping[str, str], log: str, volume: str
+        self, rewards: Rewards, tokenizer_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None
     ) -> None:
-        self._arguments = (rewards, Path(model_dir), Path(base_dir), urls, Path(log))
-        self._volume = Volume(Path(volume))
-        self._worker: RewardWorker | None = None
-        self._running: set[object] = set()
-        self._changed = threading.Condition()
+        self._decode = _decoder(tokenizer_dir)
+        self._parts: list[RewardPool | RewardModels] = []
+        if rewards.models:
+            self._parts.append(RewardModels(rewards, urls))
+        if rewards.functions:
+            self._parts.append(RewardPool(rewards, base_dir, log))
 
-    def start(self) -> None:
-        """Load the reward functions, unless a former driver had them loaded. Raises as RewardWorker.
-
-        A journal that failed for that driver is opened anew: the volume may answer again.
-        """
-        if self._worker is None:
-            self._worker = RewardWorker(*self._arguments)
-            self._journal = JournalWriter(self._volume)
-        elif self._journal.failed:
-            failed, self._journal = self._journal, JournalWriter(self._volume)
-            with suppress(RLJobError):
-                failed.close()
-
-    def score(
-        self, groups: Sequence[Group], key: GroupKey | None = None, only: Sequence[int] | None = None
-    ) -> list[GroupSummary]:
-        """Score the groups and, where they have a key, journal each before anyone is told.
-
-        key: what the groups are made for; None for validation, which is not journaled.
-        only: indices of those that are wanted; all by default.
+    async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
+        """The group of these episodes, each with its reward; groups are scored side by side.
 
         Raises:
-            RewardError: as rewards.onError says.
-            StorageFullError, InfrastructureError: of the journal, or no reward process can be started.
+            RewardError, InfrastructureError: as RewardPool.submit and RewardModels.submit.
         """
-        if self._worker is None:
-            raise InfrastructureError("the reward functions are not loaded")
-        wanted = groups if only is None else [groups[index] for index in only]
-        summaries = []
-        with self._counted():
-            for group, summary in zip(wanted, self._worker.score(wanted), strict=True):
-                if key is not None:
-                    self._journal.append(key, group, summary.score)
-                summaries.append(summary)
-        return summaries
-
-    def settle(self) -> None:
-        """Wait until everything that is being scored now is scored, and journaled where it has a key."""
-        with self._changed:
-            now = set(self._running)
-            self._changed.wait_for(lambda: not now & self._running)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        call = object()
-        with self._changed:
-            self._running.add(call)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running.remove(call)
-                self._changed.notify_all()
+        responses = [self._response(episode) for episode in episodes]
+        scores = [asyncio.wrap_future(part.submit(task, responses)) for part in self._parts]
+        return scored(task, episodes, summed(await asyncio.gather(*scores)))
 
     def close(self) -> None:
-        """End the reward processes and make the journal durable."""
-        if self._worker is not None:
-            self._worker.close()
-            self._journal.close()
+        """End the reward processes and stop asking reward models; blocks until they are gone."""
+        for part in self._parts:
+            part.close()
+
+    def _response(self, episode: Episode) -> Response:
+        """The answer that rewards see: the sampled tokens of the last trajectory."""
+        last = episode.trajectories[-1]
+        sampled = [last.token_ids[turn.start : turn.end] for turn in last.turns]
+        ids = np.concatenate(sampled) if sampled else last.token_ids[:0]
+        return Response(self._decode(ids.tolist()), tokens=len(ids), truncated=last.truncated)
+
+
+def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
+    """The group of `episodes` with the rewards of `score`, [episodes]."""
+    rewarded = tuple(
+        replace(
+            episode,
+            reward=float(score.rewards[index]),
+            components={name: float(values[index]) for name, values in score.components.items()},
+        )
+        for index, episode in enumerate(episodes)
+    )
+    return Group(task, rewarded, score.error, score.retries)
+
+
+def _decoder(folder: Path) -> Decode:
+    fast = folder / "tokenizer.json"
+    if fast.exists():
+        tokenizer = Tokenizer.from_file(str(fast))
+        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
+
+    from transformers import AutoTokenizer  # it imports torch; only tokenizers without a fast form need it
+
+    slow = AutoTokenizer.from_pretrained(folder)
+    return lambda ids: str(slow.decode(ids, skip_special_tokens=True))

@@ -1,41 +1,56 @@
-"""What the driver mends by itself: engines and the scorer. All else is its supervisor's."""
+"""What the driver repairs by itself: engines and the rollout host. All else is its supervisor's task."""
 
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from rljob_api.recovery import DRIVER_LEVELS, Action, Component, Failure, History, decide_recovery
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, WorkerLost
-from rljob_trainer.rollouts.engine_group import EngineGroup
-from rljob_trainer.workers.groups import Scorer
-from rljob_trainer.workers.heartbeats import Heartbeats
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
 
 
-class Repair:
-    """Replaces an engine or the scorer that is lost, as the recovery policy says.
+class Engines(Protocol):
+    """Engines by name; each has a place that stays when another process fills it."""
 
+    def place(self, name: str) -> str: ...
+
+    def replace(self, name: str) -> None: ...
+
+    def keep_spare(self) -> bool: ...
+
+
+class RolloutHosts(Protocol):
+    """The one rollout host."""
+
+    def replace(self) -> None: ...
+
+
+class Repair:
+    """Replaces an engine or the rollout host that is lost, as the recovery policy says.
+
+    diagnose: names the worker that is lost, if one is (Heartbeats.diagnose).
     worth_spare: the job has lost or saved something already, so a spare engine is worth its memory.
     """
 
     def __init__(
-        self, policy: Recovery, engines: EngineGroup, scorer: Scorer, heartbeats: Heartbeats, *, worth_spare: bool
-    ) -> None:
-        self._policy, self._engines, self._scorer, self._heartbeats = policy, engines, scorer, heartbeats
+        self, policy: Recovery, engines: Engines, host: RolloutHosts, diagnose: Callable[[], WorkerLost | None], *,
+        worth_spare: bool,
+    ) -> None:  # fmt: skip
+        self._policy, self._engines, self._host, self._diagnose = policy, engines, host, diagnose
         self._worth_spare = worth_spare
         self._times: Counter[str] = Counter()
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do `work`, and again after repairs, each of which may show another loss. Raises what cannot be mended here.
+        """Do `work`, and again after repairs, each of which may show another loss. Raises what cannot be repaired here.
 
-        A repair that was cut off is begun anew.
+        A repair that was cut off begins again.
         """
         repairs: dict[str, Callable[[], None]] = {}
         while True:
@@ -46,25 +61,25 @@ class Repair:
                     del repairs[worker]
                 return work()
             except InfrastructureError as error:
-                lost = error if isinstance(error, WorkerLost) else self._heartbeats.diagnose()
+                lost = error if isinstance(error, WorkerLost) else self._diagnose()
                 if lost is None:
                     raise
                 repairs[lost.worker] = self._repair(lost)
 
     def durable(self) -> None:
-        """There is a new durable checkpoint: what was lost before is forgotten."""
+        """A new checkpoint is durable: earlier losses are forgotten."""
         self._times.clear()
         self._worth_spare = True
 
     def step_done(self) -> None:
-        """Everything works, so nothing urgent is held up by a spare's start.
+        """A step is done, so the start of a spare delays nothing urgent.
 
-        Where a spare dies, perhaps for want of memory, there is no other before the next checkpoint or loss.
+        If a spare dies, perhaps for want of memory, no other starts before the next checkpoint or loss.
         """
         self._worth_spare = self._worth_spare and self._engines.keep_spare()
 
     def _repair(self, lost: WorkerLost) -> Callable[[], None]:
-        """What the policy says. Raises `lost` where that is another's to do."""
+        """What the policy says. Raises `lost` if that is another's to do."""
         if isinstance(lost, RankLost):
             raise lost
         engine = isinstance(lost, EngineLost)
@@ -79,5 +94,5 @@ class Repair:
         if decision.action is Action.REPLACE_ENGINE:
             return partial(self._engines.replace, lost.worker)
         if decision.action is Action.RETRY_SAMPLE:
-            return self._scorer.replace
+            return self._host.replace
         raise lost

@@ -1,271 +1,187 @@
-"""From prompts to scored groups. Engines generate, the scorer scores each group the moment it is finished.
+"""From tasks to scored groups: the one client of the rollout host and the one owner of the engines.
 
-journal ────────────────group───────────────────────> done
-engine 0 ──groups──> scorer ──summaries──> engine 0 ──> done      the groups' tensors stay in the object store
-engine 1 ──groups──> scorer ──summaries──> engine 1 ──> done
+    collect(order) ── begin ──> rollout host ── requests ──> engines        they hold the policy: ready()
+                   <── news ───      │       <─ completions ─┘
+                                     └─ scorer, journal, groups             tensors stay in Ray's object store
+    sync(policy)   ranks ── weights ──> engines, then the probe
+    use(...)       the journal's record of what an update uses
 
-The scorer journals a group before it answers, and engines ask it themselves, so what is finished is safe even where the
-driver is gone. An engine or a scorer that is lost costs what was unfinished.
+The host journals a group before it reports it. A lost engine costs the samples that it was generating; a lost host
+costs the episodes that it was playing. Either is replaced, and the order goes on.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
-import ray
-from ray.exceptions import RayError, RayTaskError
+import structlog
 
-from rljob_trainer.engines.engine_host import BundleResult
-from rljob_trainer.errors import EngineLost, InfrastructureError, RewardsLost, WorkerLost
-from rljob_trainer.journal import GroupKey, Journal
-from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
-from rljob_trainer.rollouts.engine_group import EngineGroup
+from rljob_trainer.errors import EngineLost, InfrastructureError
+from rljob_trainer.journal import Used
+from rljob_trainer.rank.client import Pending
+from rljob_trainer.rank.results import Updated
+from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
+from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
-from rljob_trainer.workers.groups import Scorer
-from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.roster import Worker
-from rljob_trainer.workers.waiting import LOOK_SECONDS, cause_of, first_line, wait_for
+from rljob_trainer.rollouts.rollout_client import RolloutClient
+from rljob_trainer.rollouts.weight_sync import Synced, WeightSync
+from rljob_trainer.workers.worker import Answer
 
-
-@dataclass(frozen=True, slots=True)
-class GroupRef:
-    """Where a group's tensors are: its index in a bundle of groups that came together."""
-
-    bundle: "ray.ObjectRef[Sequence[Group]]"
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredGroup:
-    """A group's tensors by reference, and what the controller knows of it."""
-
-    place: GroupRef
-    summary: GroupSummary
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Groups to make. seeds: [prompts][samples per prompt].
-
-    key: what the groups are for; None for a validation, whose groups are not journaled.
-    """
-
-    prompts: Sequence[Prompt]
-    seeds: Sequence[Sequence[int]]
-    sampling: Sampling
-    key: GroupKey | None
-
-    def without(self, ids: set[str]) -> "Order":
-        left = [i for i, prompt in enumerate(self.prompts) if prompt.id not in ids]
-        return replace(self, prompts=[self.prompts[i] for i in left], seeds=[self.seeds[i] for i in left])
-
-    def share(self, index: int, shares: int) -> "Order":
-        return replace(self, prompts=self.prompts[index::shares], seeds=self.seeds[index::shares])
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """generate_seconds: until the last response was finished.
+    """What an order gave. groups: one for each task, in their order.
 
-    journaled: groups that an earlier attempt, or an engine that was lost since, had finished.
+    generate_seconds: until the last turn was finished.
+    journaled: groups that were made before: by an earlier attempt, or before a loss.
     """
 
-    groups: list[ScoredGroup]
+    groups: list[GroupRef]
     generate_seconds: float
     journaled: int
 
 
 class Rollouts:
-    """Makes groups, whatever happens to engines and scorer meanwhile.
+    """Makes groups, whatever happens to the engines and the rollout host meanwhile.
 
-    ready: makes sure that the engines hold the policy; called before they generate. seconds: deadline of one order.
+    doing: what all workers do, for messages. phase: times a part of the step (Reporting.phase).
+    shares_memory: engines and ranks take turns on their GPUs: engines lose their weights when they sleep.
+    seconds: deadline of one order.
     """
 
     def __init__(
-        self, engines: EngineGroup, scorer: Scorer, journal: Journal, repair: Repair, heartbeats: Heartbeats,
-        ready: Callable[[], object], seconds: float,
+        self, engines: EngineClient, host: RolloutClient, weights: WeightSync, repair: Repair, *,
+        check: Callable[[], None], doing: Callable[[], str], phase: Callable[[str], AbstractContextManager[None]],
+        shares_memory: bool, seconds: float,
     ) -> None:  # fmt: skip
-        self._engines, self._scorer, self._journal, self._repair = engines, scorer, journal, repair
-        self._heartbeats, self._ready, self._seconds = heartbeats, ready, seconds
+        self._engines, self._host, self._weights, self._repair = engines, host, weights, repair
+        self._check, self._doing, self._phase = check, doing, phase
+        self._shares_memory, self._seconds = shares_memory, seconds
+        self._held: tuple[PolicyName, int] | None = None
+        self._attached: object = None
+        self._begun: tuple[tuple[PolicyName, int], Callable[[], Synced]] | None = None
+
+    def settle(self) -> bool:
+        """Wait until the reward code is loaded and engines that were taken over sleep.
+
+        Returns whether the journal holds episodes.
+        """
+        made = self._repair.run(self._host.ready).made
+        self._repair.run(self._engines.settle)
+        if not self._shares_memory:
+            self._engines.start()  # while ranks replay updates, for example
+        return made > 0
+
+    # ------------------------------------------------------------------ groups
 
     def collect(self, order: Order) -> Rollout:
-        """One scored group for each prompt, in their order.
+        """One scored group for each task, in their order.
 
-        Raises InfrastructureError when the deadline passes, RewardError as the reward's policy says.
+        Raises InfrastructureError at the deadline, RewardError as the policy of the reward says.
         """
         deadline = time.monotonic() + self._seconds
-        collection = _Collection(order, self._journal, self._heartbeats)
-        self._repair.run(lambda: self._try(collection, deadline))
-        groups = [collection.done[prompt.id] for prompt in order.prompts]
-        return Rollout(groups, collection.generate_seconds, collection.journaled)
+        return self._repair.run(lambda: self._collect(order, deadline))
 
-    def has(self, step: int, policy_digest: str) -> bool:
-        """Whether the journal holds groups of that step by that policy."""
-        return self._journal.holds(step, policy_digest)
+    def _collect(self, order: Order, deadline: float) -> Rollout:
+        number = self._host.begin(order)
+        news = self._host.news(number, 0, wait=False)
+        groups, generated = {group.summary.task_id: group for group in news.groups}, news.generated
+        if len(groups) < len(order.tasks):
+            self.ready(order.policy)
+        while len(groups) < len(order.tasks):
+            news = self._host.news(number, len(groups))
+            groups |= {group.summary.task_id: group for group in news.groups}
+            generated = news.generated
+            if news.engine_failed is not None:
+                name, reason = news.engine_failed
+                raise EngineLost(f"{name} failed: {reason}", worker=name)
+            if not news.groups:
+                self._check()
+                if time.monotonic() > deadline:
+                    raise self._late(order, len(groups))
+        in_order = [groups[task.id] for task in order.tasks]
+        return Rollout(in_order, generated, sum(group.journaled for group in in_order))
 
-    def _try(self, collection: "_Collection", deadline: float) -> None:
-        if collection.tried:  # a lost engine's finished groups may be on their way into the journal
-            settling = self._scorer.worker.call("settle")
-            wait_for(settling, deadline - time.monotonic(), "the groups that are being scored", self._heartbeats.check)
-        missing = collection.missing()
-        collection.score_again(self._scorer.worker)
-        if missing.prompts:
-            self._ready()
-            collection.generate(missing, self._engines.workers, self._scorer.worker, self._seconds)
-        collection.receive(deadline)
-        while collection.unscored:  # engines still went to a scorer that was replaced meanwhile
-            collection.score_again(self._scorer.worker)
-            collection.receive(deadline)
-
-
-@dataclass(slots=True)
-class _Stream:
-    """What an engine was asked for. scorer: which it goes to. bundle: the one that came without its note so far."""
-
-    engine: str
-    scorer: Worker
-    prompts: set[str]
-    bundle: Any = None
-
-
-@dataclass(slots=True)
-class _Collection:
-    """One order on its way. It survives repairs: what comes from others meanwhile is kept.
-
-    unscored: groups whose score got lost, by prompt. scores: those that are scored again, by the call.
-    scorer: the present one. scorer_failed: it lost a score.
-    """
-
-    order: Order
-    journal: Journal
-    heartbeats: Heartbeats
-    done: dict[str, ScoredGroup] = field(default_factory=dict)
-    unscored: dict[str, GroupRef] = field(default_factory=dict)
-    streams: dict[Any, _Stream] = field(default_factory=dict)
-    scores: dict[Any, dict[str, GroupRef]] = field(default_factory=dict)
-    generate_seconds: float = 0.0
-    journaled: int = 0
-    tried: bool = False
-    scorer: Worker | None = None
-    scorer_failed: bool = False
-
-    def missing(self) -> Order:
-        """What nobody makes now and nobody has made before."""
-        if self.tried:  # then a worker was lost, perhaps after it had journaled what we did not hear of
-            self.journal.refresh()
-        self.tried = True
-        under_way = self.done.keys() | {prompt_id for places in self.scores.values() for prompt_id in places}
-        rest = self.order.without(under_way.union(*(stream.prompts for stream in self.streams.values())))
-        key = self.order.key
-        if key is not None and self.journal.holds(key.step, key.policy_digest):
-            self._find(rest.prompts, key)
-        return rest.without(self.done.keys() | self.unscored.keys())
-
-    def _find(self, prompts: Sequence[Prompt], key: GroupKey) -> None:
-        for prompt in prompts:
-            if found := self.journal.find(key, prompt):
-                self.done[prompt.id] = ScoredGroup(GroupRef(ray.put(found[:1]), 0), found[1])
-                self.unscored.pop(prompt.id, None)
-                self.journaled += 1
-
-    def score_again(self, scorer: Worker) -> None:
-        self.scorer, self.scorer_failed = scorer, False
-        bundles: dict[Any, dict[str, GroupRef]] = {}
-        for prompt_id, place in self.unscored.items():
-            bundles.setdefault(place.bundle, {})[prompt_id] = place
-        for bundle, places in bundles.items():
-            only = [place.index for place in places.values()]
-            self.scores[scorer.call("score", bundle, self.order.key, only)] = places
-        self.unscored = {}
-
-    def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker, seconds: float) -> None:
-        shares = min(len(engines), len(order.prompts))
-        for index, engine in enumerate(engines[:shares]):
-            share = order.share(index, shares)
-            stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key, seconds)
-            self.streams[stream] = _Stream(engine.name, scorer, {prompt.id for prompt in share.prompts})
-
-    def receive(self, deadline: float) -> None:
-        """Until nobody makes anything.
-
-        Raises the scorer's loss at once, an engine's when all others are done or the scorer is lost too.
-        """
-        lost: WorkerLost | None = None
-        while self.streams or self.scores:
-            left = deadline - time.monotonic()
-            ready, _ = ray.wait([*self.streams, *self.scores], timeout=max(0.0, min(left, LOOK_SECONDS)))
-            if not ready and left <= 0:
-                raise self._late()
-            try:
-                self._take(ready[0]) if ready else self.heartbeats.check()
-            except EngineLost as found:
-                self._forget(found.worker)
-                lost = found
-            except RewardsLost:
-                if lost is None:
-                    raise
-                raise lost from None  # nobody listens to that engine any more, so it must not go on
-        if lost is None and self.scorer_failed:
-            lost = self.heartbeats.diagnose() or RewardsLost("rewards lost a score", worker="rewards")
-        if lost is not None:
-            raise lost
-
-    def _take(self, ready: Any) -> None:
-        if ready in self.streams:
-            self._take_item(ready, self.streams[ready])
-        else:
-            self._take_score(ready)
-
-    def _take_item(self, generator: Any, stream: _Stream) -> None:
-        """A bundle, the note that follows it, or the end; how an engine failed is in the last item."""
-        item = next(generator, None)
-        try:
-            if item is None:
-                del self.streams[generator]
-                if stream.bundle is not None:  # no bundle, then, but the error that ended the stream
-                    ray.get(stream.bundle)
-            elif stream.bundle is None:
-                stream.bundle = item
-            else:
-                self._take_note(ray.get(item), stream)
-        except RayTaskError as error:
-            raise cause_of(error) from None
-        except RayError as error:
-            raise EngineLost(f"{stream.engine} died: {first_line(error)}", worker=stream.engine) from error
-
-    def _take_note(self, note: BundleResult, stream: _Stream) -> None:
-        places = {prompt_id: GroupRef(stream.bundle, index) for index, prompt_id in enumerate(note.prompt_ids)}
-        if note.summaries is not None:
-            self._add(places, note.summaries)
-        else:
-            self.unscored |= places
-            self.scorer_failed = self.scorer_failed or stream.scorer is self.scorer
-        stream.prompts.difference_update(places)
-        stream.bundle = None
-        self.generate_seconds = max(self.generate_seconds, note.generated)
-
-    def _take_score(self, ref: Any) -> None:
-        places = self.scores.pop(ref)
-        try:
-            self._add(places, ray.get(ref))
-        except RayTaskError as error:
-            raise cause_of(error) from None
-        except RayError as error:
-            self.unscored |= places
-            raise RewardsLost(f"rewards died: {first_line(error)}", worker="rewards") from error
-
-    def _add(self, places: Mapping[str, GroupRef], summaries: Sequence[GroupSummary]) -> None:
-        for (prompt_id, place), summary in zip(places.items(), summaries, strict=True):
-            self.done[prompt_id] = ScoredGroup(place, summary)
-
-    def _forget(self, engine: str) -> None:
-        """Nothing more comes from that engine."""
-        self.streams = {generator: stream for generator, stream in self.streams.items() if stream.engine != engine}
-
-    def _late(self) -> InfrastructureError:
-        missing = len(self.order.prompts) - len(self.done)
+    def _late(self, order: Order, made: int) -> InfrastructureError:
         return InfrastructureError(
-            f"{missing} of {len(self.order.prompts)} groups of responses are missing at spec.rollout.deadline: "
-            f"raise it if they take that long ({self.heartbeats.doing()})"
+            f"{len(order.tasks) - made} of {len(order.tasks)} groups of responses are missing at spec.rollout.deadline: "
+            f"raise it if they take that long ({self._doing()})"
         )
+
+    # ------------------------------------------------------------------ the journal
+
+    def step_used(self, digest: str, fingerprint: str) -> Used | None:
+        """What the update of the policy `digest` used, if it was begun before under the same settings."""
+        return self._repair.run(lambda: self._host.step_used(digest, fingerprint))
+
+    def find(self, order: Order) -> list[GroupRef]:
+        """The groups of an order that were made before."""
+        return self._repair.run(lambda: self._host.find(order))
+
+    def begin_use(self, used: Used) -> Answer[None]:
+        """Begin to record what an update uses."""
+        return self._host.begin_use(used)
+
+    def finish_use(self, recording: Answer[None]) -> None:
+        """Wait until the record is durable; the update may begin then."""
+        self._host.finish_use(recording)
+
+    # ------------------------------------------------------------------ engines
+
+    def ready(self, policy: PolicyName) -> Synced | None:
+        """All engines run, hold `policy` and are attached to the host. Returns None if they held it already.
+
+        Raises EngineLost for an engine that is to be replaced.
+        """
+        if not self._engines.running:
+            with self._phase("start"):
+                self._engines.ready()
+        synced = self._sync(policy)
+        attached = self._held, self._host.worker
+        if self._attached != attached:
+            self._host.attach(self._engines.workers, policy)
+            self._attached = attached
+        return synced
+
+    def sync(self, policy: PolicyName) -> Synced | None:
+        """As `ready`; engines and the rollout host that are lost are replaced."""
+        return self._repair.run(lambda: self.ready(policy))
+
+    def begin_sync(self, policy: PolicyName, update: "Pending[list[Updated]]") -> None:
+        """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
+        if self._engines.running:
+            self._begun = (policy, self._engines.replaced), self._weights.begin(policy.version, update)
+
+    def _sync(self, policy: PolicyName) -> Synced | None:
+        wanted, begun = (policy, self._engines.replaced), self._begun
+        if self._held == wanted:
+            return None
+        self._held = self._begun = None
+        finish = begun[1] if begun is not None and begun[0] == wanted else self._weights.begin(policy.version)
+        synced = finish()
+        self._held = wanted
+        return synced
+
+    def sleep(self) -> None:
+        """Leave the GPUs to the ranks."""
+        if self._shares_memory and self._held is not None:
+            self._repair.run(self._sleep)
+
+    def _sleep(self) -> None:
+        if self._held is not None:
+            self._host.attach([], self._held[0])
+        self._held = self._attached = None
+        self._engines.sleep()
+
+    # ------------------------------------------------------------------ repairs
+
+    def step_done(self) -> None:
+        """A step is done: the time to start a spare engine, if one is worth it."""
+        self._repair.step_done()
+
+    def durable(self) -> None:
+        """A new checkpoint is durable: earlier losses are forgotten."""
+        self._repair.durable()

@@ -73,16 +73,16 @@ class Trajectory:
 
 
 def answered(
-    prompt: Ids, answer: Ids, log_probs: Floats, version: int, temperature: float, finish_reason: FinishReason
+    prompt: Ids, answer: Ids, log_probs: Floats, versions: int | Ids, temperature: float, finish_reason: FinishReason
 ) -> Trajectory:
-    """The trajectory of one prompt [P] and one answer to it [R]."""
+    """The trajectory of one prompt [P] and one answer to it [R]. versions: one for all tokens, or [R]."""
     P, T = len(prompt), len(prompt) + len(answer)
-    in_loss, versions = np.zeros(T, dtype=np.bool_), np.full(T, NOT_SAMPLED, dtype=np.int32)
-    in_loss[P:], versions[P:] = True, version
+    in_loss, sampled_by = np.zeros(T, dtype=np.bool_), np.full(T, NOT_SAMPLED, dtype=np.int32)
+    in_loss[P:], sampled_by[P:] = True, versions
     padded = np.zeros(T, dtype=np.float32)
     padded[P:] = log_probs
     turn = Turn(P, T, temperature, finish_reason)
-    return Trajectory(np.concatenate([prompt, answer]).astype(np.int32), in_loss, padded, versions, (turn,))
+    return Trajectory(np.concatenate([prompt, answer]).astype(np.int32), in_loss, padded, sampled_by, (turn,))
 
 
 def supervised(token_ids: Ids, targets: Sequence[slice]) -> Trajectory:

@@ -1,10 +1,11 @@
 """What every Ray worker of a job is, besides its work: fenced, alive to questions while it works, and not for ever.
 
-Ray runs three groups of methods in threads of their own:
+Ray runs four groups of methods in threads of their own:
 
     (default)    call, stream      the work, in the order in which it was asked for
     control      claim, sign, beat answered at once, also while work runs
-    background   call              work beside the work: waiting until a checkpoint is written
+    background   call              work beside the work: waiting until a checkpoint is written, or for groups
+    inbox        call              what other workers send, in their order: requests, completions
 """
 
 import os
@@ -19,7 +20,7 @@ from rljob_trainer.errors import FencedError
 from rljob_trainer.workers.imports import uncollected
 from rljob_trainer.workers.trace import traced
 
-CONCURRENCY_GROUPS = {"control": 2, "background": 1}
+CONCURRENCY_GROUPS = {"control": 2, "background": 2, "inbox": 1}
 
 _LOOK_SECONDS = 1.0
 

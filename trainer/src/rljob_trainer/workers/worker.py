@@ -22,7 +22,7 @@ C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ConcurrencyGroup = Literal["control", "background"]
+ConcurrencyGroup = Literal["control", "background", "inbox"]
 """Threads of a worker besides the one that does its work in order (host.py)."""
 
 
@@ -49,6 +49,11 @@ class Worker(Generic[C]):
     handle: Any
     attempt: int
     signature: str
+
+    @property
+    def identity(self) -> str:
+        """Differs for each process that ever had this name."""
+        return str(self.handle._actor_id.hex())  # noqa: SLF001  Ray has no public name for it
 
     def call(self, method: Callable[Concatenate[C, P], R], *args: P.args, **kwargs: P.kwargs) -> Answer[R]:
         """Start a call; the worker does one after the other."""

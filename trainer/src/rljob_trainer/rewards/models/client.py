@@ -16,9 +16,9 @@ import structlog
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
 from rljob_trainer.rewards.policy import Component
+from rljob_trainer.types import Task
 
 log = structlog.get_logger()
 
@@ -54,13 +54,13 @@ class ModelClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
 
-    async def score(self, prompt: Prompt, response: str) -> tuple[float, int]:
+    async def score(self, task: Task, response: str) -> tuple[float, int]:
         """The score of one response, and how often it had to be asked for again.
 
         Raises Unscored where the answer has none, InfrastructureError where there is no answer within lostAfter, and
         RewardError where the server is no such server.
         """
-        body = self._format.request(prompt, response)
+        body = self._format.request(task, response)
         async with self._room:
             answer, tries = await self._ask(body)
         return self._format.score(answer), tries - 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import RewardError
-from rljob_trainer.old_types import Prompt
+from rljob_trainer.types import Task
 
 MAX_TOKENS = 512
 """Of a judge's answer."""
@@ -36,7 +36,7 @@ class Format(Protocol):
     @property
     def path(self) -> str: ...
 
-    def request(self, prompt: Prompt, response: str) -> dict[str, Any]:
+    def request(self, task: Task, response: str) -> dict[str, Any]:
         """The body to post."""
 
     def score(self, answer: Any) -> float:
@@ -50,12 +50,12 @@ class Classifier:
     template: str | None
     path: str = "/pooling"
 
-    def request(self, prompt: Prompt, response: str) -> dict[str, Any]:
+    def request(self, task: Task, response: str) -> dict[str, Any]:
         text: dict[str, Any]
         if self.template is None:
-            text = {"messages": [*prompt.messages, {"role": "assistant", "content": response}]}
+            text = {"messages": [*task.messages, {"role": "assistant", "content": response}]}
         else:
-            text = {"input": filled(self.template, prompt, response)}
+            text = {"input": filled(self.template, task, response)}
         return text | {"task": "classify", "use_activation": False, "encoding_format": "base64"}
 
     def score(self, answer: Any) -> float:
@@ -77,8 +77,8 @@ class Judge:
     max_tokens: int
     path: str = "/v1/chat/completions"
 
-    def request(self, prompt: Prompt, response: str) -> dict[str, Any]:
-        message = {"role": "user", "content": filled(self.template, prompt, response)}
+    def request(self, task: Task, response: str) -> dict[str, Any]:
+        message = {"role": "user", "content": filled(self.template, task, response)}
         return {"messages": [message], "temperature": 0, "max_tokens": self.max_tokens}
 
     def score(self, answer: Any) -> float:
@@ -109,11 +109,11 @@ def format_of(model: RewardModel, field: str) -> Format:
     return Judge(str(model.prompt_template), pattern, model.max_tokens or MAX_TOKENS)
 
 
-def filled(template: str, prompt: Prompt, response: str) -> str:
+def filled(template: str, task: Task, response: str) -> str:
     """The template with its placeholders replaced, once: what is put in is not looked into."""
-    truth = prompt.ground_truth
+    truth = task.ground_truth
     values: Mapping[str, str] = {
-        "prompt": "\n\n".join(message["content"] for message in prompt.messages),
+        "prompt": "\n\n".join(message["content"] for message in task.messages),
         "response": response,
         "ground_truth": truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False, default=str),
     }

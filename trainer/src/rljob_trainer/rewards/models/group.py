@@ -10,10 +10,11 @@ import numpy as np
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.old_types import Floats, GroupScore, Prompt
 from rljob_trainer.rewards.models.client import ModelClient
 from rljob_trainer.rewards.models.formats import Unscored
 from rljob_trainer.rewards.policy import Response, without_score
+from rljob_trainer.rewards.scores import GroupScore
+from rljob_trainer.types import Floats, Task
 
 
 class _WithoutScore(Exception):
@@ -44,7 +45,7 @@ class RewardModels:
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-models", daemon=True)
         self._thread.start()
 
-    def submit(self, prompt: Prompt, responses: Sequence[Response]) -> "Future[GroupScore]":
+    def submit(self, task: Task, responses: Sequence[Response]) -> "Future[GroupScore]":
         """Score a group, without waiting: the weighted sum for each response, and each model's own score.
 
         Safe from many threads at once. The future raises:
@@ -52,7 +53,7 @@ class RewardModels:
                 or a server is none of a reward model.
             InfrastructureError: a server did not answer within lostAfter.
         """
-        return self._run(self._score(prompt, responses))
+        return self._run(self._score(task, responses))
 
     def close(self) -> None:
         """Stop asking; what was asked for fails."""
@@ -64,9 +65,9 @@ class RewardModels:
     def _run(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _score(self, prompt: Prompt, responses: Sequence[Response]) -> GroupScore:
+    async def _score(self, task: Task, responses: Sequence[Response]) -> GroupScore:
         asked = [(client, index) for client in self._clients for index in range(len(responses))]
-        tasks = [asyncio.create_task(self._one(client, prompt, responses, index)) for client, index in asked]
+        tasks = [asyncio.create_task(self._one(client, task, responses, index)) for client, index in asked]
         try:
             results = await asyncio.gather(*tasks)
         except _WithoutScore as error:
@@ -83,15 +84,15 @@ class RewardModels:
             for client, values in zip(self._clients, scores, strict=True)
         }
         retries = sum(again for _, again in results)
-        return GroupScore(prompt.id, (weights @ scores).astype(np.float32), components, retries=retries)
+        return GroupScore(task.id, (weights @ scores).astype(np.float32), components, retries=retries)
 
     async def _one(
-        self, client: ModelClient, prompt: Prompt, responses: Sequence[Response], index: int
+        self, client: ModelClient, task: Task, responses: Sequence[Response], index: int
     ) -> tuple[float, int]:
         try:
-            return await client.score(prompt, responses[index].text)
+            return await client.score(task, responses[index].text)
         except Unscored as error:
-            score = without_score(self._rewards, client.component, str(error), prompt, responses, index)
+            score = without_score(self._rewards, client.component, str(error), task, responses, index)
             raise _WithoutScore(score) from error
 
     async def _close(self) -> None:

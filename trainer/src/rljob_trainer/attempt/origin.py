@@ -1,0 +1,114 @@
+"""Where an attempt continues: with what living ranks hold, with the newest checkpoint, or at the start."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.attempt.claim import record_resume
+from rljob_trainer.attempt.resumption import Resumption
+from rljob_trainer.checkpoint.manifest import CheckpointRef, decided, list_checkpoints, read_trainer_state
+from rljob_trainer.loop.stages import stage_of
+from rljob_trainer.loop.state import LoopState
+from rljob_trainer.progress import names
+from rljob_trainer.progress.history import history
+from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.progress.reporter import ProgressReporter
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.training_state import RankState
+from rljob_trainer.volume import Volume
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the attempt continues.
+
+    held: what living ranks hold; None sends it to `checkpoint`, and without one to the start.
+    lost: name of the newest checkpoint, if that is unusable: the ranks hold all that is left of its steps.
+    """
+
+    held: RankState | None
+    checkpoint: CheckpointRef | None
+    lost: str | None = None
+
+    @property
+    def step(self) -> int:
+        """The last finished step."""
+        if self.held is not None:
+            return self.held.mark.step
+        return self.durable_step
+
+    @property
+    def durable_step(self) -> int:
+        """Step of the newest durable checkpoint, 0 without one."""
+        return self.checkpoint.manifest.step if self.checkpoint else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the ranks hold when the loop begins.
+
+    stage: the one whose optimizer they hold; None before the first.
+    held: their state, if they are one update ahead of the loop's; None elsewhere.
+    """
+
+    stage: Stage | None
+    held: RankState | None
+
+
+def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption, ranks: RankClient) -> Origin:
+    """Take over living ranks, else find the newest checkpoint; from now on the claim records the decision."""
+    # The attempt that this one continues, if any.
+    before = decided(volume).newest if resumption.goes_on() else None
+    held = ranks.take_over() if before is not None else None
+    if held is not None and before is not None:
+        saved, newest = list_checkpoints(volume), resumption.newest()
+        lost = newest.path.name if newest is not None and newest.lost else None
+        origin = Origin(held, saved[-1] if saved else None, lost)
+        parent, step = before.attempt, held.mark.step
+    else:
+        origin = Origin(None, resumption.find())
+        # An attempt that died before its first checkpoint is continued from the start: its groups still count.
+        parent = before.attempt if before is not None and origin.checkpoint is None else None
+        step = None
+    record_resume(
+        volume, attempt, nonce, origin.checkpoint,
+        parent=parent, step=step, lost=origin.lost, anew_for=resumption.anew_for,
+    )  # fmt: skip
+    return origin
+
+
+def restore(
+    spec: ResolvedSpec, volume: Volume, origin: Origin, weights: Path, ranks: RankClient, state: LoopState,
+    progress: ProgressReporter,
+) -> Restored:  # fmt: skip
+    """Bring `state` and the ranks to where the attempt continues. weights: folder of the policy's first weights."""
+    if origin.held is not None:
+        return _take_over(volume, origin.held, state)
+    for info in ranks.connect():
+        log.info("rank_started", **info)
+    progress.phase("loading model")
+    log.info("model_loaded", **ranks.load(str(weights)))
+    stage: Stage | None = None
+    if (ref := origin.checkpoint) is not None:
+        progress.phase("reading checkpoint")
+        state.load_state_dict(read_trainer_state(ref))
+        stage = stage_of(spec, state.step)
+        ranks.begin_stage(stage)
+        ranks.restore(ref.path)
+        log.info("checkpoint_restored", path=str(ref.path), step=state.step)
+    ranks.hold(state.mark(stage, state.state_dict()))
+    return Restored(stage, None)
+
+
+def _take_over(volume: Volume, held: RankState, state: LoopState) -> Restored:
+    """A step whose metrics the former driver did not write is finished first."""
+    mark = held.mark
+    written = any(line["step"] == mark.step for line in history(volume) if names.TIME_STEP in line)
+    behind = not written and any(result is not None for result in held.result)
+    state.load_state_dict(mark.before if behind else mark.after)
+    log.info("ranks_taken_over", step=mark.step, finish=behind)
+    return Restored(mark.stage, held if behind else None)

@@ -1,0 +1,1 @@
+"""What plays an episode: `Environment`, an async function from a task and a policy to an episode."""

@@ -1,0 +1,23 @@
+"""What rewards return for the responses of one group."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rljob_trainer.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScore:
+    """Rewards of one group.
+
+    rewards: [responses], the weighted sum; NaN where the group has an error.
+    components: each reward's own value and its logged numbers, [responses] each.
+    error: why the group is left out (rewards.onError: drop_group), naming the response; None where it is scored.
+    retries: how often a response was scored again because its process was killed or its server did not answer.
+    """
+
+    task_id: str
+    rewards: Floats
+    components: Mapping[str, Floats] = field(default_factory=dict)
+    error: str | None = None
+    retries: int = 0

@@ -1,0 +1,215 @@
+"""Plays the episodes of orders: task -> environment -> episodes -> scorer -> journal -> group.
+
+One thread runs an event loop with a coroutine for each group and for each of its episodes. Other threads ask through
+`begin`, `news` and `deliver`. Groups that end while the journal is written go to it together with the next write.
+"""
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rljob_trainer.engines.calls import EngineCalls
+from rljob_trainer.engines.engine import Completion
+from rljob_trainer.environments.environment import Environment
+from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.rewards.scorer import Scorer
+from rljob_trainer.rollouts.calls import Delivery, GroupRef, News, Order, PolicyName
+from rljob_trainer.rollouts.generation import Generation
+from rljob_trainer.types import Group, Ids, Sampling, Task
+from rljob_trainer.workers.worker import Worker
+
+T = TypeVar("T")
+
+Keep = Callable[[Order, Sequence[Group]], list[GroupRef]]
+"""Makes finished groups safe and returns their references; called in a thread of its own."""
+
+
+def turn_seed(job_seed: int, task_id: str, sample: int, turn: int) -> int:
+    """The seed of one turn, in [0, 2**63): the same in every process, attempt and Python version.
+
+    It does not depend on the step: when a group is made, the step that will use it is unknown.
+    """
+    name = f"{job_seed}/{task_id}/{sample}/{turn}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") >> 1
+
+
+@dataclass(slots=True)
+class EpisodePolicy:
+    """environment.Policy of one episode. heard: called with each completion."""
+
+    generation: Generation
+    task: Task
+    sample: int
+    sampling: Sampling
+    seed: int
+    heard: Callable[[], None]
+    turn: int = 0
+
+    @property
+    def temperature(self) -> float:
+        return self.sampling.temperature
+
+    async def generate(self, token_ids: Ids) -> Completion:
+        owner, seed = f"{self.task.id}/{self.turn}", turn_seed(self.seed, self.task.id, self.sample, self.turn)
+        self.turn += 1
+        completion = await self.generation.generate(owner, token_ids, self.sampling, seed)
+        self.heard()
+        return completion
+
+
+@dataclass(slots=True)
+class _OrderState:
+    """An order on its way. groups: in the order in which they were finished. error: what ended it."""
+
+    order: Order
+    started: float = field(default_factory=time.monotonic)
+    generated: float = 0.0
+    groups: list[GroupRef] = field(default_factory=list)
+    plays: "list[asyncio.Task[None]]" = field(default_factory=list)
+    finished: list[Group] = field(default_factory=list)
+    keeping: bool = False
+    error: BaseException | None = None
+
+    def heard(self) -> None:
+        self.generated = time.monotonic() - self.started
+
+
+class Episodes:
+    """The orders of a rollout host.
+
+    seed: rollout.seed. keep: see Keep. All public methods are safe from any thread.
+    """
+
+    def __init__(self, environment: Environment, scorer: Scorer, generation: Generation, seed: int, keep: Keep) -> None:
+        self._environment, self._scorer, self._generation = environment, scorer, generation
+        self._seed, self._keep = seed, keep
+        self._orders: dict[int, _OrderState] = {}
+        self._changed = threading.Condition()
+        self._engine_failed: tuple[str, str] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+        self._thread.start()
+
+    def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+        self._engine_failed = None
+        self._run(self._attach(engines))
+
+    async def _attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+        self._generation.attach(engines)
+
+    def begin(self, order: Order, made: Sequence[GroupRef]) -> int:
+        """Play the tasks of `order` but those of `made`. Returns its number."""
+        return self._run(self._begin(order, made))
+
+    async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
+        number = max(self._orders, default=0) + 1
+        state = self._orders[number] = _OrderState(order, groups=list(made))
+        known = {group.summary.task_id for group in made}
+        state.plays = [asyncio.create_task(self._play(state, task)) for task in order.tasks if task.id not in known]
+        return number
+
+    def same(self, order: Order) -> int | None:
+        """The number of the order that is the same, if there is one that was not ended."""
+        for number, state in list(self._orders.items()):
+            if state.error is None and _name(state.order) == _name(order):
+                return number
+        return None
+
+    def end(self, others_than: PolicyName | None = None, purpose: str | None = None) -> None:
+        """Forget orders: those of that purpose, or of all, which are not for the policy `others_than`."""
+        self._run(self._end(others_than, purpose))
+
+    async def _end(self, others_than: PolicyName | None, purpose: str | None) -> None:
+        for number, state in list(self._orders.items()):
+            if state.order.policy != others_than and purpose in (None, state.order.purpose):
+                del self._orders[number]
+                await self._cancel(state)
+
+    async def _cancel(self, state: _OrderState) -> None:
+        for play in state.plays:
+            play.cancel()
+        await asyncio.gather(*state.plays, return_exceptions=True)
+        self._generation.forget_cancelled()
+
+    def news(self, number: int, seen: int, seconds: float) -> News:
+        """Wait up to `seconds` for groups behind the first `seen`. Raises what ended the order."""
+        state = self._orders.get(number)
+        if state is None:
+            raise InfrastructureError(f"order {number} was ended by a later one")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(state.groups) > seen or state.error is not None or self._engine_failed is not None, seconds
+            )
+            if state.error is not None:
+                raise state.error
+            return News(state.groups[seen:], state.generated, self._engine_failed)
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._loop.call_soon_threadsafe(self._deliver, delivery)
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._generation.deliver(delivery)
+        error = delivery.error
+        if isinstance(error, InfrastructureError):
+            with self._changed:
+                self._engine_failed = delivery.engine, error.message
+                self._changed.notify_all()
+        elif error is not None:
+            for state in self._orders.values():
+                self._fail(state, error)
+
+    def close(self) -> None:
+        """End all orders and the thread."""
+        self.end()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # ------------------------------------------------------------------ in the event loop
+
+    async def _play(self, state: _OrderState, task: Task) -> None:
+        order = state.order
+        policies = [
+            EpisodePolicy(self._generation, task, sample, order.sampling, self._seed, state.heard)
+            for sample in range(order.samples)
+        ]
+        try:
+            episodes = await asyncio.gather(*(self._environment(task, policy) for policy in policies))
+            state.finished.append(await self._scorer.score(task, episodes))
+            if not state.keeping:
+                await self._keep_finished(state)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  the driver must see it
+            self._fail(state, error)
+
+    async def _keep_finished(self, state: _OrderState) -> None:
+        """Journal what is finished, until nothing is; one write at a time."""
+        state.keeping = True
+        try:
+            while state.finished:
+                groups, state.finished = state.finished, []
+                kept = await asyncio.to_thread(self._keep, state.order, groups)
+                with self._changed:
+                    state.groups += kept
+                    self._changed.notify_all()
+        finally:
+            state.keeping = False
+
+    def _fail(self, state: _OrderState, error: BaseException) -> None:
+        with self._changed:
+            if state.error is None:
+                state.error = error
+            self._changed.notify_all()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _name(order: Order) -> tuple[object, ...]:
+    """Equal for orders that make the same groups."""
+    return order.purpose, order.policy, tuple(task.id for task in order.tasks), order.samples, order.sampling

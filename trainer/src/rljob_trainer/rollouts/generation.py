@@ -1,0 +1,132 @@
+"""Turns of episodes in, completions of engines out. For one thread: the event loop of the rollout host.
+
+    generate ─┐                                              ┌─> engine 0
+    generate ─┼─ one tick ─> Request(prompt, n seeds) ── the least loaded
+    generate ─┘                                              └─> engine 1
+    deliver(completions) ──> the episodes that wait
+
+Calls of one owner in one tick of the event loop that have the same tokens become one request: its samples share the
+prompt. If an engine is lost, what it had not finished goes to another one.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rljob_trainer.engines.calls import EngineCalls, Subscriber
+from rljob_trainer.engines.engine import Completion, Request
+from rljob_trainer.rollouts.calls import Delivery
+from rljob_trainer.types import Ids, Sampling
+from rljob_trainer.workers.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call of generate. owner: whose turns may share a request."""
+
+    owner: str
+    token_ids: Ids
+    sampling: Sampling
+    seed: int
+    future: "asyncio.Future[Completion]"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request and the turns that wait for its samples, [n]. engine: identity of the one that has it."""
+
+    request: Request
+    turns: list[_Turn]
+    engine: str | None = None
+
+    @property
+    def unfinished(self) -> int:
+        return sum(not turn.future.done() for turn in self.turns)
+
+
+class Generation:
+    """The engines that are attached, and what they were asked for.
+
+    whole_requests: a request that moves to another engine moves with all its samples, also those that are finished:
+        the rounding of a deterministic engine depends on how many there are.
+    """
+
+    def __init__(self, subscriber: Subscriber, *, whole_requests: bool) -> None:
+        self._subscriber, self._whole_requests = subscriber, whole_requests
+        self._engines: dict[str, Worker[EngineCalls]] = {}
+        self._waiting: list[_Turn] = []
+        self._pending: dict[str, _Pending] = {}
+        self._count = 0
+
+    async def generate(self, owner: str, token_ids: Ids, sampling: Sampling, seed: int) -> Completion:
+        """The completion of these tokens [T]. owner: names the turn of one task; see the module."""
+        loop = asyncio.get_running_loop()
+        turn = _Turn(owner, token_ids, sampling, seed, loop.create_future())
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        self._waiting.append(turn)
+        return await turn.future
+
+    def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+        """Generate with these engines, {identity: worker}, from now on."""
+        self._engines = dict(engines)
+        for worker in engines.values():
+            worker.call_beside("inbox", EngineCalls.subscribe, self._subscriber)
+        moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
+        self._send([self._again(self._pending.pop(name)) for name in moved])
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Hand completions to the turns that wait for them; late ones of a moved request find nobody."""
+        for completion in delivery.completions:
+            pending = self._pending.get(completion.request_id)
+            if pending is None:
+                continue
+            future = pending.turns[completion.sample].future
+            if not future.done():
+                future.set_result(completion)
+            if not pending.unfinished:
+                del self._pending[completion.request_id]
+
+    def forget_cancelled(self) -> None:
+        """Abort requests whose turns were all cancelled."""
+        gone = [name for name, pending in self._pending.items() if not pending.unfinished]
+        by_engine: dict[str, list[str]] = {}
+        for name in gone:
+            by_engine.setdefault(self._pending.pop(name).engine or "", []).append(name)
+        for identity, names in by_engine.items():
+            if engine := self._engines.get(identity):
+                engine.call_beside("inbox", EngineCalls.abort, self._subscriber.incarnation, names)
+
+    def _flush(self) -> None:
+        shared: dict[tuple[str, bytes, Sampling], list[_Turn]] = {}
+        for turn in self._waiting:
+            if not turn.future.done():
+                shared.setdefault((turn.owner, turn.token_ids.tobytes(), turn.sampling), []).append(turn)
+        self._waiting = []
+        self._send([self._request(turns) for turns in shared.values()])
+
+    def _request(self, turns: list[_Turn]) -> _Pending:
+        self._count += 1
+        first = turns[0]
+        seeds = tuple(turn.seed for turn in turns)
+        return _Pending(Request(str(self._count), first.token_ids, first.sampling, seeds), turns)
+
+    def _again(self, pending: _Pending) -> _Pending:
+        turns = pending.turns if self._whole_requests else [turn for turn in pending.turns if not turn.future.done()]
+        return self._request(turns)
+
+    def _send(self, requests: Sequence[_Pending]) -> None:
+        """Give each request to the engine with the fewest unfinished samples; keep it while there is no engine."""
+        load = dict.fromkeys(self._engines, 0)
+        for pending in self._pending.values():
+            if pending.engine in load:
+                load[pending.engine] += pending.unfinished
+        batches: dict[str, list[Request]] = {}
+        for pending in requests:
+            self._pending[pending.request.id] = pending
+            if load:
+                pending.engine = min(load, key=load.__getitem__)
+                load[pending.engine] += len(pending.turns)
+                batches.setdefault(pending.engine, []).append(pending.request)
+        for identity, batch in batches.items():
+            self._engines[identity].call_beside("inbox", EngineCalls.submit, self._subscriber.incarnation, batch)

@@ -1,0 +1,211 @@
+"""The Ray worker that plays episodes, scores them, and keeps journal and groups. It imports no torch."""
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+import structlog
+
+from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.attempt.claim import check_not_superseded
+from rljob_trainer.engines.calls import EngineCalls, Subscriber
+from rljob_trainer.environments.single_turn import single_turn
+from rljob_trainer.errors import InfrastructureError, RLJobError
+from rljob_trainer.journal import Journal, JournalWriter, Made, Used
+from rljob_trainer.journal.record import encode_made, encode_used, made_key
+from rljob_trainer.journal.summary import summarise
+from rljob_trainer.rewards.scorer import Scorer
+from rljob_trainer.rollouts.calls import Delivery, GroupRef, HostInfo, News, Order, PolicyName, RolloutCalls
+from rljob_trainer.rollouts.episodes import Episodes
+from rljob_trainer.rollouts.generation import Generation
+from rljob_trainer.rollouts.group_buffer import GroupBuffer
+from rljob_trainer.types import Episode, Group, Task
+from rljob_trainer.volume import Volume
+from rljob_trainer.workers.host import Host, HostSettings
+from rljob_trainer.workers.worker import Worker
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """How to build a rollout host.
+
+    model_dir: with the tokenizer. base_dir: where relative paths of reward files start.
+    urls: servers of reward models, by name. log: what reward functions print. volume: the run's.
+    fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
+    """
+
+    rewards: Rewards
+    model_dir: str
+    base_dir: str
+    urls: Mapping[str, str]
+    log: str
+    volume: str
+    fingerprint: str
+    seed: int
+    deterministic: bool
+    max_staleness: int = 0
+
+
+class RolloutProcess:
+    """RolloutCalls. me: this worker, as engines call it."""
+
+    def __init__(self, settings: RolloutSettings, me: Worker[RolloutCalls]) -> None:
+        self._settings = settings
+        self._volume = Volume(Path(settings.volume))
+        self._incarnation = uuid.uuid4().hex
+        self._subscriber = Subscriber(self._incarnation, me)
+        self._episodes: Episodes | None = None
+        self._buffer = GroupBuffer(settings.max_staleness)
+        self._policies: dict[int, str] = {}
+        self._attached: PolicyName | None = None
+        self._lock = threading.Lock()  # of the journal's reader and the buffer
+
+    # ------------------------------------------------------------------ the driver
+
+    def start(self, attempt: int, from_version: int) -> HostInfo:
+        self._attempt = attempt
+        if self._episodes is None:
+            s = self._settings
+            scorer = Scorer(s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log))
+            generation = Generation(self._subscriber, whole_requests=s.deterministic)
+            self._writer = JournalWriter(self._volume)
+            self._scorer = scorer
+            self._episodes = Episodes(single_turn, scorer, generation, s.seed, self._keep)
+        elif self._writer.failed:  # for the former driver; the volume may answer again
+            failed, self._writer = self._writer, JournalWriter(self._volume)
+            with suppress(RLJobError):
+                failed.close()
+        with self._lock:
+            self._journal = Journal.read(self._volume, attempt, from_version)
+        damaged = tuple(str(path.relative_to(self._volume.root)) for path in self._journal.incomplete)
+        return HostInfo(self._incarnation, len(self._journal), damaged)
+
+    def attach(self, engines: Sequence[Worker[EngineCalls]], policy: PolicyName) -> None:
+        self._attached = policy
+        self._started().attach({worker.identity: worker for worker in engines})
+
+    def begin(self, order: Order) -> int:
+        episodes = self._started()
+        if (number := episodes.same(order)) is not None:
+            return number
+        if order.policy != self._attached:
+            episodes.attach({})  # its turns wait for engines that hold this policy
+        episodes.end(others_than=order.policy, purpose=order.purpose)
+        self._enter(order.policy)
+        return episodes.begin(order, self.find(order) if order.purpose == "training" else ())
+
+    def news(self, order: int, seen: int, seconds: float) -> News:
+        return self._started().news(order, seen, seconds)
+
+    def step_used(self, digest: str, fingerprint: str) -> Used | None:
+        with self._lock:
+            return self._journal.used(digest, fingerprint)
+
+    def find(self, order: Order) -> list[GroupRef]:
+        allowed = {order.policy.version: order.policy.digest}
+        with self._lock:
+            found = [self._find(task, order.samples, allowed) for task in order.tasks]
+        return [group for group in found if group is not None]
+
+    def use(self, used: Used) -> None:
+        check_not_superseded(self._volume, self._attempt)
+        self._writer.sync()
+        self._writer.append([encode_used(used)], self._attempt, used.step - 1)
+        self._writer.sync()
+
+    # ------------------------------------------------------------------ the engines
+
+    def deliver(self, delivery: Delivery) -> None:
+        if self._episodes is not None and delivery.incarnation == self._incarnation:
+            self._episodes.deliver(delivery)
+
+    # ------------------------------------------------------------------ between drivers
+
+    def end_validations(self) -> None:
+        """The driver that wanted them is gone."""
+        if self._episodes is not None:
+            self._episodes.end(purpose="validation")
+
+    def close(self) -> None:
+        if self._episodes is not None:
+            self._episodes.close()
+            self._scorer.close()
+            self._writer.close()
+
+    # ------------------------------------------------------------------ groups
+
+    def _started(self) -> Episodes:
+        if self._episodes is None:
+            raise InfrastructureError("the reward functions are not loaded")
+        return self._episodes
+
+    def _enter(self, policy: PolicyName) -> None:
+        """Forget groups that are too old for this policy, and those of another lineage."""
+        oldest = policy.version - self._settings.max_staleness
+        with self._lock:
+            known = self._policies.get(policy.version)
+            if known != policy.digest and (known is not None or policy.version < max(self._policies, default=0)):
+                self._policies.clear()  # the run goes on from an older checkpoint
+                self._buffer.clear()
+                self._journal.refresh()
+            self._policies = {v: digest for v, digest in self._policies.items() if v >= oldest}
+            self._policies[policy.version] = policy.digest
+            self._buffer.drop_stale(policy.version)
+
+    def _find(self, task: Task, samples: int, allowed: Mapping[int, str]) -> GroupRef | None:
+        """From memory, else from the journal, if all its episodes are there."""
+        if (kept := self._buffer.get(task.id)) is not None and len(kept.summary.rewards) == samples:
+            return GroupRef(kept.bundle, kept.index, kept.summary, journaled=True)
+        if not len(self._journal):
+            return None
+        fingerprint = self._settings.fingerprint
+        made = [self._journal.find(task, sample, fingerprint, allowed) for sample in range(samples)]
+        episodes = [each.episode for each in made if each is not None]
+        if len(episodes) < samples:
+            return None
+        error = next((each.error for each in made if each is not None and each.error), None)
+        group = Group(task, tuple(episodes), error)
+        return GroupRef(ray.put([group]), 0, summarise(group), journaled=True)
+
+    def _keep(self, order: Order, groups: Sequence[Group]) -> list[GroupRef]:
+        """Journal the groups of a training order, then hand them out."""
+        if order.purpose == "training":
+            records = [
+                encode_made(self._made(group, episode), group.task) for group in groups for episode in group.episodes
+            ]
+            self._writer.append(records, self._attempt, order.policy.version)
+        bundle = ray.put(list(groups))
+        kept = [GroupRef(bundle, index, summarise(group)) for index, group in enumerate(groups)]
+        if order.purpose == "training":
+            with self._lock:
+                for group in kept:
+                    self._buffer.add(group)
+        return kept
+
+    def _made(self, group: Group, episode: Episode) -> Made:
+        versions = {int(v) for part in episode.trajectories for v in set(part.versions.tolist()) if v >= 0}
+        policies = {version: self._policies[version] for version in sorted(versions)}
+        return Made(made_key(group.task, episode.sample, self._settings.fingerprint), policies, episode, group.error)
+
+
+class RolloutHost(Host):
+    """A rollout host that outlives its driver."""
+
+    harmless = frozenset({"deliver"})  # an incarnation says whose it is
+    worker: RolloutProcess
+
+    def __init__(self, settings: HostSettings, name: str, rollout: RolloutSettings) -> None:
+        super().__init__(settings, name, rollout)
+
+    def create(self, name: str, rollout: RolloutSettings) -> RolloutProcess:
+        me = ray.get_runtime_context().current_actor
+        return RolloutProcess(rollout, Worker(name, me, self._attempt, self._signature))
+
+    def claimed(self) -> None:
+        self.worker.end_validations()
