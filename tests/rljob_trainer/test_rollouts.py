@@ -1,9 +1,9 @@
-"""Groups in spite of lost engines and scorers. Real Ray, a real scorer and journal; engines that need no model."""
+"""Groups in spite of lost engines and rollout hosts. Real Ray, a real host and journal; engines that need no model."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,35 +14,43 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.journal import GroupKey, Journal
-from rljob_trainer.old_types import Prompt, Sampling
-from rljob_trainer.rollouts.engine_group import EngineGroup
+from rljob_trainer.journal import Journal
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rollouts.calls import Order, PolicyName
+from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
-from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts
+from rljob_trainer.rollouts.rollout_client import RolloutClient
+from rljob_trainer.rollouts.rollout_host import RolloutSettings
+from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
+from rljob_trainer.rollouts.weight_sync import Synced
+from rljob_trainer.types import Sampling, Task
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.groups import RankGroup, Scorer, WorkerContext
+from rljob_trainer.workers.context import WorkerContext
 from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.roster import Roster, Worker
+from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import wait_for
-from tests.rljob_trainer.actor_support import make_spec
+from rljob_trainer.workers.worker import Worker
+from tests.rljob_trainer.rank_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
 
-PROMPTS, SAMPLES = 6, 2
+TASKS, SAMPLES = 6, 2
 
 SILENT_AFTER = 20.0  # seconds; workers that live answer in time even where tests share two busy cores
 
 
 @dataclass
 class Engines:
-    """What Rollouts and Repair know of an EngineGroup."""
+    """What Rollouts knows of an EngineClient."""
 
     roster: Roster
     notes: Path
     pace: float
     replaced: int = 0
+    running: bool = True
 
     def __post_init__(self) -> None:
         self.workers = [self._start(f"engine-{index}") for index in range(2)]
@@ -50,8 +58,12 @@ class Engines:
     def place(self, name: str) -> str:
         return name
 
-    def _start(self, name: str) -> Worker:
-        return self.roster.start(name, "s", SteadyHost, {}, str(self.notes), self.pace)
+    def settle(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    def _start(self, name: str) -> Worker[EngineCalls]:
+        return self.roster.start(name, "s", SteadyHost, {}, name, str(self.notes), self.pace)
 
     def replace(self, name: str) -> None:
         index = [worker.name for worker in self.workers].index(name)
@@ -59,8 +71,18 @@ class Engines:
         self.workers[index] = self._start(name)
         self.replaced += 1
 
+    def keep_spare(self) -> bool:
+        return False
 
-class CountedScorer(Scorer):
+
+class Weights:
+    """A sync that has nothing to send."""
+
+    def begin(self, version: int, engines: object, update: object = None) -> Callable[[], Synced]:
+        return lambda: Synced([], [])
+
+
+class CountedClient(RolloutClient):
     replaced = 0
 
     def replace(self) -> None:
@@ -70,31 +92,30 @@ class CountedScorer(Scorer):
 
 @dataclass
 class Site:
-    """Two engines and a scorer, ready to work."""
+    """Two engines and a rollout host, ready to work."""
 
     volume: Volume
     engines: Engines
-    scorer: CountedScorer
+    host: CountedClient
     heartbeats: Heartbeats
 
-    def collect(self, step: int, seconds: float = 100.0) -> Rollout:
-        journal = Journal.read(self.volume, 1, after_step=0)
-        repair = Repair(
-            make_spec().recovery, self.engines, self.scorer, self.heartbeats, worth_spare=False  # type: ignore[arg-type]
-        )  # fmt: skip
+    def collect(self, version: int, seconds: float = 100.0) -> Rollout:
+        repair = Repair(make_spec().recovery, self.engines, self.host, self.heartbeats.diagnose, worth_spare=False)
         rollouts = Rollouts(
-            self.engines, self.scorer, journal, repair, self.heartbeats, lambda: None, seconds  # type: ignore[arg-type]
+            self.engines, self.host, Weights(), repair,  # type: ignore[arg-type]
+            heartbeats=self.heartbeats, phase=lambda _: nullcontext(), shares_memory=False, seconds=seconds,
         )  # fmt: skip
-        prompts = [Prompt(f"0/{i}", np.arange(3, dtype=np.int32), "t", "", {}, "") for i in range(PROMPTS)]
-        seeds = [[0] * SAMPLES] * PROMPTS
-        return rollouts.collect(Order(prompts, seeds, Sampling(max_tokens=4), GroupKey(1, step, "policy", "settings")))
+        tasks = [Task(f"0/{i}/0", [], np.arange(i, i + 3, dtype=np.int32), "", {}, "t") for i in range(TASKS)]
+        return rollouts.collect(
+            Order("training", PolicyName(version, "policy"), tasks, SAMPLES, Sampling(max_tokens=4))
+        )
 
     def begun(self) -> list[str]:
         """Groups that engines began to make, in order, repetitions included."""
         return self.engines.notes.read_text().split() if self.engines.notes.exists() else []
 
-    def process(self, worker: Worker) -> psutil.Process:
-        return psutil.Process(wait_for(worker.ask("beat"), 60.0, "a worker of a test").pid)
+    def process(self, worker: Worker[Any]) -> psutil.Process:
+        return psutil.Process(wait_for(worker.beat(), 60.0, "a worker of a test").pid)
 
     @contextmanager
     def after(self, groups: int, strike: Callable[[], None]) -> Iterator[None]:
@@ -123,24 +144,30 @@ def site_in(folder: Path, pace: float, **spec: Any) -> Iterator[Site]:
     from rljob_trainer.data.tokenizer import build_tokenizer
 
     build_tokenizer(TokenizerSpec(), ["abcdefgh"]).save_pretrained(folder / "model")
+    (folder / "attempts").mkdir()
     heartbeats = Heartbeats(SILENT_AFTER)
     roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
     try:
-        context = WorkerContext(make_spec(**spec), "cpu", 1, roster, heartbeats)
-        scorer = CountedScorer(context, Volume(folder), folder / "model", str(folder), {})
-        scorer.start()
+        job = make_spec(**spec)
+        context = WorkerContext(job, "cpu", 1, roster, heartbeats)
+        settings = RolloutSettings(
+            job.rewards, str(folder / "model"), str(folder), {}, str(folder / "rewards.log"), str(folder), "settings", 0,
+            deterministic=False,
+        )  # fmt: skip
+        host = CountedClient(context, settings, 1, 0)
+        host.load()
         engines = Engines(roster, folder / "begun", pace)
-        scorer.ready()
-        yield Site(Volume(folder), engines, scorer, heartbeats)
+        host.ready()
+        yield Site(Volume(folder), engines, host, heartbeats)
     finally:
         roster.end_all()
         heartbeats.close()
 
 
 def assert_whole(rollout: Rollout) -> None:
-    names = [f"0/{i}" for i in range(PROMPTS)]
-    assert [group.summary.prompt_id for group in rollout.groups] == names
-    assert [ray.get(group.place.bundle)[group.place.index].prompt.id for group in rollout.groups] == names
+    names = [f"0/{i}/0" for i in range(TASKS)]
+    assert [group.summary.task_id for group in rollout.groups] == names
+    assert [ray.get(group.bundle)[group.index].task.id for group in rollout.groups] == names
 
 
 def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_all(tmp_path: Path):
@@ -149,12 +176,12 @@ def test_a_killed_engine_costs_the_group_that_it_was_making_and_the_journal_has_
             rollout = site.collect(1)
         assert_whole(rollout)
         assert site.engines.replaced == 1
-        assert set(site.begun()) == {f"0/{i}" for i in range(PROMPTS)}
-        assert len(site.begun()) == PROMPTS + 1, "the one that it was making"
+        assert set(site.begun()) == {str(i) for i in range(TASKS)}
+        assert len(site.begun()) == TASKS + 1, "the one that it was making"
         again = site.collect(1)
         assert_whole(again)
-        assert again.journaled == PROMPTS
-        assert len(site.begun()) == PROMPTS + 1, "nothing is made again for the same step, policy and settings"
+        assert again.journaled == TASKS
+        assert len(site.begun()) == TASKS + 1, "nothing is made again for the same policy and settings"
         digests = [[group.summary.digest for group in each.groups] for each in (rollout, again)]
         assert digests[0] == digests[1]
 
@@ -173,11 +200,11 @@ def test_a_slow_reward_keeps_no_finished_group_from_the_journal(tmp_path: Path):
     """Groups are made faster than they are scored, and those that the engine has handed over survive it."""
     rewards = {"functions": [{"name": "slow", "source": SLOW}], "processes": 2 * SAMPLES}
     with site_in(tmp_path, pace=0.5, rewards=rewards) as site:
-        with site.after(PROMPTS - 1, site.process(site.engines.workers[0]).kill):
+        with site.after(TASKS - 1, site.process(site.engines.workers[0]).kill):
             rollout = site.collect(1)
         assert_whole(rollout)
         assert site.engines.replaced == 1
-        assert len(site.begun()) <= PROMPTS + 1, "no more than the one that it was making"
+        assert len(site.begun()) <= TASKS + 1, "no more than the one that it was making"
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("suspend", marks=pytest.mark.slow)])
@@ -188,10 +215,10 @@ def test_a_lost_scorer_costs_scores_and_no_group_and_is_replaced_once(tmp_path: 
         time.sleep(1.5)  # the heartbeats has heard everybody
         with site.after(3, getattr(scorer, how)):
             assert_whole(site.collect(2))
-        assert len(site.begun()) == PROMPTS, "none is made again"
+        assert len(site.begun()) == TASKS, "none is made again"
         assert site.engines.replaced == 0, "engines live, though they wait for the scorer"
         assert site.scorer.replaced == 1
-        assert len(Journal.read(site.volume, 1, after_step=1)) == PROMPTS
+        assert len(Journal.read(site.volume, 1, after_step=1)) == TASKS
 
 
 @pytest.mark.slow

@@ -163,8 +163,8 @@ class Wiring:
         repair = Repair(self._spec.recovery, engines, host, heartbeats.diagnose, worth_spare=origin.step > 0)
         return Rollouts(
             engines, host, weights, repair,
-            check=heartbeats.check, doing=heartbeats.doing, phase=reporting.phase,
-            shares_memory=self._device == "cuda", seconds=rollout_seconds(self._spec),
+            heartbeats=heartbeats, phase=reporting.phase, shares_memory=self._device == "cuda",
+            seconds=rollout_seconds(self._spec),
         )  # fmt: skip
 
     def _state(self, tokenizer: "PreTrainedTokenizerBase", *, with_prompts: bool) -> LoopState:

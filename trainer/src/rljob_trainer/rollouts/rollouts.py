@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.errors import EngineLost, InfrastructureError
 from rljob_trainer.journal import Used
 from rljob_trainer.rank.client import Pending
@@ -26,7 +27,8 @@ from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.weight_sync import Synced, WeightSync
-from rljob_trainer.workers.worker import Answer
+from rljob_trainer.workers.heartbeats import Heartbeats
+from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
 
@@ -44,25 +46,34 @@ class Rollout:
     journaled: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Weights on their way. finish: waits for them; None where every engine has them."""
+
+    policy: PolicyName
+    engines: list[Worker[EngineCalls]]
+    finish: Callable[[], Synced] | None
+
+
 class Rollouts:
     """Makes groups, whatever happens to the engines and the rollout host meanwhile.
 
-    doing: what all workers do, for messages. phase: times a part of the step (Reporting.phase).
+    phase: times a part of the step (Reporting.phase).
     shares_memory: engines and ranks take turns on their GPUs: engines lose their weights when they sleep.
     seconds: deadline of one order.
     """
 
     def __init__(
         self, engines: EngineClient, host: RolloutClient, weights: WeightSync, repair: Repair, *,
-        check: Callable[[], None], doing: Callable[[], str], phase: Callable[[str], AbstractContextManager[None]],
-        shares_memory: bool, seconds: float,
+        heartbeats: Heartbeats, phase: Callable[[str], AbstractContextManager[None]], shares_memory: bool,
+        seconds: float,
     ) -> None:  # fmt: skip
         self._engines, self._host, self._weights, self._repair = engines, host, weights, repair
-        self._check, self._doing, self._phase = check, doing, phase
+        self._heartbeats, self._phase = heartbeats, phase
         self._shares_memory, self._seconds = shares_memory, seconds
-        self._held: tuple[PolicyName, int] | None = None
+        self._held: dict[str, PolicyName] = {}  # by identity of the engine
         self._attached: object = None
-        self._begun: tuple[tuple[PolicyName, int], Callable[[], Synced]] | None = None
+        self._begun: _Begun | None = None
 
     def settle(self) -> bool:
         """Wait until the reward code is loaded and engines that were taken over sleep.
@@ -99,7 +110,7 @@ class Rollouts:
                 name, reason = news.engine_failed
                 raise EngineLost(f"{name} failed: {reason}", worker=name)
             if not news.groups:
-                self._check()
+                self._heartbeats.check()
                 if time.monotonic() > deadline:
                     raise self._late(order, len(groups))
         in_order = [groups[task.id] for task in order.tasks]
@@ -107,8 +118,8 @@ class Rollouts:
 
     def _late(self, order: Order, made: int) -> InfrastructureError:
         return InfrastructureError(
-            f"{len(order.tasks) - made} of {len(order.tasks)} groups of responses are missing at spec.rollout.deadline: "
-            f"raise it if they take that long ({self._doing()})"
+            f"{len(order.tasks) - made} of {len(order.tasks)} groups are missing at spec.rollout.deadline: "
+            f"raise it if they take that long ({self._heartbeats.doing()})"
         )
 
     # ------------------------------------------------------------------ the journal
@@ -140,7 +151,7 @@ class Rollouts:
             with self._phase("start"):
                 self._engines.ready()
         synced = self._sync(policy)
-        attached = self._held, self._host.worker
+        attached = policy, [worker.identity for worker in self._engines.workers], self._host.worker.identity
         if self._attached != attached:
             self._host.attach(self._engines.workers, policy)
             self._attached = attached
@@ -153,27 +164,33 @@ class Rollouts:
     def begin_sync(self, policy: PolicyName, update: "Pending[list[Updated]]") -> None:
         """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
         if self._engines.running:
-            self._begun = (policy, self._engines.replaced), self._weights.begin(policy.version, update)
+            self._begun = self._begin(policy, update)
+
+    def _begin(self, policy: PolicyName, update: "Pending[list[Updated]] | None" = None) -> "_Begun":
+        """To the engines that lack it: those that hold it may be generating."""
+        lacking = [worker for worker in self._engines.workers if self._held.get(worker.identity) != policy]
+        return _Begun(policy, lacking, self._weights.begin(policy.version, lacking, update) if lacking else None)
 
     def _sync(self, policy: PolicyName) -> Synced | None:
-        wanted, begun = (policy, self._engines.replaced), self._begun
-        if self._held == wanted:
+        begun, self._begun = self._begun, None
+        now = self._begin(policy) if begun is None or begun.policy != policy else begun
+        if now.finish is None:
             return None
-        self._held = self._begun = None
-        finish = begun[1] if begun is not None and begun[0] == wanted else self._weights.begin(policy.version)
-        synced = finish()
-        self._held = wanted
+        for worker in now.engines:
+            self._held.pop(worker.identity, None)
+        synced = now.finish()
+        self._held |= {worker.identity: policy for worker in now.engines}
         return synced
 
     def sleep(self) -> None:
         """Leave the GPUs to the ranks."""
-        if self._shares_memory and self._held is not None:
+        if self._shares_memory and self._held:
             self._repair.run(self._sleep)
 
     def _sleep(self) -> None:
-        if self._held is not None:
-            self._host.attach([], self._held[0])
-        self._held = self._attached = None
+        if self._held:
+            self._host.attach([], next(iter(self._held.values())))
+        self._held, self._attached = {}, None
         self._engines.sleep()
 
     # ------------------------------------------------------------------ repairs

@@ -45,21 +45,28 @@ class WeightSync:
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
         self._groups = sync_groups(spec, device_type)
 
-    def begin(self, version: int, update: "Pending[list[Updated]] | None" = None) -> Callable[[], Synced]:
-        """Ask the ranks to send what they hold, after `update` if it is under way. What it returns waits for that.
+    def begin(
+        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[list[Updated]] | None" = None
+    ) -> Callable[[], Synced]:
+        """Ask the ranks to send what they hold to `engines`, after `update` if it is under way.
 
-        That raises EngineLost for an engine that does not compute what the trainer computes: it is replaced.
+        What it returns waits for that. It raises EngineLost for an engine that does not compute what the trainer
+        computes: it is replaced.
         """
-        engines = list(self._engines.workers)
-        feeds = {group: engines_of(group, self._spec, engines) for group in self._groups}
-        by_rank = [feeds[group] if rank == group[0] else [] for group in self._groups for rank in group]
+        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
+        by_rank = [
+            [engine for engine in feeds[group] if engine in engines] if rank == group[0] else []
+            for group in self._groups
+            for rank in group
+        ]
+        in_order = [engine for fed in by_rank for engine in fed]
         sending = self._ranks.send_weights(by_rank, version, self._prompts, self._size.tokens, update)
         scoring = self._ranks.score_probes(self._prompts, sending)
 
         def synced() -> Synced:
             sent = sending.result()
             answers = [answer for each in sent for answer in each.answers]
-            return Synced([each.nbytes for each in sent], self._compare(engines, answers, scoring.result()[0], version))
+            return Synced([each.nbytes for each in sent], self._compare(in_order, answers, scoring.result()[0], version))
 
         return synced
 

@@ -67,16 +67,16 @@ class RewardModels:
 
     async def _score(self, task: Task, responses: Sequence[Response]) -> GroupScore:
         asked = [(client, index) for client in self._clients for index in range(len(responses))]
-        tasks = [asyncio.create_task(self._one(client, task, responses, index)) for client, index in asked]
+        calls = [asyncio.create_task(self._one(client, task, responses, index)) for client, index in asked]
         try:
-            results = await asyncio.gather(*tasks)
+            results = await asyncio.gather(*calls)
         except _WithoutScore as error:
             return error.score
         except asyncio.CancelledError:
             raise InfrastructureError("reward models were closed before the group was scored") from None
         finally:
-            for task in tasks:
-                task.cancel()
+            for call in calls:
+                call.cancel()
         scores = np.array([score for score, _ in results]).reshape(len(self._clients), len(responses))
         weights = np.array([client.weight for client in self._clients])
         components: dict[str, Floats] = {
