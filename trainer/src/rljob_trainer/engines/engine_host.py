@@ -11,8 +11,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from rljob_trainer.compute.freed_memory import keep_freed_memory
-from rljob_trainer.engines.engine import EngineSettings, import_engine
+from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.engine_worker import RolloutWorker
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
 from rljob_trainer.workers.host import Host
@@ -64,7 +65,7 @@ class EngineHost(Host):
         """Imports what the engine needs, while others still read data and weights."""
         self._wanted = False
         with suppress(JobError):  # vLLM is missing: start says so
-            import_engine(settings.kind, settings.device)
+            ENGINES[settings.kind].factory(settings.device)
         if settings.device == "cpu":
             import torch
 

@@ -4,13 +4,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from threading import Event
 from typing import Any
 
-from rljob_trainer.engines.engine import EngineSettings, RolloutEngine, create_engine
-from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.old_types import GenerationRequest, Group, Ids, Prompt, Sample, Sampling
+from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
+from rljob_trainer.engines.registry import create_engine
+from rljob_trainer.errors import FencedError, InfrastructureError
+from rljob_trainer.old_types import Group, Ids, Prompt, Sample
+from rljob_trainer.types import Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 
 PROBE_SEED = 0
@@ -62,29 +63,42 @@ class RolloutWorker:
         waiting: dict[str, list[Sample]] = {prompt.id: [] for prompt in prompts}
         wanted = {prompt.id: (prompt, len(row)) for prompt, row in zip(prompts, seeds, strict=True)}
         version = self.engine.policy_version
-        for finished in self._generate(_requests(prompts, seeds), sampling):
+        sampling = Sampling(sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop)
+        pairs = zip(prompts, seeds, strict=True)
+        requests = [Request(prompt.id, prompt.token_ids, sampling, tuple(row)) for prompt, row in pairs]
+        for finished in self._generate(requests):
             groups = []
-            for sample in finished:
-                done = waiting[sample.prompt_id]
-                done.append(sample)
-                prompt, samples = wanted[sample.prompt_id]
+            for each in finished:
+                done = waiting[each.request_id]
+                done.append(Sample(each.request_id, each.sample, each.token_ids, each.log_probs, each.finish_reason))
+                prompt, samples = wanted[each.request_id]
                 if len(done) == samples:
                     del waiting[prompt.id]
-                    groups.append(Group(prompt, tuple(sorted(done, key=_index)), version))
+                    groups.append(Group(prompt, tuple(sorted(done, key=lambda one: one.sample_index)), version))
             if groups:
                 yield groups
         if waiting:
             raise InfrastructureError(f"the rollout engine left {len(waiting)} of {len(prompts)} prompts unfinished")
 
-    def probe(self, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
-        """A sample at temperature 1 for each of the fixed `prompts`, in their order, along the normal path."""
-        requests = [GenerationRequest("probe", index, ids, PROBE_SEED) for index, ids in enumerate(prompts)]
-        finished = self._generate(requests, Sampling(max_tokens=max_tokens))
-        return sorted(chain.from_iterable(finished), key=_index)
+    def probe(self, prompts: Sequence[Ids], max_tokens: int) -> list[Completion]:
+        """An answer at temperature 1 to each of the fixed `prompts`, in their order, along the normal path."""
+        sampling = Sampling(max_tokens=max_tokens)
+        requests = [Request(f"probe/{index}", ids, sampling, (PROBE_SEED,)) for index, ids in enumerate(prompts)]
+        answers = {each.request_id: each for finished in self._generate(requests) for each in finished}
+        return [answers[request.id] for request in requests]
 
-    def _generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sequence[Sample]]:
+    def _generate(self, requests: Sequence[Request]) -> Iterator[Sequence[Completion]]:
         self._abandoned = Event()  # one for each call: an abandon that comes late reaches no later call
-        return self.engine.generate(requests, sampling, self._abandoned)
+        try:
+            for request in requests:
+                self.engine.submit(request)
+            while self.engine.unfinished:
+                if self._abandoned.is_set():
+                    raise FencedError("the responses were abandoned: another attempt takes the rollout engine over")
+                if finished := self.engine.step():
+                    yield finished
+        finally:
+            self.engine.abort({request.id for request in requests})
 
     def abandon(self) -> None:
         """From another thread: end generate_groups or probe, if one runs, at its next token; it raises FencedError.
@@ -99,7 +113,7 @@ class RolloutWorker:
     def load_bucket(self, bucket: BucketDescriptor) -> None:
         self.engine.load_bucket(bucket)
 
-    def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Sample]:
+    def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Completion]:
         """What follows the last bucket, in one call: use the weights, take the KV cache's memory, answer the probe."""
         self.engine.finish_update(version)
         self.engine.wake()
@@ -112,15 +126,3 @@ class RolloutWorker:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
-
-
-def _index(sample: Sample) -> int:
-    return sample.sample_index
-
-
-def _requests(prompts: Sequence[Prompt], seeds: Sequence[Sequence[int]]) -> list[GenerationRequest]:
-    return [
-        GenerationRequest(prompt.id, index, prompt.token_ids, seed)
-        for prompt, row in zip(prompts, seeds, strict=True)
-        for index, seed in enumerate(row)
-    ]

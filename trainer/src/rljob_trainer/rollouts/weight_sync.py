@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
+from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost
-from rljob_trainer.old_types import Floats, Sample
+from rljob_trainer.old_types import Floats
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.rollouts.engine_group import EngineGroup, engines_of
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
-    PROBE_SIZES,
     ProbeResult,
     WeightSyncError,
     compare,
@@ -42,7 +43,7 @@ class WeightSync:
         self, spec: ResolvedSpec, device_type: str, actors: RankGroup, engines: EngineGroup, vocab_size: int
     ) -> None:
         self._spec, self._actors, self._engines = spec, actors, engines
-        self._size = PROBE_SIZES[spec.rollout.engine]
+        self._size = ENGINES[spec.rollout.engine].probe
         self._prompts = probe_prompts(vocab_size, self._size.length)
         dtype = compute_dtype(spec, device_type)
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
@@ -68,7 +69,7 @@ class WeightSync:
         return synced
 
     def _compare(
-        self, engines: Sequence[Worker], answers: list[list[Sample]], ours: list[list[Floats]], version: int
+        self, engines: Sequence[Worker], answers: list[list[Completion]], ours: list[list[Floats]], version: int
     ) -> list[ProbeResult]:
         """answers: of each engine to the probe. ours: the trainer's log-probabilities of them."""
         results = []
