@@ -2,10 +2,9 @@
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Event
 from typing import Literal
 
 import numpy as np
@@ -13,18 +12,19 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from rljob_trainer.engines.engine import EngineSettings, RolloutEngine, create_engine, import_engine
-from rljob_trainer.engines.hf.engine import HfEngine
-from rljob_trainer.old_types import Floats, GenerationRequest, Ids, Sample, Sampling
+from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
+from rljob_trainer.engines.registry import ENGINES, create_engine
+from rljob_trainer.types import Floats, Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor, aligned
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
-    PROBE_SIZES,
     ProbeResult,
     compare,
     probe_prompts,
 )
 from rljob_trainer.weights.sender import WeightSender
+
+Kind = Literal["hf", "vllm"]
 
 VOCAB = 300
 END = 0
@@ -56,17 +56,16 @@ def make_policy(model_dir: str, seed: int, dtype: torch.dtype = torch.float32) -
     return policy.to(dtype)
 
 
-def settings(kind: Literal["hf", "vllm"], model_dir: str, **changes) -> EngineSettings:
+def settings(kind: Kind, model_dir: str, **changes) -> EngineSettings:
     return EngineSettings(
         kind=kind, model_dir=model_dir, **{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16, **changes}
     )
 
 
-def requests(prompts: Iterable[Ids], samples: int = 1, seed: int = 0) -> list[GenerationRequest]:
+def requests(prompts: Iterable[Ids], sampling: Sampling, samples: int = 1, seed: int = 0) -> list[Request]:
     return [
-        GenerationRequest(str(row), index, ids, seed + 1000 * row + index)
+        Request(str(row), ids, sampling, tuple(range(seed + 1000 * row, seed + 1000 * row + samples)))
         for row, ids in enumerate(prompts)
-        for index in range(samples)
     ]
 
 
@@ -77,7 +76,7 @@ def random_prompts(count: int, shortest: int = 3, longest: int = 40, seed: int =
 
 
 def sync(
-    engine: "RolloutEngine | RemoteEngine",
+    engine: "Engine",
     policy: Qwen2ForCausalLM,
     version: int,
     tamper: Callable[[Iterable[tuple[str, torch.Tensor]]], Iterable[tuple[str, torch.Tensor]]] = iter,
@@ -114,27 +113,10 @@ class RemoteEngine:
             raise error
         return result
 
-    @property
-    def policy_version(self) -> int:
-        return self.call(getattr, "policy_version")
-
-    def generate(self, requests: Sequence[GenerationRequest], sampling: Sampling) -> Iterator[Sequence[Sample]]:
-        return iter([self.call(generate_all, requests, sampling)])
-
-    def begin_update(self, version: int) -> None:
-        self.call(call_method, "begin_update", version)
-
-    def load_bucket(self, bucket: BucketDescriptor) -> None:
-        self.call(call_method, "load_bucket", bucket)
-
-    def finish_update(self, version: int) -> None:
-        self.call(call_method, "finish_update", version)
-
-    def sleep(self) -> None:
-        self.call(call_method, "sleep")
-
-    def wake(self) -> None:
-        self.call(call_method, "wake")
+    def __getattr__(self, name: str):
+        if name in ("capabilities", "policy_version", "unfinished"):
+            return self.call(getattr, name)
+        return lambda *arguments: self.call(call_method, name, *arguments)
 
     def close(self) -> None:
         self.call(call_method, "close")
@@ -144,7 +126,6 @@ class RemoteEngine:
 
 
 def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
-    import_engine(engine_settings.kind, engine_settings.device)
     engine = create_engine(engine_settings)
     pipe.send("started")
     while (message := pipe.recv()) is not None:
@@ -156,17 +137,30 @@ def serve_engine(pipe: Connection, engine_settings: EngineSettings) -> None:
             pipe.send((None, error))
 
 
-def samples_of(
-    engine: RolloutEngine | RemoteEngine, wanted: Sequence[GenerationRequest], sampling: Sampling, *abandoned: Event
-) -> Generator[Sample]:
-    """One by one, as they are finished."""
-    for finished in engine.generate(wanted, sampling, *abandoned):
-        assert finished
-        yield from finished
+Engine = RolloutEngine | RemoteEngine
+Answers = dict[tuple[str, int], Completion]
+"""By request and sample."""
 
 
-def generate_all(engine: RolloutEngine, wanted: Sequence[GenerationRequest], sampling: Sampling) -> list[Sample]:
-    return list(samples_of(engine, wanted, sampling))
+def finish(engine: Engine) -> Answers:
+    """Step until nothing is unfinished."""
+    if isinstance(engine, RemoteEngine):
+        return engine.call(finish)
+    answers: Answers = {}
+    while engine.unfinished:
+        answers |= {(each.request_id, each.sample): each for each in engine.step()}
+    return answers
+
+
+def answer(engine: Engine, wanted: Sequence[Request]) -> Answers:
+    """What the engine makes of these requests alone."""
+    if isinstance(engine, RemoteEngine):
+        return engine.call(answer, wanted)
+    for request in wanted:
+        engine.submit(request)
+    answers = finish(engine)
+    assert answers.keys() == {(request.id, sample) for request in wanted for sample in range(len(request.seeds))}
+    return answers
 
 
 def call_method(engine: RolloutEngine, name: str, *arguments):
@@ -174,17 +168,18 @@ def call_method(engine: RolloutEngine, name: str, *arguments):
 
 
 def check_by_probe(
-    engine: RolloutEngine | RemoteEngine,
+    engine: Engine,
     policy: Qwen2ForCausalLM,
     version: int,
+    kind: Kind = "hf",
     tolerance: float = DEFAULT_TOLERANCE["float32", "cpu"],
 ) -> ProbeResult:
     """The engine's log-probabilities of the fixed prompts against those of `policy`, as the controller does it."""
-    size = PROBE_SIZES["hf" if isinstance(engine, HfEngine) else "vllm"]
+    size = ENGINES[kind].probe
     prompts = probe_prompts(VOCAB, size.length)
-    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=size.tokens)))
-    log_probs = [forward_log_probs(policy, prompts[int(sample.prompt_id)], sample.token_ids) for sample in samples]
-    return compare(samples, log_probs, version=version, tolerance=tolerance)
+    answers = answer(engine, requests(prompts, Sampling(max_tokens=size.tokens)))
+    ours = [forward_log_probs(policy, prompt, answers[str(i), 0].token_ids) for i, prompt in enumerate(prompts)]
+    return compare([answers[str(i), 0] for i in range(len(prompts))], ours, version=version, tolerance=tolerance)
 
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
@@ -222,9 +217,11 @@ def forward_log_probs(policy: Qwen2ForCausalLM, prompt: Ids, response: Ids, temp
     return logits.log_softmax(-1).gather(1, ids[len(prompt) :, None])[:, 0].cpu().numpy()
 
 
-def largest_gap(policy: Qwen2ForCausalLM, prompts: list[Ids], samples: list[Sample], temperature: float = 1.0) -> float:
-    """Largest difference between the samples' log-probabilities and transformers', in nats."""
+def largest_gap(policy: Qwen2ForCausalLM, wanted: Sequence[Request], answers: Answers) -> float:
+    """Largest difference between the answers' log-probabilities and transformers', in nats."""
     return max(
-        np.abs(s.log_probs - forward_log_probs(policy, prompts[int(s.prompt_id)], s.token_ids, temperature)).max()
-        for s in samples
+        np.abs(each.log_probs - forward_log_probs(policy, request.token_ids, each.token_ids, temperature)).max()
+        for request in wanted
+        for temperature in [request.sampling.temperature or 1.0]
+        for each in (answers[request.id, sample] for sample in range(len(request.seeds)))
     )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_trainer.compute.out_of_memory import GENERATING_IN_VLLM, LOADING, STEPPING, explained
+from rljob_trainer.compute.out_of_memory import LOADING, STEPPING, explained
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import InfrastructureError, JobError
 from tests.rljob_trainer.actor_support import MARK, Ranks, make_spec, plans_of, random_sequences, write_model
 
@@ -56,7 +57,7 @@ def test_the_gpu_allocators_error_is_told_from_others():
 def test_vllms_own_words_for_it_are_known(text):
     with (
         pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: the GPU's memory .*maxResponseTokens"),
-        explained(GENERATING_IN_VLLM),
+        explained(ENGINES["vllm"].remedies),
     ):
         raise RuntimeError(text)
 

@@ -58,7 +58,8 @@ def four_steps(model, decoder: Decoder) -> torch.Tensor:
     prompts, tokens = torch.randint(VOCAB, (3, int(LENGTHS.max()))), torch.randint(VOCAB, (4, 3))
     prefix = DynamicCache(config=model.config)
     model(prompts, past_key_values=prefix, use_cache=True)
-    cache = SlotCache(model.config.num_hidden_layers, 4, CAPACITY)
+    cache = SlotCache(model.config.num_hidden_layers)
+    cache.fit(4, CAPACITY)
     cache.admit(prefix, 0, torch.arange(3))
     decoder.bind()
     logits = []

@@ -11,18 +11,18 @@ import torch
 
 from rljob_trainer.engines.hf.engine import HfEngine
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.old_types import Sampling
+from rljob_trainer.types import Sampling
 from rljob_trainer.weights.bucket import ALIGNMENT, BucketDescriptor, SharedMemoryHandle, TensorSlot
 from rljob_trainer.weights.receiver import BucketReceiver
 from rljob_trainer.weights.sender import WeightSender
 from tests.rljob_trainer.rollout_support import (
     BUCKET_BYTES,
     RemoteEngine,
+    answer,
     largest_gap,
     make_policy,
     random_prompts,
     requests,
-    samples_of,
     settings,
     sync,
     write_model_dir,
@@ -147,16 +147,17 @@ def sync_from_another_process(engine, weights, version):
 
 def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
     model_dir = write_model_dir(tmp_path)
-    engine, prompts = HfEngine(settings("hf", model_dir)), random_prompts(4)
+    engine = HfEngine(settings("hf", model_dir))
     before = set(Path("/dev/shm").iterdir())
     sync(engine, make_policy(model_dir, 0), 0)
     torch.save(dict(make_policy(model_dir, 1).named_parameters()), tmp_path / "weights")
     sent = sync_from_another_process(engine, tmp_path / "weights", version=1)
     assert sent == sum(parameter.nbytes for parameter in make_policy(model_dir, 1).parameters())
-    samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8)))
+    wanted = requests(random_prompts(4), Sampling(8))
+    answers = answer(engine, wanted)
     assert engine.policy_version == 1
-    assert largest_gap(make_policy(model_dir, 1), prompts, samples) < 2e-5
-    assert largest_gap(make_policy(model_dir, 0), prompts, samples) > 0.5
+    assert largest_gap(make_policy(model_dir, 1), wanted, answers) < 2e-5
+    assert largest_gap(make_policy(model_dir, 0), wanted, answers) > 0.5
     wait_until(lambda: set(Path("/dev/shm").iterdir()) <= before)  # other tests use it too
 
 
@@ -189,12 +190,12 @@ def test_an_engine_on_the_gpu_follows_a_trainer_over_cuda_ipc(tmp_path, kind):
         pytest.importorskip("vllm")
     model_dir = write_model_dir(tmp_path)
     engine = RemoteEngine(settings(kind, model_dir, device="cuda", gpu_memory_utilization=0.2, enforce_eager=True))
-    prompts = random_prompts(4)
+    wanted = requests(random_prompts(4), Sampling(8, temperature=0.8, top_p=0.9))
     for version in range(2):
         policy = make_policy(model_dir, version).cuda()
         sync(engine, policy, version)
         engine.wake()
-        samples = list(samples_of(engine, requests(prompts), Sampling(max_tokens=8)))
-        assert largest_gap(policy, prompts, samples) < 5e-3  # matrix products of the two differ more than on a CPU
+        answers = answer(engine, wanted)
+        assert largest_gap(policy, wanted, answers) < 5e-3  # matrix products of the two differ more than on a CPU
         engine.sleep()
     engine.close()

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import DataError
 from rljob_trainer.rank.model_source import FIELD, first_line, locate_model, scratch_config
-from rljob_trainer.weights.probe import PROBE_SIZES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def max_model_len(spec: ResolvedSpec) -> int:
     """Tokens of the longest sequence that an engine must hold: a sample's, or the probe's."""
-    probe = PROBE_SIZES[spec.rollout.engine]
+    probe = ENGINES[spec.rollout.engine].probe
     return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
 
 

@@ -1,11 +1,11 @@
-"""What goes wrong inside a rank or an engine, in terms of the job: not enough memory, and peers that are gone."""
+"""What goes wrong inside a rank or an engine, in terms of the job: not enough memory, and peers that are gone.
+
+Light, because the table of engines has its remedies here.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import torch
-import torch.distributed as dist
 
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 
@@ -41,16 +41,6 @@ SENDING = Remedies(
     gpu=Remedy("spec.rollout.gpuMemoryUtilization", "lower it, or lower rollout.weightSync.bucketMib"),
     host=Remedy("spec.rollout.weightSync.bucketMib", "lower it, or give the ranks more memory"),
 )
-GENERATING = Remedies(
-    gpu=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens"),
-    host=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens, or give the engine more memory"),
-)
-
-GENERATING_IN_VLLM = Remedies(
-    gpu=Remedy("spec.rollout.gpuMemoryUtilization", "lower it, or lower data.maxResponseTokens or rollout.maxNumSeqs"),
-    host=GENERATING.host,
-)
-
 _HOST_ALLOCATOR = "DefaultCPUAllocator"
 """torch reports a host allocation that failed as a plain RuntimeError with this name in it."""
 
@@ -71,6 +61,9 @@ def explained(remedies: Remedies) -> Iterator[None]:
 
 
 def _explanation(error: Exception, remedies: Remedies) -> RLJobError | None:
+    import torch
+    import torch.distributed as dist
+
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _GPU_ALLOCATORS):
         return JobError(f"the GPU's memory did not suffice: {remedies.gpu.advice}", field=remedies.gpu.field)

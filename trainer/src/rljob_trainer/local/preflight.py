@@ -3,13 +3,12 @@ code as text. Nothing of the user's runs here.
 """
 
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
-from rljob_trainer.engines.engine import vllm_missing
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
@@ -22,8 +21,8 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     """Raises JobError, DataError or RewardError for the first thing that is missing or wrong."""
     _check_temporary_folder()
     require_packages(spec.training.loggers)
-    if not spec.supervised_only and spec.rollout.engine == "vllm" and find_spec("vllm") is None:
-        raise vllm_missing("No module named 'vllm'")
+    if not spec.supervised_only:
+        ENGINES[spec.rollout.engine].preflight()
     if spec.model.path is not None:
         local_model(spec.model, base_dir)
     _check_data(spec, base_dir)

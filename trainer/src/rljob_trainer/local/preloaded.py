@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rljob_trainer.engines.engine import import_engine
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_worker import ENVIRONMENT, LANGUAGE
 from rljob_trainer.workers.imports import uncollected
@@ -58,7 +58,7 @@ def _import(engine: str, device: str) -> None:
     sys.modules["ray"] = None  # type: ignore[assignment]  # "not installed": it must not be imported here, and vLLM would
     with uncollected():
         with suppress(JobError):  # vLLM is missing: the engine says so
-            import_engine(engine, device)
+            ENGINES[engine].factory(device)
         for module in _MODULES:
             importlib.import_module(module)
     del sys.modules["ray"]

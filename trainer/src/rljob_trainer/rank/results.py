@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.diagnostics import ImportanceSums
-from rljob_trainer.old_types import Floats, Sample
+from rljob_trainer.old_types import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +47,4 @@ class Sent:
     """Weights that a rank has sent. nbytes: what it wrote. answers: to the probe, of each engine that it feeds."""
 
     nbytes: int
-    answers: list[list[Sample]]
+    answers: list[list[Completion]]

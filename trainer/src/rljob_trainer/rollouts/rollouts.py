@@ -173,7 +173,8 @@ class Rollouts:
 
     def _sync(self, policy: PolicyName) -> Synced | None:
         begun, self._begun = self._begun, None
-        now = self._begin(policy) if begun is None or begun.policy != policy else begun
+        fits = begun is not None and begun.policy == policy and all(e in self._engines.workers for e in begun.engines)
+        now = begun if begun is not None and fits else self._begin(policy)
         if now.finish is None:
             return None
         for worker in now.engines:

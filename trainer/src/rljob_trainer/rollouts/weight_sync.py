@@ -7,6 +7,7 @@ from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost
 from rljob_trainer.rank.client import Pending, RankClient
 from rljob_trainer.rank.results import Updated
@@ -14,7 +15,6 @@ from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
-    PROBE_SIZES,
     ProbeResult,
     WeightSyncError,
     compare,
@@ -39,7 +39,7 @@ class WeightSync:
         self, spec: ResolvedSpec, device_type: str, ranks: RankClient, engines: EngineClient, vocab_size: int
     ) -> None:
         self._spec, self._ranks, self._engines = spec, ranks, engines
-        self._size = PROBE_SIZES[spec.rollout.engine]
+        self._size = ENGINES[spec.rollout.engine].probe
         self._prompts = probe_prompts(vocab_size, self._size.length)
         dtype = compute_dtype(spec, device_type)
         self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
@@ -66,7 +66,9 @@ class WeightSync:
         def synced() -> Synced:
             sent = sending.result()
             answers = [answer for each in sent for answer in each.answers]
-            return Synced([each.nbytes for each in sent], self._compare(in_order, answers, scoring.result()[0], version))
+            return Synced(
+                [each.nbytes for each in sent], self._compare(in_order, answers, scoring.result()[0], version)
+            )
 
         return synced
 

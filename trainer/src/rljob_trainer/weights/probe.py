@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_api.v1alpha1.rollout import Engine
+from rljob_trainer.engines.engine import Completion
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.old_types import Floats, Ids, Sample
+from rljob_trainer.types import Floats, Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,6 @@ class ProbeSize:
     length: int
     tokens: int
 
-
-PROBE_SIZES: Mapping[Engine, ProbeSize] = {
-    "vllm": ProbeSize(length=96, tokens=2),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
-    "hf": ProbeSize(length=24, tokens=2),
-}
-"""One token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe."""
 
 DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
     ("float32", "cpu"): 0.001,
@@ -57,16 +51,16 @@ def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
 
 
 def compare(
-    samples: Sequence[Sample], trainer_log_probs: Sequence[Floats], *, version: int, tolerance: float
+    answers: Sequence[Completion], trainer_log_probs: Sequence[Floats], *, version: int, tolerance: float
 ) -> ProbeResult:
-    """Compare the engine's log-probabilities of its samples with the trainer's of the same tokens.
+    """Compare the engine's log-probabilities of its answers with the trainer's of the same tokens.
 
-    trainer_log_probs: one array [R] for each sample.
+    trainer_log_probs: one array [R] for each answer.
     Raises WeightSyncError where the mean difference exceeds `tolerance` nats or is not a number,
     or where there is nothing to compare.
     """
-    pairs = zip(samples, trainer_log_probs, strict=True)
-    gaps = np.concatenate([np.abs(sample.log_probs - np.asarray(ours)) for sample, ours in pairs])
+    pairs = zip(answers, trainer_log_probs, strict=True)
+    gaps = np.concatenate([np.abs(answer.log_probs - np.asarray(ours)) for answer, ours in pairs])
     if not gaps.size:
         raise WeightSyncError(f"the probe of version {version} came back with no tokens to compare")
     result = ProbeResult(float(gaps.mean()), float(gaps.max()))

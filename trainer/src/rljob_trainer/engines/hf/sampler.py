@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rljob_trainer.old_types import Sampling
+from rljob_trainer.types import Sampling
 
 
 def uniforms(seeds: Sequence[int], count: int) -> NDArray[np.float64]:

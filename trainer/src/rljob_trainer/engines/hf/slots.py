@@ -29,6 +29,13 @@ class SlotLayer(DynamicLayer):
         # Zeros, not empty: columns beyond a row's length are masked, but NaN times 0 would still be NaN.
         return like.new_zeros(self.cache.slots, like.shape[1], self.cache.capacity, like.shape[3])
 
+    def grow(self) -> None:
+        """Move what is there into tensors of the cache's present size."""
+        if self.is_initialized:
+            old, slots, columns = (self.keys, self.values), self.keys.shape[0], self.keys.shape[2]
+            self.keys, self.values = (self._allocate(states) for states in old)
+            self.keys[:slots, :, :columns], self.values[:slots, :, :columns] = old
+
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Store one new token for each of the first B rows; return all that they may attend to."""
         rows, columns, longest = self.cache.rows, self.cache.columns, self.cache.longest
@@ -54,10 +61,24 @@ class SlotCache(Cache):
     slots: rows. capacity: columns, the longest sequence that fits.
     """
 
-    def __init__(self, layers: int, slots: int, capacity: int) -> None:
+    layers: list[SlotLayer]
+
+    def __init__(self, layers: int) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
-        self.slots, self.capacity, self.longest = slots, capacity, 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Keep no memory."""
+        self.slots = self.capacity = self.longest = 0
         self.rows = self.columns = torch.empty(0, dtype=torch.int64)
+        self.layers = [SlotLayer(self) for _ in self.layers]
+
+    def fit(self, slots: int, capacity: int) -> None:
+        """Make room for that many rows and columns, no fewer than there are."""
+        if slots > self.slots or capacity > self.capacity:
+            self.slots, self.capacity = slots, capacity
+            for layer in self.layers:
+                layer.grow()
 
     def expect(self, columns: Tensor, longest: int) -> None:
         """The next decode step writes column columns[i] of row i and reads the first `longest` columns."""
