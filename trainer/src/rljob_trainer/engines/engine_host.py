@@ -13,7 +13,6 @@ from rljob_trainer.engines.engine import (
     EngineSettings,
     Request,
     RolloutEngine,
-    create_engine,
 )
 from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.engines.registry import ENGINES, create_engine
