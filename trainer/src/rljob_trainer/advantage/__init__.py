@@ -1,7 +1,7 @@
-"""From outcome rewards to one advantage per token. numpy only: the controller runs this, over all responses of a step.
+"""From outcome rewards to one advantage per token. numpy only: the controller runs this, over all episodes of a step.
 
 One estimator per file; an entry here registers it. An estimator that needs more than `AdvantageBatch` has (gae: values
-per token; remax: the greedy response's reward) adds an optional field there and nothing else.
+per token; remax: the greedy episode's reward) adds an optional field there and nothing else.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from rljob_trainer.advantage.informative import uninformative_groups
 from rljob_trainer.advantage.reinforce_plus_plus import reinforce_plus_plus
 from rljob_trainer.advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from rljob_trainer.advantage.rloo import rloo
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 AdvantageEstimator = Callable[[AdvantageBatch], Floats]
 """Advantages [sum(lengths)], float32, in the order of the batch's tokens."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_trainer.errors import JobError, RewardError
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 Doubles = NDArray[np.float64]
 Indexes = NDArray[np.int64]
@@ -14,13 +14,13 @@ Indexes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageBatch:
-    """All N responses of one step, their tokens flat: those of response 0, then of response 1, ...
+    """All N episodes of one step, their tokens in the loss flat: those of episode 0, then of episode 1, ...
 
-    rewards: [N], the outcome reward of each response.
-    groups: [N], equal numbers for responses to the same prompt; any numbers in any order.
-    lengths: [N], tokens of each response, 1 or more.
+    rewards: [N], the outcome reward of each episode.
+    groups: [N], equal numbers for episodes of the same task; any numbers in any order.
+    lengths: [N], tokens in the loss of each episode, over all its trajectories.
     token_penalties: [sum(lengths)], coefficient x KL estimate of each token, subtracted from that token's reward; None
-        where the KL does not act in the reward.
+        if the KL does not act in the reward.
     gamma: discount of token rewards; 1 does not discount.
 
     Raises RewardError for a reward that is not finite, JobError for such a penalty, ValueError for shapes that
@@ -37,8 +37,6 @@ class AdvantageBatch:
         shapes = (self.rewards.shape, self.groups.shape, self.lengths.shape)
         if len(set(shapes)) != 1 or self.rewards.ndim != 1:
             raise ValueError(f"rewards, groups and lengths must be [N], not {shapes}")
-        if self.lengths.size and self.lengths.min() < 1:
-            raise ValueError(f"response {int(self.lengths.argmin())} has no tokens")
         require_finite_rewards(self.rewards, self.groups)
         self._check_penalties()
 
@@ -58,25 +56,25 @@ class AdvantageBatch:
         return int(self.lengths.sum())
 
     def scores(self) -> Doubles:
-        """[N]: each response's reward less the sum of its tokens' penalties, its return without discount."""
+        """[N]: each episode's reward less the sum of its tokens' penalties, its return without discount."""
         scores = self.rewards.astype(np.float64)
         if self.token_penalties is not None:
             owners = np.repeat(np.arange(self.lengths.size), self.lengths)
             scores -= np.bincount(owners, weights=self.token_penalties, minlength=self.lengths.size)
         return scores
 
-    def spread(self, per_response: Doubles) -> Floats:
-        """[N] -> [sum(lengths)]: every token gets its response's value."""
-        return np.repeat(per_response, self.lengths).astype(np.float32)
+    def spread(self, per_episode: Doubles) -> Floats:
+        """[N] -> [sum(lengths)]: every token gets its episode's value."""
+        return np.repeat(per_episode, self.lengths).astype(np.float32)
 
 
 def require_finite_rewards(rewards: Floats, groups: Indexes) -> None:
-    """Raise RewardError that names the first response whose reward is NaN or infinite."""
+    """Raise RewardError that names the first episode whose reward is NaN or infinite."""
     broken = np.flatnonzero(~np.isfinite(rewards))
     if broken.size:
         first = int(broken[0])
         raise RewardError(
-            f"{broken.size} of {rewards.size} rewards are not finite, the first of response {first} "
+            f"{broken.size} of {rewards.size} rewards are not finite, the first of episode {first} "
             f"(group {int(groups[first])}): {rewards[first]}; return a finite number",
             field="spec.rewards",
         )

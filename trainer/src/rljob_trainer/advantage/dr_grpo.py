@@ -2,13 +2,13 @@
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 
 def dr_grpo(batch: AdvantageBatch) -> Floats:
-    """A_i = s_i - mean(s) over the group, the same for every token of response i.
+    """A_i = s_i - mean(s) over the group, the same for every token of episode i.
 
-    s_i is the reward less the summed KL penalty of the response. The paper's other half, the constant divisor of the
+    s_i is the reward less the summed KL penalty of the episode. The paper's other half, the constant divisor of the
     loss, is the aggregation dr_grpo.
 
     Liu et al. 2025, Understanding R1-Zero-Like Training, section 3.2: https://arxiv.org/abs/2503.20783

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rljob_trainer.advantage.batch import Indexes, require_finite_rewards
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 
 def uninformative_groups(rewards: Floats, groups: Indexes) -> Indexes:

@@ -4,7 +4,7 @@ import numpy as np
 
 from rljob_trainer.advantage.batch import AdvantageBatch, Doubles
 from rljob_trainer.advantage.statistics import whiten
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 
 def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
@@ -18,13 +18,14 @@ def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
 
 
 def discounted_returns(batch: AdvantageBatch) -> Doubles:
-    """G_t of each token, [sum(lengths)]: all responses at once, from their last tokens to their first."""
-    last = np.cumsum(batch.lengths) - 1
+    """G_t of each token, [sum(lengths)]: all episodes at once, from their last tokens to their first."""
+    some = batch.lengths > 0  # an episode without tokens has nothing that its reward could be put on
+    last, lengths = (np.cumsum(batch.lengths) - 1)[some], batch.lengths[some]
     returns = np.zeros(batch.tokens)
     if batch.token_penalties is not None:
         returns -= batch.token_penalties
-    returns[last] += batch.rewards
-    for distance in range(1, int(batch.lengths.max())):
-        token = last[batch.lengths > distance] - distance
+    returns[last] += batch.rewards[some]
+    for distance in range(1, int(lengths.max(initial=0))):
+        token = last[lengths > distance] - distance
         returns[token] += batch.gamma * returns[token + 1]
     return returns

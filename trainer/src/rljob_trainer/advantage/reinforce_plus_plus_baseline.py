@@ -4,14 +4,14 @@ import numpy as np
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics, whiten
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 
 def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> Floats:
     """A_t = (B_t - mean(B)) / sqrt(var(B) + 1e-8) over all tokens of the step, with B_t = s_i - mean(s) over the group.
 
-    s_i is the reward less the summed KL penalty of response i, to which token t belongs; nothing is discounted. The
-    mean over tokens weighs long responses more, so that it is not 0 although each group's is.
+    s_i is the reward less the summed KL penalty of episode i, to which token t belongs; nothing is discounted. The
+    mean over tokens weighs long episodes more, so that it is not 0 although each group's is.
 
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """

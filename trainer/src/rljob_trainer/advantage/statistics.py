@@ -17,11 +17,11 @@ as 1e-3 before it changes an advantage by half a percent. The value of verl and 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Of each response's group, [N] each.
+    """Of each episode's group, [N] each.
 
     centered: the score less its group's mean; exactly 0 where a group has equal rewards and no penalties.
     std: sample standard deviation (divided by size - 1); 0 for a group of one.
-    size: responses in the group.
+    size: episodes in the group.
     """
 
     centered: Doubles

@@ -1,6 +1,6 @@
 """Where an attempt continues: with what living ranks hold, with the newest checkpoint, or at the start."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -8,7 +8,7 @@ import structlog
 from rljob_api import ResolvedSpec
 from rljob_trainer.attempt.claim import record_resume
 from rljob_trainer.attempt.resumption import Resumption
-from rljob_trainer.checkpoint.manifest import CheckpointRef, decided, list_checkpoints, read_trainer_state
+from rljob_trainer.checkpoint.manifest import RANKS, CheckpointRef, decided, list_checkpoints, read_trainer_state
 from rljob_trainer.loop.stages import stage_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.progress import names
@@ -16,7 +16,7 @@ from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rank.client import RankClient
-from rljob_trainer.rank.training_state import RankState
+from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ class Origin:
     lost: name of the newest checkpoint, if that is unusable: the ranks hold all that is left of its steps.
     """
 
-    held: RankState | None
+    held: RankStates | None
     checkpoint: CheckpointRef | None
     lost: str | None = None
 
@@ -38,7 +38,7 @@ class Origin:
     def step(self) -> int:
         """The last finished step."""
         if self.held is not None:
-            return self.held.mark.step
+            return self.held.training_state.step
         return self.durable_step
 
     @property
@@ -56,7 +56,7 @@ class Restored:
     """
 
     stage: Stage | None
-    held: RankState | None
+    held: RankStates | None
 
 
 def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption, ranks: RankClient) -> Origin:
@@ -64,16 +64,16 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
     # The attempt that this one continues, if any.
     before = decided(volume).newest if resumption.goes_on() else None
     held = ranks.take_over() if before is not None else None
+    step: int | None = None
     if held is not None and before is not None:
         saved, newest = list_checkpoints(volume), resumption.newest()
         lost = newest.path.name if newest is not None and newest.lost else None
         origin = Origin(held, saved[-1] if saved else None, lost)
-        parent, step = before.attempt, held.mark.step
+        parent, step = before.attempt, held.training_state.step
     else:
         origin = Origin(None, resumption.find())
         # An attempt that died before its first checkpoint is continued from the start: its groups still count.
         parent = before.attempt if before is not None and origin.checkpoint is None else None
-        step = None
     record_resume(
         volume, attempt, nonce, origin.checkpoint,
         parent=parent, step=step, lost=origin.lost, anew_for=resumption.anew_for,
@@ -89,26 +89,26 @@ def restore(
     if origin.held is not None:
         return _take_over(volume, origin.held, state)
     for info in ranks.connect():
-        log.info("rank_started", **info)
+        log.info("rank_started", **asdict(info))
     progress.phase("loading model")
-    log.info("model_loaded", **ranks.load(str(weights)))
+    log.info("model_loaded", parameters=ranks.load(str(weights)))
     stage: Stage | None = None
     if (ref := origin.checkpoint) is not None:
         progress.phase("reading checkpoint")
         state.load_state_dict(read_trainer_state(ref))
         stage = stage_of(spec, state.step)
         ranks.begin_stage(stage)
-        ranks.restore(ref.path)
+        ranks.restore(str(ref.path / RANKS))
         log.info("checkpoint_restored", path=str(ref.path), step=state.step)
     ranks.hold(state.mark(stage, state.state_dict()))
     return Restored(stage, None)
 
 
-def _take_over(volume: Volume, held: RankState, state: LoopState) -> Restored:
+def _take_over(volume: Volume, held: RankStates, state: LoopState) -> Restored:
     """A step whose metrics the former driver did not write is finished first."""
-    mark = held.mark
+    mark = held.training_state
     written = any(line["step"] == mark.step for line in history(volume) if names.TIME_STEP in line)
-    behind = not written and any(result is not None for result in held.result)
+    behind = not written and bool(held.updated)
     state.load_state_dict(mark.before if behind else mark.after)
     log.info("ranks_taken_over", step=mark.step, finish=behind)
     return Restored(mark.stage, held if behind else None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from rljob_trainer.checkpoint.manifest import ACTOR, MODEL, CheckpointRef, counting, newest, survey, verify
+from rljob_trainer.checkpoint.manifest import MODEL, RANKS, CheckpointRef, counting, newest, survey, verify
 from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.errors import DataError, InfrastructureError
 from rljob_trainer.rank.loading import bare_model
@@ -71,5 +71,5 @@ def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:
         model = bare_model(config, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
         raise DataError(f"transformers cannot load the model of {ref.path / MODEL}: {error}") from error
-    load_shards({"model": model.state_dict()}, ref.path / ACTOR, alone=True)
+    load_shards({"policy": {"model": model.state_dict()}}, ref.path / RANKS, alone=True)
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
@@ -22,9 +22,9 @@ class HostCopy:
     Any thread may call any method.
     """
 
-    def __init__(self, device: torch.device, world: int) -> None:
-        """device: of the training. world: of all ranks; collective over them."""
-        self._mesh = init_device_mesh("cpu", (world,))
+    def __init__(self, device: torch.device, mesh: DeviceMesh) -> None:
+        """device: of the training. mesh: of CPUs, in the shape of the mesh that the state is spread over."""
+        self._mesh = mesh
         # A stream of its own, so that copies run beside the training's kernels.
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None
         self._buffers: list[Tensor] = []

@@ -1,7 +1,7 @@
 """Which checkpoints of a volume count. Light: no torch, so that the agent and `rljob status` can list them.
 
 checkpoints/step-40-a1/
-actor/          shards of policy, optimizer and reference (torch.distributed.checkpoint), each rank's random state
+ranks/          shards of {role: {model, optimizer}} (torch.distributed.checkpoint), each rank's random state
 model/          config.json and tokenizer
 trainer.json    step, data positions, KL controller: everything that is not a tensor
 metrics.jsonl   the run's metrics up to this step
@@ -27,7 +27,7 @@ from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume, sync_folder, write_json
 
 MANIFEST = "manifest.json"
-ACTOR = "actor"
+RANKS = "ranks"
 MODEL = "model"
 TRAINER = "trainer.json"
 METRICS = "metrics.jsonl"

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_trainer.checkpoint.files import FileEntry, entries
 from rljob_trainer.checkpoint.host_copy import HostCopy, shapes_of
@@ -27,10 +28,10 @@ from rljob_trainer.checkpoint.shards import METADATA, save_shards
 class ShardSaver:
     """At most one save at a time. All methods may be called by any thread; `begin` by the one that trains."""
 
-    def __init__(self, device: torch.device, group: dist.ProcessGroup) -> None:
-        """group: gloo, over all ranks, used by nobody else. Collective over all ranks."""
+    def __init__(self, device: torch.device, group: dist.ProcessGroup, mesh: DeviceMesh) -> None:
+        """group: gloo, over all ranks, used by nothing else. mesh: of CPUs, in the shape of the models' own."""
         self._group, self._rank, self._world = group, group.rank(), group.size()
-        self._copy = HostCopy(device, self._world)
+        self._copy = HostCopy(device, mesh)
         self._staged = threading.Event()
         self._staged.set()
         self._written: Future[dict[str, FileEntry]] | None = None

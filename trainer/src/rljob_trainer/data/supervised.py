@@ -9,7 +9,7 @@ from rljob_trainer.data.conversation import ChatFormat, read_supervised
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import supervised_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
-from rljob_trainer.old_types import Ids
+from rljob_trainer.types import Trajectory, supervised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 class SupervisedExample:
     """One row to imitate.
 
-    id: "EPOCH/ROW", as for prompts.
-    token_ids: [T], prompt, response and end-of-text token.
-    prompt_tokens: P; the loss counts tokens P..T-1.
+    id: "EPOCH/ROW".
+    trajectory: prompt, response and end-of-text token; the response and what ends it are in the loss.
     """
 
     id: str
-    token_ids: Ids
-    prompt_tokens: int
+    trajectory: Trajectory
 
 
 class SupervisedDataset:
@@ -45,11 +43,8 @@ class SupervisedDataset:
 
     def item(self, index: int, epoch: int | str) -> SupervisedExample:
         """Example `index` with the id "EPOCH/ROW"; ROW counts the rows of the files."""
-        return SupervisedExample(
-            id=f"{epoch}/{self._tokens.rows[index]}",
-            token_ids=self._tokens.ids(index),
-            prompt_tokens=int(self._tokens.prompt_tokens[index]),
-        )
+        ids, prompt = self._tokens.ids(index), int(self._tokens.prompt_tokens[index])
+        return SupervisedExample(f"{epoch}/{self._tokens.rows[index]}", supervised(ids, [slice(prompt, len(ids))]))
 
 
 def load_supervised(spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_dir: Path) -> SupervisedDataset:

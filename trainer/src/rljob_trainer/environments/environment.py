@@ -13,8 +13,11 @@ class Policy(Protocol):
     sample: which attempt at the task this episode is. temperature: at which it samples.
     """
 
-    sample: int
-    temperature: float
+    @property
+    def sample(self) -> int: ...
+
+    @property
+    def temperature(self) -> float: ...
 
     async def generate(self, token_ids: Ids) -> Completion:
         """The policy's next turn after these tokens [T], exactly as an engine sampled it."""

@@ -1,87 +1,102 @@
-"""From a step's groups to each rank's plan, and from advantages back to each rank's samples."""
+"""From a step's groups to each rank's plan, and from advantages of episodes to those of each rank's trajectories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.metrics import all_rewards
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.old_types import Floats
 from rljob_trainer.rank.plan import RankPlan, plan_step
-from rljob_trainer.rank.sequence import TokenSequence
-from rljob_trainer.rollouts.rollouts import ScoredGroup
+from rljob_trainer.types import Floats, GroupSummary, Trajectory
+
+Indexes = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """The samples of one step, numbered 0..N-1 through the groups.
+    """The trajectories of one step, numbered 0..N-1 through groups and their episodes.
 
-    plans: one for each rank. totals: of each minibatch. owners: [N], the group of each sample.
-    prompt_tokens, response_tokens: [N].
+    plans: one for each rank. totals: of each minibatch.
+    groups: [episodes], the group of each. owners: [N], the episode of each trajectory; ascending.
+    lengths, loss_tokens: [N], all tokens of each trajectory, and those in the loss.
     """
 
     plans: list[RankPlan]
     totals: list[BatchTotals]
-    owners: np.ndarray
-    prompt_tokens: np.ndarray
-    response_tokens: np.ndarray
+    groups: Indexes
+    owners: Indexes
+    lengths: Indexes
+    loss_tokens: Indexes
 
     @property
     def tokens(self) -> int:
-        return int(self.prompt_tokens.sum() + self.response_tokens.sum())
+        """All tokens of all trajectories."""
+        return int(self.lengths.sum())
+
+    @property
+    def episodes(self) -> int:
+        return len(self.groups)
 
 
-def batch_of_groups(groups: Sequence[ScoredGroup], spec: ResolvedSpec) -> StepBatch:
+def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepBatch:
     """Minibatches are of `actor.miniBatchSize` prompts, in the order of the groups; the last may be smaller."""
-    summaries = [group.summary for group in groups]
-    response = np.array([tokens for summary in summaries for tokens in summary.response_tokens])
-    sizes = [len(summary.response_tokens) for summary in summaries]
-    owners = np.repeat(np.arange(len(groups)), sizes)
-    prompt = np.repeat([summary.prompt_tokens for summary in summaries], sizes)
+    episodes = [len(group.rewards) for group in groups]
+    first = np.cumsum([0, *episodes[:-1]])
+    owners = np.concatenate([start + np.array(group.owners) for start, group in zip(first, groups, strict=True)])
+    group_of = np.repeat(np.arange(len(groups)), episodes)
     size = spec.actor.mini_batch_size
-    minibatches = [np.flatnonzero(owners // size == i) for i in range(-(-len(groups) // size))]
-    return _batch(minibatches, owners, prompt, response, spec)
+    part_of = group_of[owners] // size
+    minibatches = [np.flatnonzero(part_of == part) for part in range(-(-len(groups) // size))]
+    lengths = np.array([tokens for group in groups for tokens in group.tokens])
+    loss_tokens = np.array([tokens for group in groups for tokens in group.loss_tokens])
+    return _batch(minibatches, group_of, owners, lengths, loss_tokens, spec)
 
 
-def batch_of_sequences(sequences: Sequence[TokenSequence], spec: ResolvedSpec) -> StepBatch:
-    """One minibatch of supervised examples."""
-    prompt = np.array([sequence.prompt_tokens for sequence in sequences])
-    response = np.array([sequence.response_tokens for sequence in sequences])
-    every = np.arange(len(sequences))
-    return _batch([every], every, prompt, response, spec)
+def batch_of_rows(rows: Sequence[Trajectory], spec: ResolvedSpec) -> StepBatch:
+    """One minibatch of supervised rows."""
+    lengths = np.array([len(row.token_ids) for row in rows])
+    loss_tokens = np.array([row.loss_tokens for row in rows])
+    every = np.arange(len(rows))
+    return _batch([every], every, every, lengths, loss_tokens, spec)
 
 
 def _batch(
-    minibatches: list[np.ndarray], owners: np.ndarray, prompt: np.ndarray, response: np.ndarray, spec: ResolvedSpec
-) -> StepBatch:
-    samples = [minibatch.tolist() for minibatch in minibatches]
-    plans = plan_step((prompt + response).tolist(), samples, spec.ranks, spec.actor.tokens_per_micro_batch)
-    totals = [BatchTotals(tokens=int(response[part].sum()), responses=len(part)) for part in minibatches]
-    return StepBatch(plans, totals, owners, prompt, response)
+    minibatches: list[Indexes], groups: Indexes, owners: Indexes, lengths: Indexes, loss_tokens: Indexes,
+    spec: ResolvedSpec,
+) -> StepBatch:  # fmt: skip
+    parts = [minibatch.tolist() for minibatch in minibatches]
+    plans = plan_step(lengths.tolist(), parts, spec.ranks, spec.actor.tokens_per_micro_batch)
+    totals = [
+        BatchTotals(tokens=int(loss_tokens[part].sum()), trajectories=int((loss_tokens[part] > 0).sum()))
+        for part in minibatches
+    ]
+    return StepBatch(plans, totals, groups, owners, lengths, loss_tokens)
 
 
 def advantages(
-    groups: Sequence[ScoredGroup], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec
+    groups: Sequence[GroupSummary], batch: StepBatch, penalties: Floats | None, spec: ResolvedSpec
 ) -> list[list[Floats]]:
-    """For each rank, the advantages [R] of each of its samples, in the order of its plan.
+    """For each rank, the advantages [R] of each of its trajectories, in the order of its plan.
 
-    penalties: [all response tokens], coefficient x KL of each token where the KL acts in the reward.
+    penalties: [all tokens in the loss], coefficient x KL of each token if the KL acts in the reward.
     """
+    per_episode = np.bincount(batch.owners, weights=batch.loss_tokens, minlength=batch.episodes).astype(np.int64)
     flat = ADVANTAGES[spec.algorithm.advantage](
-        AdvantageBatch(all_rewards(groups), batch.owners, batch.response_tokens, penalties, spec.algorithm.gamma)
+        AdvantageBatch(all_rewards(groups), batch.groups, per_episode, penalties, spec.algorithm.gamma)
     )
-    per_sample = np.split(flat, np.cumsum(batch.response_tokens)[:-1])
-    return [[per_sample[sample] for sample in plan.samples] for plan in batch.plans]
+    each = np.split(flat, np.cumsum(batch.loss_tokens)[:-1])  # an episode's trajectories are side by side
+    return [[each[index] for index in plan.samples] for plan in batch.plans]
 
 
 def gather(batch: StepBatch, parts: Sequence[Sequence[Floats]]) -> Floats:
-    """[all response tokens] from what each rank computed for its samples, in the order of its plan."""
-    by_sample = {
-        sample: values
+    """[all tokens in the loss] from what each rank computed for its trajectories, in the order of its plan."""
+    by_index = {
+        index: values
         for plan, part in zip(batch.plans, parts, strict=True)
-        for sample, values in zip(plan.samples, part, strict=True)
+        for index, values in zip(plan.samples, part, strict=True)
     }
-    return np.concatenate([by_sample[sample] for sample in range(len(batch.owners))])
+    return np.concatenate([by_index[index] for index in range(len(batch.owners))])

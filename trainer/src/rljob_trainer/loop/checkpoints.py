@@ -15,17 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.attempt.claim import check_not_superseded
-from rljob_trainer.checkpoint.files import files_below
+from rljob_trainer.checkpoint.files import FileEntry, files_below
 from rljob_trainer.checkpoint.manifest import (
-    ACTOR,
     METRICS,
     MODEL,
+    RANKS,
     TRAINER,
     CheckpointRef,
     Retention,
@@ -35,13 +35,11 @@ from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, is_full
 from rljob_trainer.progress.history import history
 from rljob_trainer.volume import Volume, write_json
+from rljob_trainer.workers.context import UPDATE_SECONDS
 
 log = structlog.get_logger()
 
-SAVE_SECONDS = 3600.0
-"""Deadline of the ranks' part of a checkpoint."""
-
-DURABLE_SECONDS = 2 * SAVE_SECONDS
+DURABLE_SECONDS = 2 * UPDATE_SECONDS
 """Deadline of a whole one: a volume may stop to answer."""
 
 _CONFIG = "config.json"
@@ -50,9 +48,13 @@ _WEIGHTS = (".safetensors", ".bin")
 
 
 class Ranks(Protocol):
-    """All trainer ranks, called together and from any thread; methods of `group` "background" run beside training."""
+    """All trainer ranks, asked together (rank/client.py)."""
 
-    def call(self, method: str, seconds: float, *args: Any, group: str | None = None) -> list[Any]: ...
+    def begin_save(self, directory: str) -> None:
+        """Start to write each rank's part of a checkpoint."""
+
+    def finish_save(self) -> list[dict[str, FileEntry]]:
+        """Wait for it beside the training, from any thread. Returns what each rank wrote, by file name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Checkpoints:
         return step == total or (self._settings.every_steps > 0 and step % self._settings.every_steps == 0)
 
     def begin(
-        self, step: int, state: dict[str, object], reward: float | None, actors: Ranks, *,
+        self, step: int, state: dict[str, object], reward: float | None, ranks: Ranks, *,
         validation_reward: float | None = None,
     ) -> None:  # fmt: skip
         """Take a checkpoint of now. Returns as soon as the ranks have started, and waits for an earlier one first.
@@ -100,10 +102,10 @@ class Checkpoints:
         with self._explained(step):
             check_not_superseded(self._volume, self._attempt)
             shutil.rmtree(staged, ignore_errors=True)
-            (staged / ACTOR).mkdir(parents=True)
-        actors.call("begin_save", SAVE_SECONDS, str(staged / ACTOR))
+            (staged / RANKS).mkdir(parents=True)
+        ranks.begin_save(str(staged / RANKS))
         self._running = Future()
-        Thread(target=self._complete, args=(snapshot, actors, self._running), name="commit", daemon=True).start()
+        Thread(target=self._complete, args=(snapshot, ranks, self._running), name="commit", daemon=True).start()
 
     def poll(self) -> CheckpointRef | None:
         """The checkpoint that has become durable since the last call, if one has.
@@ -128,11 +130,11 @@ class Checkpoints:
                 raise InfrastructureError(f"{message} {self._volume.root} answer?") from error
 
     def save(
-        self, step: int, state: dict[str, object], reward: float | None, actors: Ranks, *,
+        self, step: int, state: dict[str, object], reward: float | None, ranks: Ranks, *,
         validation_reward: float | None = None,
     ) -> CheckpointRef:  # fmt: skip
         """Take a checkpoint and wait until it is durable."""
-        self.begin(step, state, reward, actors, validation_reward=validation_reward)
+        self.begin(step, state, reward, ranks, validation_reward=validation_reward)
         self.finish()
         assert self._durable is not None
         return self._durable
@@ -154,26 +156,26 @@ class Checkpoints:
         target = self._volume.checkpoint(step, self._attempt)
         return target.with_name(f".{target.name}.part")
 
-    def _complete(self, snapshot: Snapshot, actors: Ranks, result: "Future[CheckpointRef]") -> None:
+    def _complete(self, snapshot: Snapshot, ranks: Ranks, result: "Future[CheckpointRef]") -> None:
         try:
-            result.set_result(self._commit(snapshot, actors))
+            result.set_result(self._commit(snapshot, ranks))
         except BaseException as error:  # noqa: BLE001  it belongs to the loop, which polls
             result.set_exception(error)
 
-    def _commit(self, snapshot: Snapshot, actors: Ranks) -> CheckpointRef:
+    def _commit(self, snapshot: Snapshot, ranks: Ranks) -> CheckpointRef:
         staged = self._staged(snapshot.step)
         try:
             with self._explained(snapshot.step):
                 _copy_without_weights(self._model_dir, staged / MODEL)
                 (staged / TRAINER).write_text(snapshot.state)
-                by_rank = actors.call("finish_save", SAVE_SECONDS, group="background")
+                by_rank = ranks.finish_save()
                 self._write_metrics(staged / METRICS, snapshot.step)
                 check_not_superseded(self._volume, self._attempt)
                 ref = commit(
                     staged, self._volume.checkpoint(snapshot.step, self._attempt), step=snapshot.step,
                     attempt=self._attempt, reward=snapshot.reward, validation_reward=snapshot.validation_reward,
                     retention=self._retention,
-                    written={f"{ACTOR}/{name}": entry for files in by_rank for name, entry in files.items()},
+                    written={f"{RANKS}/{name}": entry for files in by_rank for name, entry in files.items()},
                 )  # fmt: skip
                 self._note(ref)
                 log.info("checkpoint_saved", step=snapshot.step, path=str(ref.path), bytes=ref.manifest.bytes)

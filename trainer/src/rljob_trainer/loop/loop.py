@@ -20,7 +20,7 @@ from rljob_trainer.attempt.claim import check_not_superseded
 from rljob_trainer.checkpoint.manifest import CheckpointRef
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.journal import truncate
-from rljob_trainer.loop.batches import batch_of_sequences
+from rljob_trainer.loop.batches import batch_of_rows
 from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.loop.metrics import Metrics, supervised_metrics
 from rljob_trainer.loop.reinforced import ReinforcedSteps
@@ -30,11 +30,9 @@ from rljob_trainer.loop.stages import learning_rate_of, stage_of, supervised_bat
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.progress import names
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.rank.sequence import TokenSequence
-from rljob_trainer.rank.training_state import RankState
-from rljob_trainer.rollouts.repair import Repair
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.groups import START_SECONDS, UPDATE_SECONDS, RankGroup
 
 log = structlog.get_logger()
 
@@ -47,19 +45,18 @@ class Loop:
     held: of ranks that were taken over with the update of the next step behind them; None elsewhere.
     saved: step of the newest checkpoint that is durable or under way.
     lost: whether a newer one was lost: the next one is due at once.
-    reinforced, repair: None for a supervised job.
+    reinforced: None for a supervised job.
     """
 
     spec: ResolvedSpec
     volume: Volume
     state: LoopState
     stage: Stage | None
-    held: RankState | None
+    held: RankStates | None
     saved: int
     lost: bool
-    actors: RankGroup
+    ranks: RankClient
     reinforced: ReinforcedSteps | None
-    repair: Repair | None
     checkpoints: Checkpoints
     reporting: Reporting
     requests: Requests
@@ -78,8 +75,8 @@ class Loop:
             metrics |= {names.TIME_STEP: seconds, names.TOKENS_PER_SECOND: tokens / seconds}
             self.reporting.step_done(step, stage_of(self.spec, step), metrics)
             self._save(step, metrics)
-            if self.repair is not None:
-                self.repair.step_done()
+            if self.reinforced is not None:
+                self.reinforced.rollouts.step_done()
         if self.saved < self.state.step:  # the data ended before the steps did
             self._begin_checkpoint({})
         self._finish_checkpoint()
@@ -96,8 +93,8 @@ class Loop:
         if stage == self.stage:
             return
         with self.reporting.phase("start"):
-            self.actors.call("begin_stage", START_SECONDS, stage)
-            self.actors.call("hold", START_SECONDS, self.state.mark(stage, self.state.state_dict()))
+            self.ranks.begin_stage(stage)
+            self.ranks.hold(self.state.mark(stage, self.state.state_dict()))
         self.stage = stage
 
     # ------------------------------------------------------------------ steps
@@ -110,23 +107,20 @@ class Loop:
             return self.reinforced.step(step, held)
         return self._supervised_step(step, held)
 
-    def _supervised_step(self, step: int, held: RankState | None) -> tuple[int, Metrics]:
+    def _supervised_step(self, step: int, held: RankStates | None) -> tuple[int, Metrics]:
         assert self.state.examples is not None
         before = self.state.state_dict()
         examples = self.state.examples.next(supervised_batch(self.spec))
-        sequences = [TokenSequence(example.token_ids, example.prompt_tokens) for example in examples]
-        batch = batch_of_sequences(sequences, self.spec)
+        rows = [example.trajectory for example in examples]
+        batch = batch_of_rows(rows, self.spec)
         rate = learning_rate_of(self.spec, step)
         self.state.advance(self.fingerprint, [example.id for example in examples])
         if held is None:
-            mark = self.state.mark("sft", before)
+            after = self.state.mark("sft", before)
             with self.reporting.phase("update"):
-                each = [(plan,) for plan in batch.plans]
-                arguments = (batch.totals, sequences, rate, mark)
-                sums = self.actors.call("supervised_step", UPDATE_SECONDS, *arguments, each=each)
-        else:
-            sums = held.result
-        return batch.tokens, supervised_metrics(sums, rate) | {names.EPOCH: float(self.state.examples.epoch)}
+                updated = self.ranks.supervised_step(batch.plans, batch.totals, rows, rate, after)
+            held = RankStates(after, updated)
+        return batch.tokens, supervised_metrics(held.updated, rate) | {names.EPOCH: float(self.state.examples.epoch)}
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -149,7 +143,7 @@ class Loop:
     def _begin_checkpoint(self, metrics: Metrics) -> None:
         with self.reporting.phase("checkpoint"):
             self.checkpoints.begin(
-                self.state.step, self.state.state_dict(), self.state.reward, self.actors,
+                self.state.step, self.state.state_dict(), self.state.reward, self.ranks,
                 validation_reward=metrics.get(names.VALIDATION_REWARD),
             )  # fmt: skip
         self.saved, self.lost = self.state.step, False
@@ -173,8 +167,8 @@ class Loop:
             truncate(self.volume, durable.manifest.step, attempt)
         except InfrastructureError as error:
             log.warning("journal_not_truncated", reason=str(error))
-        if self.repair is not None:
-            self.repair.durable()
+        if self.reinforced is not None:
+            self.reinforced.rollouts.durable()
 
     def _answer(self, request: Request) -> None:
         """The checkpoint that was asked for is there."""

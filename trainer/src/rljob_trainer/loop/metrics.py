@@ -6,15 +6,15 @@ import numpy as np
 
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
-from rljob_trainer.rank.results import StepSums, Updated
-from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.weight_sync import Synced
+from rljob_trainer.types import Floats, GroupSummary
 
 Metrics = dict[str, float]
 
 
-def reward_metrics(groups: Sequence[GroupRef]) -> Metrics:
-    """Mean, spread and components of the rewards, over responses."""
+def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
+    """Mean, spread and components of the rewards, over episodes."""
     rewards = all_rewards(groups)
     metrics = {
         names.REWARD_MEAN: float(rewards.mean()),
@@ -22,53 +22,62 @@ def reward_metrics(groups: Sequence[GroupRef]) -> Metrics:
         names.REWARD_MIN: float(rewards.min()),
         names.REWARD_MAX: float(rewards.max()),
     }
-    components = [group.summary.components for group in groups]
-    for name in {name for each in components for name in each}:
-        values = np.concatenate([each[name] for each in components if name in each])
-        metrics[f"reward/{name}"] = float(values.mean())
+    for name in {name for group in groups for name in group.components}:
+        values = np.concatenate([group.components[name] for group in groups if name in group.components])
+        known = values[~np.isnan(values)]  # an episode may lack one
+        if known.size:
+            metrics[f"reward/{name}"] = float(known.mean())
     return metrics
 
 
-def all_rewards(groups: Sequence[GroupRef]) -> np.ndarray:
-    """[responses], in the order of the groups."""
-    return np.concatenate([group.summary.rewards for group in groups])
+def all_rewards(groups: Sequence[GroupSummary]) -> Floats:
+    """[episodes], in the order of the groups."""
+    return np.concatenate([group.rewards for group in groups])
 
 
-def length_metrics(groups: Sequence[GroupRef]) -> Metrics:
-    lengths = np.array([tokens for group in groups for tokens in group.summary.loss_tokens])
+def length_metrics(groups: Sequence[GroupSummary]) -> Metrics:
+    """Lengths of prompts, and of what the policy answered in each episode."""
+    lengths = np.concatenate(
+        [np.bincount(group.owners, weights=group.loss_tokens, minlength=len(group.rewards)) for group in groups]
+    )
     return {
         names.RESPONSE_LENGTH_MEAN: float(lengths.mean()),
         names.RESPONSE_LENGTH_MAX: float(lengths.max()),
-        names.RESPONSE_TRUNCATED: float(np.mean([cut for group in groups for cut in group.summary.truncated])),
-        names.PROMPT_LENGTH_MEAN: float(np.mean([group.summary.prompt_tokens for group in groups])),
+        names.RESPONSE_TRUNCATED: float(np.mean([cut for group in groups for cut in group.truncated])),
+        names.PROMPT_LENGTH_MEAN: float(np.mean([group.prompt_tokens for group in groups])),
     }
 
 
-def supervised_metrics(parts: Sequence[StepSums], learning_rate: float) -> Metrics:
+def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     """parts: of every rank."""
+    sums = [part.sums for part in parts]
     return {
-        names.ACTOR_LOSS: sum(part.loss for part in parts) / len(parts[0].grad_norms),
-        names.ACTOR_ENTROPY: sum(part.entropy for part in parts) / sum(part.tokens for part in parts),
-        names.ACTOR_GRAD_NORM: float(np.mean(parts[0].grad_norms)),
+        names.ACTOR_LOSS: sum(each.loss for each in sums) / len(sums[0].grad_norms),
+        names.ACTOR_ENTROPY: sum(each.entropy for each in sums) / _tokens(parts),
+        names.ACTOR_GRAD_NORM: float(np.mean(sums[0].grad_norms)),
         names.ACTOR_LEARNING_RATE: learning_rate,
     }
 
 
 def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     """parts: of every rank."""
-    sums = [part.sums for part in parts]
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
-    return supervised_metrics(sums, learning_rate) | {
-        names.ACTOR_CLIP_FRACTION: sum(each.clipped for each in sums) / sum(each.tokens for each in sums),
+    return supervised_metrics(parts, learning_rate) | {
+        names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
         names.ROLLOUT_LOG_PROB_DIFF_MEAN: importance.mean_difference,
         names.ROLLOUT_LOG_PROB_DIFF_MAX: importance.max_difference,
         names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
     }
 
 
-def mean_kl(parts: Sequence[StepSums]) -> float:
-    """KL estimate per token, where it acts in the loss. parts: of every rank."""
-    return sum(part.kl for part in parts) / sum(part.tokens for part in parts)
+def mean_kl(parts: Sequence[Updated]) -> float:
+    """KL estimate per token, if it acts in the loss. parts: of every rank."""
+    return sum(part.sums.kl for part in parts) / _tokens(parts)
+
+
+def _tokens(parts: Sequence[Updated]) -> int:
+    """Tokens that counted in the loss; 1 if a mask left none."""
+    return max(1, sum(part.sums.tokens for part in parts))
 
 
 def recovery_metrics(journaled: int, groups: int) -> Metrics:

@@ -36,12 +36,12 @@ from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.stages import learning_rate_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.progress import names
-from rljob_trainer.rank.client import Pending, RankClient
+from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.results import Prepared
-from rljob_trainer.rank.training_state import RankState
+from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
-from rljob_trainer.types import Floats, Sampling, Task
+from rljob_trainer.types import Floats, GroupSummary, Sampling, Task
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class ReinforcedSteps:
         if wanted and not self.reporting.has_validated(step):
             self.reporting.validated(step, self._validate(step))
 
-    def step(self, step: int, held: RankState | None) -> tuple[int, Metrics]:
+    def step(self, step: int, held: RankStates | None) -> tuple[int, Metrics]:
         """One step; returns its tokens and metrics. held: of ranks that have done this very update already.
 
         Their step takes no groups: where its journal is damaged, engines would make others, with weights of after it.
@@ -86,14 +86,14 @@ class ReinforcedSteps:
         if held is None:
             held = self._train(step, rate)
         else:
-            self.state.load_state_dict(held.mark.after)
-        metrics = held.mark.metrics | update_metrics(held.result, rate) | self._sync()
+            self.state.load_state_dict(held.training_state.after)
+        metrics = held.training_state.metrics | update_metrics(held.updated, rate) | self._sync()
         if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:
-            metrics[names.ACTOR_KL] = mean_kl([part.sums for part in held.result])
+            metrics[names.ACTOR_KL] = mean_kl(held.updated)
         metrics |= self._validate_if_due(step)
-        return held.mark.tokens, metrics | {names.POLICY_VERSION: float(step)}
+        return held.training_state.tokens, metrics | {names.POLICY_VERSION: float(step)}
 
-    def _train(self, step: int, rate: float) -> RankState:
+    def _train(self, step: int, rate: float) -> RankStates:
         before = self.state.state_dict()
         used = self._next_used()
         groups = self._groups_of(used) if used is not None else None
@@ -103,7 +103,7 @@ class ReinforcedSteps:
             metrics = dict(used.metrics) | recovery_metrics(len(groups), len(groups))
         else:
             groups, used, metrics = self._roll_out(step)
-        self.state.reward = float(all_rewards(groups).mean())
+        self.state.reward = float(all_rewards(_summaries(groups)).mean())
         return self._update(groups, used, rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
@@ -147,7 +147,7 @@ class ReinforcedSteps:
             raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
         self.rollouts.sleep()
         trained = kept or flat
-        metrics = reward_metrics(trained) | length_metrics(trained)
+        metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
         metrics[names.EPOCH] = float(prompts.epoch)
         dropped = failed | {group.summary.task_id: "uninformative" for group in (flat if kept else [])}
@@ -191,13 +191,13 @@ class ReinforcedSteps:
 
     def _update(
         self, groups: list[GroupRef], used: Used, rate: float, before: dict[str, object], metrics: Metrics
-    ) -> RankState:
-        batch = batch_of_groups(groups, self.spec)
+    ) -> RankStates:
+        batch = batch_of_groups(_summaries(groups), self.spec)
         with self.reporting.phase("advantage"):
             recording = self.rollouts.begin_use(used)
-            prepared = self._prepare(groups, batch)
+            prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
-            values = advantages(groups, batch, penalties, self.spec)
+            values = advantages(_summaries(groups), batch, penalties, self.spec)
             self.rollouts.finish_use(recording)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
@@ -206,12 +206,7 @@ class ReinforcedSteps:
             if not self.replaying:
                 self.rollouts.begin_sync(self._policy(), updating)  # ranks need not wait for us between the two
             prepared.result()  # first: what went wrong there is behind what the update then says
-            return RankState(mark, updating.result())
-
-    def _prepare(self, groups: list[GroupRef], batch: StepBatch) -> "Pending[list[Prepared]]":
-        bundles = list(dict.fromkeys(group.bundle for group in groups))
-        places = [(bundles.index(group.bundle), group.index) for group in groups]
-        return self.ranks.prepare(batch.plans, batch.totals, places, bundles)
+            return RankStates(mark, updating.result())
 
     def _penalties(self, prepared: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
@@ -244,7 +239,7 @@ class ReinforcedSteps:
         with self.reporting.phase("validation"):
             scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
             self.reporting.samples(step, scored)
-        return {names.VALIDATION_REWARD: float(all_rewards(scored).mean())} if scored else {}
+        return {names.VALIDATION_REWARD: float(all_rewards(_summaries(scored)).mean())} if scored else {}
 
 
 def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:
@@ -260,5 +255,11 @@ def _split(groups: list[GroupRef]) -> tuple[list[GroupRef], list[GroupRef]]:
     if not groups:
         return [], []
     sizes = [len(group.summary.rewards) for group in groups]
-    equal = set(uninformative_groups(all_rewards(groups), np.repeat(np.arange(len(groups)), sizes)).tolist())
+    equal = set(
+        uninformative_groups(all_rewards(_summaries(groups)), np.repeat(np.arange(len(groups)), sizes)).tolist()
+    )
     return [g for i, g in enumerate(groups) if i not in equal], [g for i, g in enumerate(groups) if i in equal]
+
+
+def _summaries(groups: list[GroupRef]) -> list[GroupSummary]:
+    return [group.summary for group in groups]

@@ -6,8 +6,8 @@
     entropy = entropy_from_logits(...)
     loss    = (weights * (terms.per_token + coefficient * penalty - entropy_coefficient * entropy)).sum()
 
-The sum of `loss` over all ranks and micro-batches is the loss of the minibatch, however it was split. FSDP divides
-gradients by the number of ranks: undo that by multiplying with it, or have gradients summed.
+Which tokens count is decided before `weights` are (rank/masking.py), and `weights` know how many there are in the whole
+minibatch. So the sum of `loss` over all ranks and micro-batches is the loss of the minibatch, however it was split.
 
 Import from the modules; this one stays free of torch, because the controller imports `losses.kl_controller`.
 """

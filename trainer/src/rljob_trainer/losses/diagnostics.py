@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
 
 MAX_LOG_WEIGHT = 20.0
 """Bound of a log importance weight before exp, so that one broken token cannot make the sums infinite. At 5e8 it has

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class BatchTotals:
     """Sizes of the whole minibatch, over all ranks and micro-batches.
 
-    tokens: response tokens. responses: responses.
+    tokens: tokens that count in the loss. trajectories: those with at least one such token.
     """
 
     tokens: int
-    responses: int
+    trajectories: int

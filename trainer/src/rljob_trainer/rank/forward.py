@@ -1,5 +1,6 @@
-"""The policy as a function from packed tokens to the log-probability of each response token."""
+"""The policy as a function from packed tokens to the log-probability of each token in the loss."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 from rljob_trainer.errors import JobError
 from rljob_trainer.losses.entropy import entropy_from_logits
 from rljob_trainer.rank.packing import PackedBatch, pack
-from rljob_trainer.rank.sequence import TokenSequence
+from rljob_trainer.types import supervised
 
 _LOGITS_PER_CHUNK = 1 << 26
 """Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
@@ -37,16 +38,16 @@ class Policy(nn.Module):
         self.packs = packs
 
     def shares_prompts(self, device: torch.device) -> bool:
-        """Whether it takes a pack whose sequences share their prompts. The GPU's kernel wants each sequence whole.
+        """Whether it takes a pack whose trajectories share their prompts. The GPU's kernel wants each one whole.
 
-        device: that computes; where parameters are offloaded, they lie on another.
+        device: the one that computes; offloaded parameters lie on another.
         """
         return self.packs and device.type == "cpu"
 
-    def forward(self, batch: PackedBatch, temperature: float, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: PackedBatch, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
-        Both are of the distribution at `temperature`.
+        Both are of the distribution at the batch's temperature.
         """
         packed: dict[str, Any] = {"layout": batch.layout} if self.packs else {}
         hidden = (
@@ -54,40 +55,44 @@ class Policy(nn.Module):
             .last_hidden_state[0]
             .index_select(0, batch.predict_at)
         )
-        head, targets = self.model.get_output_embeddings(), batch.targets
+        head, targets, temperature = self.model.get_output_embeddings(), batch.targets, batch.temperature
         rows = max(128, _LOGITS_PER_CHUNK // head.weight.shape[0])
         if targets.numel() * head.weight.shape[0] <= _LOGITS_KEPT:
             return _score(head, hidden, targets, temperature, entropy_gradient)
         parts = [
-            checkpoint(_score, head, part, wanted, temperature, entropy_gradient, use_reentrant=False)
-            for part, wanted in zip(hidden.split(rows), targets.split(rows), strict=True)
+            checkpoint(_score, head, part, wanted, scale, entropy_gradient, use_reentrant=False)
+            for part, wanted, scale in zip(
+                hidden.split(rows), targets.split(rows), _split(temperature, rows, targets.numel()), strict=True
+            )
         ]
         log_probs, entropies = zip(*parts, strict=True)
         return torch.cat(log_probs), torch.cat(entropies)
 
 
+def _split(temperature: float | Tensor, rows: int, tokens: int) -> Sequence[float | Tensor]:
+    return temperature.split(rows) if isinstance(temperature, Tensor) else [temperature] * -(-tokens // rows)
+
+
 def _score(
-    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+    head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float | Tensor, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    logits = head(hidden).float().div_(temperature)
+    logits = head(hidden).float().div_(temperature[:, None] if isinstance(temperature, Tensor) else temperature)
     log_probs = logits.gather(-1, targets[:, None])[:, 0] - logits.logsumexp(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropies = entropy_from_logits(logits)
     return log_probs, entropies
 
 
-def score(
-    policy: nn.Module, batch: PackedBatch, temperature: float, entropy_gradient: bool = False
-) -> tuple[Tensor, Tensor]:
-    """`Policy.forward` of one micro-batch, through FSDP's hooks where the policy is sharded."""
-    log_probs, entropies = policy(batch, temperature, entropy_gradient)
+def score(policy: nn.Module, batch: PackedBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+    """`Policy.forward` of one micro-batch, through FSDP's hooks if the policy is sharded."""
+    log_probs, entropies = policy(batch, entropy_gradient)
     return log_probs, entropies
 
 
 @torch.no_grad()
-def score_only(policy: nn.Module, batch: PackedBatch, temperature: float) -> Tensor:
+def score_only(policy: nn.Module, batch: PackedBatch) -> Tensor:
     """Log-probabilities [sum of R] without gradient."""
-    log_probs, _ = score(policy, batch, temperature)
+    log_probs, _ = score(policy, batch)
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             # FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never
@@ -97,17 +102,16 @@ def score_only(policy: nn.Module, batch: PackedBatch, temperature: float) -> Ten
 
 
 def check_packing(policy: nn.Module, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises JobError where a token's log-probability depends on another sequence of its pack.
+    """Raises JobError if a token's log-probability depends on another trajectory of its pack.
 
     Recurrent layers and attention of their own do that: they read a packed row as one sequence. Both passes have the
-    same shapes, so what differs where nothing leaks is rounding, and that only in mixtures of experts.
+    same shapes, so if nothing leaks only rounding differs, and that only in mixtures of experts.
     dtype: of matrix products.
     """
     draw = np.random.Generator(np.random.PCG64(0)).integers
-    one, other, probe = (TokenSequence(draw(0, vocab_size, size, np.int32), 1) for size in (32, 32, 9))
+    one, other, probe = (supervised(draw(0, vocab_size, size, np.int32), [slice(1, size)]) for size in (32, 32, 9))
     beside_one, beside_other = (
-        score_only(policy, pack([neighbour, probe], device), 1.0)[-probe.response_tokens :]
-        for neighbour in (one, other)
+        score_only(policy, pack([neighbour, probe], device))[-probe.loss_tokens :] for neighbour in (one, other)
     )
     if (beside_one - beside_other).abs().mean() > _LEAK[dtype]:
         raise JobError(

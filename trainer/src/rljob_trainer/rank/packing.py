@@ -1,14 +1,15 @@
-"""Several sequences in one row, one after another: no padding reaches the linear layers.
+"""Several trajectories in one row, one after another: no padding reaches the linear layers.
 
-sequence A = prompt 5 6, response 7 8      sequence B = prompt 5 6, response 9 4 3
-input_ids     5 6 7 9 4            a response's last token predicts nothing, so it is left out
+trajectory A = prompt 5 6, answer 7 8      trajectory B = prompt 5 6, answer 9, tool result 4, answer 3
+input_ids     5 6 7 9 4            what is behind the last token but one in the loss predicts nothing: it is left out
 position_ids  0 1 2 2 3
-predict_at    1 2 1 3 4            the rows whose logits predict a response token
-targets       7 8 9 4 3
-read          0 1 2 0   0 1 3 4    attention has the sequences side by side: the row of each token, padded with 0
+predict_at    1 2 1 3              the rows whose logits predict a token in the loss
+targets       7 8 9 3              the tool result is read, and no target
+read          0 1 2 0   0 1 3 4    attention has the trajectories side by side: the row of each token, padded with 0
 kept          0 1 2 6 7            where each row is among those
 
-Here the two share their prompt, as those of a micro-batch on a CPU do where that leaves out enough rows.
+Here the two share their prompt (the tokens before the first one in the loss), as those of a micro-batch on a CPU do if
+that leaves out enough rows.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rljob_trainer.rank.sequence import TokenSequence
+from rljob_trainer.types import Ids, Trajectory, supervised
 
 _WORTH = 0.8
 """Share of the rows that may be left: to lay rows out for attention takes memory and time. On a CPU an update with 0.65
@@ -28,11 +29,11 @@ of its rows took a quarter less; one with 0.94 took as long as with all of them,
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the sequences are, for attention: n of them in T rows, the longest of L tokens.
+    """Where the trajectories are, for attention: n of them in T rows, the longest of L tokens.
 
-    boundaries: [n + 1] int32, where each sequence starts, and T; None where sequences share prompts.
+    boundaries: [n + 1] int32, where each trajectory starts, and T; None if trajectories share prompts.
     max_length: L.
-    read: [n L] int64; kept: [T] int64. None where sequences share nothing: they follow from the boundaries.
+    read: [n L] int64; kept: [T] int64. None if trajectories share nothing: they follow from the boundaries.
     """
 
     boundaries: Tensor | None
@@ -43,9 +44,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """One micro-batch: n sequences in T rows.
+    """One micro-batch: n trajectories in T rows, with R tokens in the loss each.
 
-    input_ids, position_ids: [1, T] int64. predict_at, targets: [sum of R] int64. response_lengths: [n].
+    input_ids, position_ids: [1, T] int64. predict_at, targets: [sum of R] int64. loss_tokens: R of each, [n].
+    temperature: by which the logits of the targets are divided; [sum of R] float32 if turns differ in it.
     """
 
     input_ids: Tensor
@@ -53,60 +55,84 @@ class PackedBatch:
     layout: Layout
     predict_at: Tensor
     targets: Tensor
-    response_lengths: tuple[int, ...]
+    loss_tokens: tuple[int, ...]
+    temperature: float | Tensor
 
 
-def pack(sequences: Sequence[TokenSequence], device: torch.device, *, share: bool = False) -> PackedBatch:
-    """Concatenate. No sequences become one idle token without targets, for a rank that only joins collectives.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a pass computes of one trajectory. token_ids: [length] that are read, the first `prompt` may be shared.
 
-    share: equal prompts come once, where that leaves out enough rows; for attention that goes by `read`.
+    targets_at: [R], places of the tokens in the loss, the last of them behind token_ids. targets: [R].
     """
-    if not sequences:
-        sequences = [TokenSequence(np.zeros(1, np.int32), 1)]
-    rows = _rows(sequences, share=False)
-    shared = _rows(sequences, share=True) if share else rows
+
+    token_ids: Ids
+    prompt: int
+    targets_at: NDArray[np.int64]
+    targets: Ids
+
+
+def pack(trajectories: Sequence[Trajectory], device: torch.device, *, share: bool = False) -> PackedBatch:
+    """Concatenate. No trajectories become one idle token without targets, for a rank that only joins collectives.
+
+    share: equal prompts come once, if that leaves out enough rows; for attention that goes by `read`.
+    """
+    trajectories = trajectories or [supervised(np.zeros(1, np.int32), [])]
+    parts = [_part(trajectory) for trajectory in trajectories]
+    rows = _rows(parts, share=False)
+    shared = _rows(parts, share=True) if share else rows
     sharing = _count(shared) < _WORTH * _count(rows)
     rows = shared if sharing else rows
     ids, positions = np.empty((2, _count(rows)), np.int64)
-    for sequence, each in zip(sequences, rows, strict=True):
-        ids[each] = sequence.token_ids[: len(each)]
+    for part, each in zip(parts, rows, strict=True):
+        ids[each] = part.token_ids
         positions[each] = np.arange(len(each))
-    lengths = [len(each) for each in rows]
-    read, kept = _side_by_side(rows) if sharing else (None, None)
+    predicting = [each[part.targets_at - 1] for each, part in zip(rows, parts, strict=True)]
 
-    def tensor(array: NDArray[np.int64], dtype: torch.dtype = torch.int64) -> Tensor:
-        return on_device(torch.from_numpy(array).to(dtype), device)
+    def tensor(array: NDArray[np.int64]) -> Tensor:
+        return on_device(torch.from_numpy(array), device)
 
     return PackedBatch(
         input_ids=tensor(ids)[None],
         position_ids=tensor(positions)[None],
-        layout=Layout(
-            boundaries=None if sharing else tensor(np.cumsum([0, *lengths]), torch.int32),
-            max_length=max(lengths),
-            read=None if read is None else tensor(read),
-            kept=None if kept is None else tensor(kept),
-        ),
-        predict_at=tensor(np.concatenate([_predicting(each, own) for each, own in zip(rows, sequences, strict=True)])),
-        targets=tensor(np.concatenate([each.token_ids[each.prompt_tokens :] for each in sequences]).astype(np.int64)),
-        response_lengths=tuple(sequence.response_tokens for sequence in sequences),
+        layout=_layout(rows, device, sharing=sharing),
+        predict_at=tensor(np.concatenate(predicting)),
+        targets=tensor(np.concatenate([part.targets for part in parts]).astype(np.int64)),
+        loss_tokens=tuple(len(part.targets) for part in parts),
+        temperature=_temperature(trajectories, device),
     )
 
 
-def _rows(sequences: Sequence[TokenSequence], *, share: bool) -> list[NDArray[np.int64]]:
-    """The row of each token of each sequence but its response's last."""
+def _part(trajectory: Trajectory) -> _Part:
+    targets_at = np.flatnonzero(trajectory.in_loss)
+    prompt, length = (int(targets_at[0]), int(targets_at[-1])) if targets_at.size else (1, 1)
+    return _Part(trajectory.token_ids[:length], prompt, targets_at, trajectory.token_ids[targets_at])
+
+
+def _rows(parts: Sequence[_Part], *, share: bool) -> list[NDArray[np.int64]]:
+    """The row of each token that is read, [length] for each part."""
     rows = []
     prompts: dict[bytes, NDArray[np.int64]] = {}
     end = 0
-    for sequence in sequences:
-        prompt = sequence.token_ids[: sequence.prompt_tokens].tobytes()
+    for part in parts:
+        prompt = part.token_ids[: part.prompt].tobytes()
         known = prompts.get(prompt) if share else None
         if known is None:
-            known = prompts[prompt] = np.arange(end, end + sequence.prompt_tokens)
-            end += sequence.prompt_tokens
-        response = np.arange(end, end + max(0, sequence.response_tokens - 1))
-        end += len(response)
-        rows.append(np.concatenate([known, response]))
+            known = prompts[prompt] = np.arange(end, end + part.prompt)
+            end += part.prompt
+        rest = np.arange(end, end + len(part.token_ids) - part.prompt)
+        end += len(rest)
+        rows.append(np.concatenate([known, rest]))
     return rows
+
+
+def _layout(rows: Sequence[NDArray[np.int64]], device: torch.device, *, sharing: bool) -> Layout:
+    lengths = [len(each) for each in rows]
+    if not sharing:
+        boundaries = torch.from_numpy(np.cumsum([0, *lengths])).to(torch.int32)
+        return Layout(on_device(boundaries, device), max(lengths), None, None)
+    read, kept = (on_device(torch.from_numpy(array), device) for array in _side_by_side(rows))
+    return Layout(None, max(lengths), read, kept)
 
 
 def _side_by_side(rows: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -123,9 +149,12 @@ def _count(rows: Sequence[NDArray[np.int64]]) -> int:
     return 1 + max(int(each[-1]) for each in rows)
 
 
-def _predicting(rows: NDArray[np.int64], sequence: TokenSequence) -> NDArray[np.int64]:
-    """The rows of a sequence whose logits predict its response tokens."""
-    return rows[sequence.prompt_tokens - 1 :][: sequence.response_tokens]
+def _temperature(trajectories: Sequence[Trajectory], device: torch.device) -> float | Tensor:
+    """One number if all tokens in the loss have the same: to divide by it takes no memory."""
+    values = np.concatenate([each.temperatures()[each.in_loss] for each in trajectories])
+    if not values.size or (values == values[0]).all():
+        return float(values[0]) if values.size else 1.0
+    return on_device(torch.from_numpy(values), device)
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

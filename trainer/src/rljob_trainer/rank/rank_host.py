@@ -1,8 +1,9 @@
 """The Ray worker of a trainer rank. Light, because the driver imports it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.workers.host import Host
 
@@ -10,7 +11,10 @@ if TYPE_CHECKING:
     from rljob_trainer.rank.rank import Rank
 
 
-_TOGETHER = frozenset({"prepare", "update", "supervised_step", "score_probes"})
+_TOGETHER = frozenset(
+    method.__name__
+    for method in (RankCalls.prepare, RankCalls.update, RankCalls.supervised_step, RankCalls.score_probes)
+)
 """Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
 
 
@@ -19,7 +23,7 @@ class RankHost(Host):
 
     worker: "Rank"
 
-    def create(self, spec: ResolvedSpec, settings: RankSettings) -> Any:
+    def create(self, spec: ResolvedSpec, settings: RankSettings) -> "Rank":
         from rljob_trainer.rank.rank import Rank
 
         return Rank(spec, settings)

@@ -1,18 +1,28 @@
-"""What ranks report to the controller: numbers only. Light: the driver imports it."""
+"""What ranks report to the driver: numbers only. Light: the driver imports it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.diagnostics import ImportanceSums
-from rljob_trainer.old_types import Floats
+from rljob_trainer.types import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """What a log says about a rank that has started. gpu: its name; None on a CPU."""
+
+    rank: int
+    host: str
+    pid: int
+    gpu: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the controller learns of a rank's shard before the update.
+    """What the driver learns of a rank's shard before the update.
 
-    token_kl: KL estimate of each token against the reference, [R] for each sample in the order of the rank's plan,
-        where the KL acts in the reward; None elsewhere.
+    token_kl: KL estimate of each token in the loss against the reference, [R] for each trajectory in the order of the
+        rank's plan, if the KL acts in the reward; else None.
     """
 
     token_kl: list[Floats] | None
@@ -20,9 +30,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """One rank's contribution to the step's metrics; ranks are added up by the controller.
+    """One rank's contribution to the step's metrics; the driver adds up those of all ranks.
 
-    loss: sum over minibatches. entropy, kl, clipped: sums over tokens. tokens: response tokens, once for each epoch.
+    loss: sum over minibatches. entropy, kl, clipped: sums over the tokens that count in the loss.
+    tokens: their number, once for each epoch.
     grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
     """
 
@@ -36,10 +47,10 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A rank's sums over the step, and engine against trainer on its samples."""
+    """A rank's sums over the step, and engine against trainer on its samples (nothing in a supervised step)."""
 
     sums: StepSums
-    importance: ImportanceSums
+    importance: ImportanceSums = field(default_factory=ImportanceSums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,29 +10,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.old_types import Floats, Group
-from rljob_trainer.rank.packing import PackedBatch, pack
+from rljob_trainer.rank.packing import PackedBatch, on_device, pack
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.sequence import TokenSequence
+from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
-Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages"]
+Column = Literal["engine_log_probs", "old_log_probs", "reference_log_probs", "advantages", "mask"]
 
 
 @dataclass(slots=True)
 class ShardSample:
-    """One sample of this rank.
+    """One trajectory of this rank, with R tokens in the loss.
 
-    engine_log_probs: [R], by the engine that sampled it; None for supervised targets.
-    old_log_probs: [R], by this policy at the start of the step; None until somebody needs them.
+    engine_log_probs: [R], by the engine that sampled them; None in a supervised row.
+    old_log_probs: [R], by this policy at the start of the step; None until they are needed.
     reference_log_probs: [R], by the reference; None without one.
     advantages: [R]; None until they are known.
+    mask: [R], whether the token still counts in the loss (masking.py); None if all do.
+    loss_tokens: R.
     """
 
-    sequence: TokenSequence
+    trajectory: Trajectory
     engine_log_probs: Floats | None = None
     old_log_probs: Floats | None = None
     reference_log_probs: Floats | None = None
     advantages: Floats | None = None
+    mask: Bools | None = None
+    loss_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loss_tokens = self.trajectory.loss_tokens
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that count in the loss."""
+        return self.loss_tokens if self.mask is None else int(self.mask.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,39 +73,45 @@ class Shard:
 
 
 def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Sequence[Group]) -> Shard:
-    """The rank's part of a rollout; sample indices count through the groups, responses to one prompt side by side."""
+    """The rank's part of a rollout; sample indices count trajectories through groups and their episodes."""
     wanted = set(plan.samples)
-    samples: dict[int, ShardSample] = {}
-    every = ((group.prompt, sample) for group in groups for sample in group.samples)
-    for index, (prompt, sample) in enumerate(every):
-        if index in wanted:
-            ids = np.concatenate([prompt.token_ids, sample.token_ids])
-            samples[index] = ShardSample(TokenSequence(ids, len(prompt.token_ids)), sample.log_probs)
+    every = enumerate(trajectory for group in groups for trajectory in group.trajectories)
+    samples = {index: ShardSample(each, each.log_probs[each.in_loss]) for index, each in every if index in wanted}
     return Shard(plan, tuple(totals), samples)
 
 
-def shard_of_sequences(plan: RankPlan, totals: Sequence[BatchTotals], sequences: Sequence[TokenSequence]) -> Shard:
+def shard_of_rows(plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory]) -> Shard:
     """The rank's part of a supervised batch."""
-    return Shard(plan, tuple(totals), {index: ShardSample(sequences[index]) for index in plan.samples})
+    return Shard(plan, tuple(totals), {index: ShardSample(rows[index]) for index in plan.samples})
 
 
 def packed(samples: Sequence[ShardSample], device: torch.device, *, share: bool) -> PackedBatch:
-    return pack([sample.sequence for sample in samples], device, share=share)
+    return pack([sample.trajectory for sample in samples], device, share=share)
 
 
 def column(samples: Sequence[ShardSample], name: Column) -> Tensor:
-    """One attribute of the samples, flat [sum of R], float32, on the host."""
+    """One attribute of the samples, flat [sum of R], on the host. All of them have it."""
     parts = [getattr(sample, name) for sample in samples]
-    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *parts]))
+    return torch.from_numpy(np.concatenate(parts or [np.zeros(0, np.float32)]))
+
+
+def column_if_known(samples: Sequence[ShardSample], name: Column, device: torch.device) -> Tensor | None:
+    """One attribute of the samples, flat [sum of R], on the device; None if the samples lack it."""
+    known = getattr(samples[0], name) is not None
+    return on_device(column(samples, name), device) if known else None
 
 
 def scatter(samples: Sequence[ShardSample], name: Column, flat: Tensor) -> None:
     """Set one attribute of the samples from flat [sum of R]."""
-    ends = np.cumsum(response_lengths(samples))
-    for sample, part in zip(samples, np.split(flat.float().cpu().numpy(), ends[:-1]), strict=True):
+    for sample, part in zip(samples, split(flat.float().cpu().numpy(), samples), strict=True):
         setattr(sample, name, part)
 
 
-def response_lengths(samples: Sequence[ShardSample]) -> NDArray[np.int64]:
+def split(flat: Floats, samples: Sequence[ShardSample]) -> list[Floats]:
+    """Flat [sum of R] as [R] of each sample."""
+    return np.split(flat, np.cumsum(loss_tokens(samples))[:-1]) if samples else []
+
+
+def loss_tokens(samples: Sequence[ShardSample]) -> NDArray[np.int64]:
     """R of each sample, [n]."""
-    return np.array([sample.sequence.response_tokens for sample in samples], np.int64)
+    return np.array([sample.loss_tokens for sample in samples], np.int64)

@@ -1,13 +1,14 @@
 """What one rank computes: log-probabilities without gradient, supervised steps, policy-gradient steps.
 
 Losses are sums of weighted tokens whose weights already know the whole minibatch, so neither the number of ranks nor
-the split into micro-batches changes a gradient. FSDP averages gradients over ranks; the factor `world` undoes that.
+the split into micro-batches changes a gradient. FSDP averages gradients over ranks; ParallelDims.loss undoes that.
 
 Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -20,9 +21,11 @@ from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, PolicyBatch
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.forward import Policy, score, score_only
+from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.packing import on_device
+from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.results import StepSums
-from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, packed, response_lengths, scatter
+from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, packed, scatter
 
 
 @dataclass(slots=True)
@@ -38,12 +41,14 @@ class RunningSums:
         return cls(torch.zeros(4, dtype=torch.float64, device=device))
 
     @torch.no_grad()
-    def add(self, loss: Tensor, entropies: Tensor, kl: Tensor | None = None, clipped: Tensor | None = None) -> None:
-        """One pass. loss: a scalar; the others: of each token."""
-        for index, value in enumerate((loss, entropies, kl, clipped)):
+    def add(self, tokens: int, loss: Tensor, *per_token: Tensor | None, mask: Tensor | None = None) -> None:
+        """One pass. tokens: those that count. loss: a scalar. per_token: entropies, KL estimates, what was clipped."""
+        self.values[0] += loss.sum(dtype=torch.float64)
+        for index, value in enumerate(per_token, start=1):
             if value is not None:
-                self.values[index] += value.sum(dtype=torch.float64)
-        self.tokens += entropies.numel()
+                counting = value if mask is None else torch.where(mask, value, 0)
+                self.values[index] += counting.sum(dtype=torch.float64)
+        self.tokens += tokens
 
     def read(self) -> StepSums:
         loss, entropy, kl, clipped = self.values.tolist()
@@ -51,25 +56,29 @@ class RunningSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
-    """A policy and its optimizer, as one rank sees them."""
+class Trainee(Generic[M_co]):
+    """A model that has an optimizer, as one rank sees it."""
 
-    policy: Policy
+    role: ModelRole[M_co]
     optimizer: torch.optim.Optimizer
     device: torch.device
-    world: int
+    parallel: ParallelDims
     grad_clip: float
+
+    @property
+    def module(self) -> M_co:
+        return self.role.module
 
     def backward(self, loss: Tensor) -> None:
         """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
-        (loss * self.world).backward()
+        (loss * self.parallel.loss).backward()
 
     def finish_minibatch(self, learning_rate: float) -> float:
         """Clip, step, forget the gradients. Returns the norm before clipping.
 
-        Raises JobError where it is not finite; nothing has been stepped then.
+        Raises JobError if it is not finite; nothing has been stepped then.
         """
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.grad_clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.grad_clip)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if not torch.isfinite(norm):
             raise JobError(f"the gradient's norm is {norm.item()}: lower it", field="spec.actor.learningRate")
@@ -80,30 +89,30 @@ class Trainee:
         return norm.item()
 
 
-def score_samples(policy: Policy, shard: Shard, temperature: float, name: Column, device: torch.device) -> None:
+def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
     for samples in shard.micro_batches():
-        log_probs = score_only(policy, packed(samples, device, share=policy.shares_prompts(device)), temperature)
+        log_probs = score_only(policy, packed(samples, device, share=policy.shares_prompts(device)))
         if samples:
             scatter(samples, name, log_probs)
 
 
-def supervised_step(trainee: Trainee, shard: Shard, learning_rate: float) -> StepSums:
-    """One optimizer step on given responses: the mean of -log p over all target tokens."""
+def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float) -> StepSums:
+    """One optimizer step on given answers: the mean of -log p over all tokens in the loss."""
     sums = RunningSums.on(trainee.device)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
-            batch = packed(samples, trainee.device, share=trainee.policy.shares_prompts(trainee.device))
-            log_probs, entropies = score(trainee.policy, batch, temperature=1.0)
+            batch = packed(samples, trainee.device, share=trainee.module.shares_prompts(trainee.device))
+            log_probs, entropies = score(trainee.module, batch)
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
-            sums.add(loss, entropies)
+            sums.add(entropies.numel(), loss, entropies)
         sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
     return sums.read()
 
 
 def policy_step(
-    trainee: Trainee, shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
+    trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
 ) -> StepSums:
     """All optimizer steps of one training step: `actor.epochs` passes over its minibatches.
 
@@ -125,7 +134,7 @@ def policy_step(
 
 
 def _policy_pass(
-    trainee: Trainee,
+    trainee: Trainee[Policy],
     samples: Sequence[ShardSample],
     spec: ResolvedSpec,
     totals: BatchTotals,
@@ -135,36 +144,49 @@ def _policy_pass(
     """Forward and backward of one micro-batch. Returns the log-probabilities, [sum of R], without gradient."""
     algorithm, device = spec.algorithm, trainee.device
     log_probs, entropies = score(
-        trainee.policy,
-        packed(samples, device, share=trainee.policy.shares_prompts(device)),
-        spec.rollout.temperature,
+        trainee.module,
+        packed(samples, device, share=trainee.module.shares_prompts(device)),
         entropy_gradient=algorithm.entropy_coefficient > 0,
     )
     if not samples:
         trainee.backward(log_probs.sum())  # idle: a gradient of zero, for every rank takes part in the collectives
         return log_probs.detach()
-    per_token, kl, clipped = _token_losses(log_probs, entropies, samples, spec, kl_coefficient)
-    lengths = torch.from_numpy(response_lengths(samples))
-    weights = token_weights(algorithm.aggregation, lengths, totals, spec.data.max_response_tokens)
-    loss = (on_device(weights, device) * per_token).sum()
+    batch = _policy_batch(log_probs, samples)
+    per_token, kl, clipped = _token_losses(batch, entropies, spec, kl_coefficient)
+    loss = (_weights(samples, totals, spec, device) * per_token).sum()
     trainee.backward(loss)
-    sums.add(loss, entropies, kl, clipped)
+    sums.add(sum(sample.remaining for sample in samples), loss, entropies, kl, clipped, mask=batch.mask)
     return log_probs.detach()
 
 
+def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBatch:
+    device = log_probs.device
+    return PolicyBatch(
+        log_probs,
+        on_device(column(samples, "advantages"), device),
+        old_log_probs=column_if_known(samples, "old_log_probs", device),
+        engine_log_probs=column_if_known(samples, "engine_log_probs", device),
+        reference_log_probs=column_if_known(samples, "reference_log_probs", device),
+        mask=column_if_known(samples, "mask", device),
+    )
+
+
+def _weights(samples: Sequence[ShardSample], totals: BatchTotals, spec: ResolvedSpec, device: torch.device) -> Tensor:
+    """What the loss of each token counts, [sum of R]."""
+    mask = None if samples[0].mask is None else column(samples, "mask")
+    lengths = torch.from_numpy(loss_tokens(samples))
+    weights = token_weights(spec.algorithm.aggregation, lengths, totals, spec.data.max_response_tokens, mask)
+    return on_device(weights, device)
+
+
 def _token_losses(
-    log_probs: Tensor, entropies: Tensor, samples: Sequence[ShardSample], spec: ResolvedSpec, kl_coefficient: float
+    batch: PolicyBatch, entropies: Tensor, spec: ResolvedSpec, kl_coefficient: float
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Of each token: the loss, the KL estimate where it acts in the loss, and whether the loss was clipped."""
-    algorithm, device = spec.algorithm, log_probs.device
-    old = log_probs.detach()
-    if samples[0].old_log_probs is not None:
-        old = on_device(column(samples, "old_log_probs"), device)
-    advantages = on_device(column(samples, "advantages"), device)
-    terms = LOSSES[algorithm.loss](PolicyBatch(log_probs, old, advantages), algorithm)
+    """Of each token: the loss, the KL estimate if it acts in the loss, and whether the loss was clipped."""
+    algorithm, reference = spec.algorithm, batch.reference_log_probs
+    terms = LOSSES[algorithm.loss](batch, algorithm)
     per_token = terms.per_token - algorithm.entropy_coefficient * entropies
-    if algorithm.kl.placement != "loss" or not spec.needs_reference:
+    if algorithm.kl.placement != "loss" or reference is None:
         return per_token, None, terms.clipped
-    reference = on_device(column(samples, "reference_log_probs"), device)
-    kl = kl_estimate(algorithm.kl.estimator, log_probs, reference)
+    kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference)
     return per_token + kl_coefficient * kl, kl, terms.clipped

@@ -1,9 +1,11 @@
-"""What the ranks' weights are, as the controller that made them said. Light: the driver imports it."""
+"""What the ranks' weights are, as the driver that made them said. Light: the driver imports it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.rank.results import Updated
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +14,8 @@ class TrainingState:
 
     step: the last update. digest: of the policy that it made.
     stage: the one whose optimizer the rank holds, None before the first.
-    before, after: LoopState.state_dict() before and after that step.
-    metrics, tokens: what the controller knew of an RL step, and how many tokens it was, when the update began.
+    before, after: LoopState.state_dict() before and after that step, as JSON.
+    metrics, tokens: what the driver knew of an RL step, and how many tokens it was, when the update began.
     """
 
     step: int
@@ -27,11 +29,21 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """A rank's state, or that of all ranks.
+    """What one rank holds.
 
-    result: what the rank returned of that update, or a list with what each did; None where there was none, as after a
-    restore.
+    updated: what it returned of the update that made its weights; None if there was none, as after a restore.
     """
 
-    mark: TrainingState
-    result: Any = None
+    training_state: TrainingState
+    updated: Updated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankStates:
+    """What all ranks hold: the same weights.
+
+    updated: what each of them returned of the update that made the weights; empty if there was none.
+    """
+
+    training_state: TrainingState
+    updated: Sequence[Updated] = ()

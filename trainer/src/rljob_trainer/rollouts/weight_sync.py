@@ -9,7 +9,7 @@ from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost
-from rljob_trainer.rank.client import Pending, RankClient
+from rljob_trainer.rank.client import Pending, RankClient, sync_groups
 from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
 from rljob_trainer.types import Floats
@@ -20,7 +20,6 @@ from rljob_trainer.weights.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.workers.context import sync_groups
 from rljob_trainer.workers.worker import Worker
 
 

@@ -1,15 +1,19 @@
 """One attempt at one task, and all attempts at it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_trainer.types.task import Floats, Task
-from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory
+from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn
 
 EpisodeStatus = Literal["finished", "truncated", "timed_out", "environment_failed", "aborted"]
+
+_COLUMNS = ("token_ids", "in_loss", "log_probs", "versions")
+"""The arrays of a trajectory, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,38 @@ class Group:
     def trajectories(self) -> tuple[Trajectory, ...]:
         """Those of all episodes, in their order."""
         return tuple(trajectory for episode in self.episodes for trajectory in episode.trajectories)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle tokens as four arrays, whatever the number of trajectories: a group crosses processes several times.
+
+        Arrays of a group that was unpickled are views of these four.
+        """
+        parts = self.trajectories
+        if not parts:
+            return Group, (self.task, self.episodes, self.error, self.retries)
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+        ends = np.cumsum([len(part.token_ids) for part in parts])
+        others = [[(part.turns, part.media) for part in each.trajectories] for each in self.episodes]
+        bare = [replace(each, trajectories=()) for each in self.episodes]
+        return _group, (self.task, bare, others, columns, ends, self.error, self.retries)
+
+
+def _group(
+    task: Task, bare: list[Episode], others: list[list[tuple[tuple[Turn, ...], tuple[str, ...]]]],
+    columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None, retries: int,
+) -> Group:  # fmt: skip
+    """What Group.__reduce__ took apart."""
+    arrays = zip(*(np.split(column, ends[:-1]) for column in columns), strict=True)
+
+    def trajectory(turns: tuple[Turn, ...], media: tuple[str, ...]) -> Trajectory:
+        token_ids, in_loss, log_probs, versions = next(arrays)
+        return Trajectory(token_ids, in_loss, log_probs, versions, turns, media)
+
+    episodes = (
+        replace(each, trajectories=tuple(trajectory(*part) for part in own))
+        for each, own in zip(bare, others, strict=True)
+    )
+    return Group(task, tuple(episodes), error, retries)
 
 
 @dataclass(frozen=True, slots=True)

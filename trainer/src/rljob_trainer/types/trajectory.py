@@ -55,6 +55,11 @@ class Trajectory:
     media: tuple[str, ...] = ()
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens before the first one in the loss; all of them if none is."""
+        return int(self.in_loss.argmax()) if self.in_loss.any() else len(self.in_loss)
+
+    @property
     def loss_tokens(self) -> int:
         """Tokens in the loss."""
         return int(self.in_loss.sum())

@@ -3,7 +3,6 @@
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import ray
 import structlog
@@ -12,9 +11,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from rljob_trainer.errors import EngineLost, RankLost, RewardsLost, WorkerLost
 from rljob_trainer.workers.host import Beat
 from rljob_trainer.workers.waiting import first_line
-
-if TYPE_CHECKING:
-    from rljob_trainer.workers.roster import Worker
+from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
 
@@ -42,8 +39,8 @@ class _Patient:
     Seconds are counted round by round, so that a driver that was stopped itself takes nobody for dead.
     """
 
-    worker: "Worker"
-    asked: "ray.ObjectRef[Beat] | None"
+    worker: Worker[object]
+    asked: Answer[Beat] | None
     vital: bool = True
     silent: float = 0.0
     stuck: float = 0.0
@@ -62,7 +59,7 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._ask_on, name="heartbeats", daemon=True)
         self._thread.start()
 
-    def watch(self, worker: "Worker", *, vital: bool = True) -> None:
+    def watch(self, worker: Worker[object], *, vital: bool = True) -> None:
         """vital: whether its loss is one that `check` and `diagnose` raise. Of one that is watched, that alone changes.
 
         It is asked at once, and answers as soon as its imports are done: one that freezes in its first second at work,
@@ -73,7 +70,7 @@ class Heartbeats:
             if known is not None and known.worker is worker:
                 known.vital = vital
             else:
-                self._patients[worker.name] = _Patient(worker, worker.ask("beat"), vital)
+                self._patients[worker.name] = _Patient(worker, worker.beat(), vital)
 
     def died(self, name: str) -> bool:
         with self._lock:
@@ -134,14 +131,13 @@ class Heartbeats:
 
     def _ask(self, patients: list[_Patient]) -> None:
         start = time.monotonic()
-        for patient in patients:
-            if patient.asked is None:
-                patient.asked = patient.worker.ask("beat")
-        ready, _ = ray.wait([each.asked for each in patients], num_returns=len(patients), timeout=BEAT_SECONDS)
+        asked = [patient.asked or patient.worker.beat() for patient in patients]
+        ready, _ = ray.wait([each.ref for each in asked], num_returns=len(patients), timeout=BEAT_SECONDS)
         answered = set(ready)
         round_seconds = min(BEAT_SECONDS + time.monotonic() - start, 2 * BEAT_SECONDS)
-        for patient in patients:
-            heard = patient.asked in answered and _hear(patient)
+        for patient, question in zip(patients, asked, strict=True):
+            patient.asked = question
+            heard = question.ref in answered and _hear(patient, question)
             patient.silent = 0.0 if heard else patient.silent + round_seconds
         foremost = max((pace for patient in patients if (pace := _pace(patient)) is not None), default=0)
         for patient in patients:
@@ -153,12 +149,12 @@ def _pace(patient: _Patient) -> int | None:
     return patient.beat.pace if patient.beat is not None else None
 
 
-def _hear(patient: _Patient) -> bool:
+def _hear(patient: _Patient, question: Answer[Beat]) -> bool:
     """Take the answer. Returns whether it is one of the worker's."""
-    asked, patient.asked = patient.asked, None
+    patient.asked = None
     before = _pace(patient)
     try:
-        patient.beat = ray.get(asked)
+        patient.beat = ray.get(question.ref)
         patient.stuck = patient.stuck if _pace(patient) == before else 0.0
     except ActorDiedError as error:
         patient.died = f"died: {first_line(error)}"

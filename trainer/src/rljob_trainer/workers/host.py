@@ -107,18 +107,18 @@ class Host:
 
     # ------------------------------------------------------------------ work
 
-    def call(self, attempt: int, method: str, *arguments: Any) -> Any:
+    def call(self, attempt: int, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the worker. Raises FencedError for a driver that another one replaced."""
         if method not in self.harmless:
             self._check(attempt)
         with self._busy(method):
-            return getattr(self.worker, method)(*arguments)
+            return getattr(self.worker, method)(*arguments, **named)
 
-    def stream(self, attempt: int, method: str, *arguments: Any) -> Iterator[Any]:
+    def stream(self, attempt: int, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
         """Like `call`, for a method that yields. It runs to its end also when the driver that asked is gone."""
         self._check(attempt)
         with self._busy(method):
-            yield from getattr(self, method)(*arguments)
+            yield from getattr(self, method)(*arguments, **named)
 
     @contextmanager
     def _busy(self, method: str) -> Iterator[None]:

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import ray
 import structlog
@@ -13,8 +13,11 @@ from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.host import CONCURRENCY_GROUPS, Host, HostSettings
 from rljob_trainer.workers.waiting import cause_of, first_line
+from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
+
+C = TypeVar("C")
 
 CLAIM_SECONDS = 10.0
 """How long a living worker may take to answer a claim, which it does beside its work."""
@@ -27,32 +30,6 @@ END_SECONDS = 30.0
 """How long Ray may take to declare a killed worker dead. It forces the process of one that is frozen after 5."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name.
-
-    signature: what it was when this attempt started it or took it over.
-    """
-
-    name: str
-    handle: Any
-    attempt: int
-    signature: str
-
-    def call(self, method: str, *arguments: Any, group: str | None = None) -> "ray.ObjectRef[Any]":
-        """Start a call. References among `arguments` arrive as their values."""
-        remote = self.handle.call if group is None else self.handle.call.options(concurrency_group=group)
-        return remote.remote(self.attempt, method, *arguments)
-
-    def ask(self, method: str, *arguments: Any) -> "ray.ObjectRef[Any]":
-        """Start `claim`, `sign` or `beat`, which it answers beside its work."""
-        return getattr(self.handle, method).options(concurrency_group="control").remote(self.attempt, *arguments)
-
-    def stream(self, method: str, *arguments: Any) -> Any:
-        """Start a call that yields; returns Ray's generator of references."""
-        return self.handle.stream.options(num_returns="streaming").remote(self.attempt, method, *arguments)
-
-
 class Roster:
     """The workers of one job, as one attempt sees them.
 
@@ -63,21 +40,25 @@ class Roster:
 
     def __init__(self, attempt: int, leave_after: float, heartbeats: Heartbeats, fence: Callable[[], None]) -> None:
         self._attempt, self._leave_after, self._heartbeats, self._fence = attempt, leave_after, heartbeats, fence
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, Worker[object]] = {}
 
     def __contains__(self, name: str) -> bool:
         """Whether this attempt has a worker of that name."""
         return name in self._workers
 
-    def adopt(self, signatures: Mapping[str, Collection[str]], wanted: Collection[str] = ()) -> dict[str, Worker]:
+    def adopt(self, signatures: Mapping[str, Collection[str]], wanted: Collection[str] = ()) -> dict[str, Worker[Any]]:
         """Take over the living workers among these names, {name: what it may be}. Others of these names are ended.
+
+        The client that knows the names says which calls these workers take.
 
         wanted: signatures; when somebody has answered with each, others have LATE_SECONDS left. By default all are.
         Raises FencedError where a newer attempt has one of them.
         """
         living = _living()
-        workers = {name: Worker(name, living[name], self._attempt, "") for name in signatures if name in living}
-        claims = {name: worker.ask("claim") for name, worker in workers.items()}
+        workers: dict[str, Worker[object]] = {
+            name: Worker(name, living[name], self._attempt, "") for name in signatures if name in living
+        }
+        claims = {name: worker.claim() for name, worker in workers.items()}
         answers = _answers(claims, set(wanted))
         adopted = {}
         for name in claims:
@@ -90,7 +71,9 @@ class Roster:
             log.info("workers_taken_over", workers=sorted(adopted))
         return adopted
 
-    def start(self, name: str, signature: str, kind: type[Host], options: Mapping[str, Any], *arguments: Any) -> Worker:
+    def start(
+        self, name: str, signature: str, kind: type[Host], options: Mapping[str, Any], *arguments: Any
+    ) -> Worker[Any]:
         """Start a worker, without waiting for it.
 
         Raises InfrastructureError where one of that name has not come to its end yet, and FencedError.
@@ -106,24 +89,24 @@ class Roster:
             raise InfrastructureError(f"{name} cannot be started: another one is still there") from error
         return self._add(Worker(name, handle, self._attempt, signature))
 
-    def end(self, worker: Worker) -> None:
+    def end(self, worker: Worker[object]) -> None:
         """Kill it, and wait until nobody reaches it. A frozen one is gone some seconds later, before another one needs
         its GPU memory: that one imports first. Raises FencedError.
         """
         self._fence()
         self._heartbeats.forget(worker.name)
         self._workers.pop(worker.name, None)
-        waiting = worker.ask("beat")
+        waiting = worker.beat()
         ray.kill(worker.handle)
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
             try:
-                ray.get(waiting, timeout=deadline - time.monotonic())
+                ray.get(waiting.ref, timeout=deadline - time.monotonic())
             except (RayActorError, GetTimeoutError):
                 return
             except RayError:
                 pass
-            waiting = worker.ask("beat")
+            waiting = worker.beat()
 
     def kill(self, name: str) -> None:
         """Kill it, without waiting. Raises FencedError."""
@@ -139,7 +122,7 @@ class Roster:
         for worker in list(self._workers.values()):
             self.end(worker)
 
-    def _add(self, worker: Worker) -> Worker:
+    def _add(self, worker: Worker[C]) -> Worker[C]:
         self._workers[worker.name] = worker
         self._heartbeats.watch(worker)
         return worker
@@ -156,10 +139,10 @@ def _living() -> dict[str, Any]:
     return handles
 
 
-def _answers(claims: Mapping[str, "ray.ObjectRef[str]"], wanted: set[str]) -> dict[str, str]:
+def _answers(claims: Mapping[str, Answer[str]], wanted: set[str]) -> dict[str, str]:
     """{name: signature} of those who answered within CLAIM_SECONDS, or LATE_SECONDS after the last that is wanted."""
     deadline = time.monotonic() + CLAIM_SECONDS
-    names = {claim: name for name, claim in claims.items()}
+    names = {claim.ref: name for name, claim in claims.items()}
     answers: dict[str, str] = {}
     complete = False
     while names:

@@ -2,37 +2,51 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar, overload
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rljob_trainer.errors import EngineLost, InfrastructureError, RLJobError, WorkerLost
+from rljob_trainer.workers.worker import Answer
 
-if TYPE_CHECKING:
-    from rljob_trainer.workers.roster import Worker
+R = TypeVar("R")
+
+Look = Callable[[], None]
+"""Raises if there is no use in waiting any longer."""
 
 LOOK_SECONDS = 1.0
 """How often a long wait looks whether those that it waits for are alive."""
 
 
+@overload
 def wait_for(
-    refs: Any,
-    seconds: float,
-    what: str,
-    alive: Callable[[], None] | None = None,
+    asked: Answer[R], seconds: float, what: str, alive: Look | None = None, doing: Callable[[], str] | None = None
+) -> R: ...
+
+
+@overload
+def wait_for(
+    asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
-) -> Any:
-    """The values of one reference or a list of them.
+) -> list[R]: ...  # fmt: skip
+
+
+def wait_for(
+    asked: Answer[R] | Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None,
+    doing: Callable[[], str] | None = None,
+) -> R | list[R]:  # fmt: skip
+    """What one call, or each of several, returned.
 
     alive: raises when there is no use in waiting any longer. doing: says what goes on when the deadline passes.
     Raises the remote call's own RLJobError as if it were local, as soon as one call of several fails; and
-    InfrastructureError where a process died, the deadline passed, or Ray failed. Any other exception of the remote call
+    InfrastructureError if a process died, the deadline passed, or Ray failed. Any other exception of the remote call
     is a bug, and raised with the remote traceback as its cause.
     """
-    every = list(refs) if isinstance(refs, Sequence) else [refs]
-    deadline, pending = time.monotonic() + seconds, every
-    values: dict[Any, Any] = {}
+    if isinstance(asked, Answer):
+        return wait_for([asked], seconds, what, alive, doing)[0]
+    deadline, pending = time.monotonic() + seconds, [each.ref for each in asked]
+    values: dict[ray.ObjectRef[R], R] = {}
     while pending:
         left = deadline - time.monotonic()
         ready, pending = ray.wait(pending, num_returns=1, timeout=max(0.0, min(left, LOOK_SECONDS)))
@@ -41,15 +55,15 @@ def wait_for(
             raise InfrastructureError(f"waited {seconds:.0f} s for {what}" + (f" ({doing()})" if doing else ""))
         if not ready and alive is not None:
             alive()
-    return [values[ref] for ref in every] if isinstance(refs, Sequence) else values[refs]
+    return [values[each.ref] for each in asked]
 
 
-def has_raised(ref: Any) -> bool:
+def has_raised(asked: Answer[R]) -> bool:
     """Whether that call has ended with an exception of its own, in a process that lives."""
-    if not ray.wait([ref], timeout=0)[0]:
+    if not ray.wait([asked.ref], timeout=0)[0]:
         return False
     try:
-        ray.get(ref)
+        ray.get(asked.ref)
     except RayTaskError:
         return True
     except RayError:
@@ -58,47 +72,41 @@ def has_raised(ref: Any) -> bool:
 
 
 def wait_together(
-    refs: Sequence[Any],
-    seconds: float,
-    apart: float,
-    what: str,
-    alive: Callable[[], None] | None = None,
+    asked: Sequence[Answer[R]], seconds: float, apart: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
-) -> list[Any]:
+) -> list[R]:  # fmt: skip
     """wait_for, of processes that may be in the middle of a collective operation: they leave it together or never.
 
     apart: how many seconds the last may come after the first. Who is later waits for a process that never joined it.
     """
-    deadline = time.monotonic() + seconds
-    while not ray.wait(list(refs), num_returns=1, timeout=LOOK_SECONDS)[0] and time.monotonic() < deadline:
+    deadline, refs = time.monotonic() + seconds, [each.ref for each in asked]
+    while not ray.wait(refs, num_returns=1, timeout=LOOK_SECONDS)[0] and time.monotonic() < deadline:
         if alive is not None:
             alive()
-    return list(wait_for(refs, max(0.0, min(apart, deadline - time.monotonic())), what, alive, doing))
+    return wait_for(asked, max(0.0, min(apart, deadline - time.monotonic())), what, alive, doing)
 
 
-def wait_for_engines(
-    asked: Sequence[tuple["Worker", Any]], seconds: float, what: str, alive: Callable[[], None] | None = None
-) -> list[Any]:
+def wait_for_engines(asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None) -> list[R]:
     """wait_for, of what engines do in a weight update.
 
     Raises EngineLost for one that fails there: what it holds is neither the old policy nor the new one, so it is
     replaced and never asked again.
     """
-    return [_of_engine(engine, ref, seconds, what, alive) for engine, ref in asked]
+    return [_of_engine(each, seconds, what, alive) for each in asked]
 
 
-def _of_engine(engine: "Worker", ref: Any, seconds: float, what: str, alive: Callable[[], None] | None) -> Any:
+def _of_engine(asked: Answer[R], seconds: float, what: str, alive: Look | None) -> R:
     try:
-        return wait_for(ref, seconds, f"{engine.name} to {what}", alive)
+        return wait_for(asked, seconds, f"{asked.worker} to {what}", alive)
     except WorkerLost:
         raise
     except InfrastructureError as error:
-        raise EngineLost(f"{engine.name} failed to {what}: {error}", worker=engine.name) from error
+        raise EngineLost(f"{asked.worker} failed to {what}: {error}", worker=asked.worker) from error
 
 
-def loss_among(refs: Sequence[Any]) -> WorkerLost | None:
-    """Of several calls that failed together, the one that knows whose fault it is."""
-    ready, _ = ray.wait(list(refs), num_returns=len(refs), timeout=LOOK_SECONDS)
+def loss_among(asked: Sequence[Answer[R]]) -> WorkerLost | None:
+    """Of several calls that failed together, the loss that one of them reports."""
+    ready, _ = ray.wait([each.ref for each in asked], num_returns=len(asked), timeout=LOOK_SECONDS)
     for ref in ready:
         try:
             _value(ref, "")
@@ -109,7 +117,7 @@ def loss_among(refs: Sequence[Any]) -> WorkerLost | None:
     return None
 
 
-def _value(ref: Any, what: str) -> Any:
+def _value(ref: "ray.ObjectRef[R]", what: str) -> R:
     try:
         return ray.get(ref)
     except RayTaskError as error:

@@ -5,20 +5,21 @@
 
     rank: Worker[RankCalls]
     rank.call(RankCalls.load, "model")               Answer[int]; mypy checks the arguments
+    rank.call(RankCalls.score_probes, prompts, *(arriving(answer.ref) for answer in sent))
 
 The method's name crosses between processes; it is derived from the method itself, here and nowhere else.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
     import ray
 
     from rljob_trainer.workers.host import Beat
 
-C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -38,11 +39,20 @@ class Answer(Generic[R]):
     worker: str
 
 
+def arriving(ref: "ray.ObjectRef[R]") -> R:
+    """A reference as an argument of a call, to which Ray hands its value; the call begins when that is there.
+
+    A call whose argument is the answer to a call that failed does not begin, and raises what that one raised.
+    """
+    return cast("R", ref)
+
+
 @dataclass(frozen=True, slots=True)
-class Worker(Generic[C]):
+class Worker(Generic[C_co]):
     """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name.
 
-    C: the protocol of its calls. signature: the worker's when this attempt started it or took it over.
+    C_co: the protocol of its calls; a worker that can be asked more stands for one that can be asked less.
+    signature: the worker's when this attempt started it or took it over.
     """
 
     name: str
@@ -55,19 +65,19 @@ class Worker(Generic[C]):
         """Differs for each process that ever had this name."""
         return str(self.handle._actor_id.hex())  # noqa: SLF001  Ray has no public name for it
 
-    def call(self, method: Callable[Concatenate[C, P], R], *args: P.args, **kwargs: P.kwargs) -> Answer[R]:
+    def call(self, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs) -> Answer[R]:
         """Start a call; the worker does one after the other."""
         return Answer(self.handle.call.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
 
     def call_beside(
-        self, group: ConcurrencyGroup, method: Callable[Concatenate[C, P], R], *args: P.args, **kwargs: P.kwargs
+        self, group: ConcurrencyGroup, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Answer[R]:
         """As `call`, in the threads of `group`: beside what the worker does."""
         remote = self.handle.call.options(concurrency_group=group)
         return Answer(remote.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
 
     def stream(
-        self, method: Callable[Concatenate[C, P], Iterator[R]], *args: P.args, **kwargs: P.kwargs
+        self, method: Callable[Concatenate[C_co, P], Iterator[R]], *args: P.args, **kwargs: P.kwargs
     ) -> "ray.ObjectRefGenerator[R]":
         """Start a call that yields; returns Ray's generator of references."""
         streaming = self.handle.stream.options(num_returns="streaming")

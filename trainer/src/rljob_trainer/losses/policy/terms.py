@@ -16,20 +16,29 @@ A ratio that goes to 0 needs no bound."""
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """T tokens of responses, flat: those of response 0, then of response 1, ...
+    """T tokens in the loss, flat: those of trajectory 0, then of trajectory 1, ... All tensors are [T], float32.
 
-    log_probs: [T], of the sampled tokens under the policy that is trained, with gradient; float32.
-    old_log_probs: [T], under the policy at the start of the step; no gradient.
-    advantages: [T].
+    log_probs: of the sampled tokens under the policy that is trained; the only one with a gradient.
+    advantages: of the tokens.
+    old_log_probs: under the policy at the start of the step; None if that is the policy that is trained.
+    engine_log_probs: of the engine that sampled the tokens.
+    reference_log_probs: of the reference; None without one.
+    values: of the critic at the start of the step; None without one.
+    mask: [T], bool, the tokens that count; None: all. Whoever aggregates leaves the others out.
     """
 
     log_probs: Tensor
-    old_log_probs: Tensor
     advantages: Tensor
+    old_log_probs: Tensor | None = None
+    engine_log_probs: Tensor | None = None
+    reference_log_probs: Tensor | None = None
+    values: Tensor | None = None
+    mask: Tensor | None = None
 
     def ratio(self) -> Tensor:
         """pi(token) / pi_old(token), [T]."""
-        return torch.exp((self.log_probs - self.old_log_probs).clamp(max=MAX_LOG_RATIO))
+        old = self.log_probs.detach() if self.old_log_probs is None else self.old_log_probs
+        return torch.exp((self.log_probs - old).clamp(max=MAX_LOG_RATIO))
 
 
 @dataclass(frozen=True, slots=True)

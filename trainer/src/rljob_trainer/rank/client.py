@@ -1,0 +1,268 @@
+"""The driver's client of all ranks: they hold one policy together, so each call goes to all of them.
+
+    driver ──> rank-0 ... rank-N     one GPU each, or a share of the CPU cores; each does one call after the other
+
+Either all ranks of a former driver are taken over or none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.checkpoint.files import FileEntry
+from rljob_trainer.errors import InfrastructureError, WorkerLost
+from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.progress.metrics import Stage
+from rljob_trainer.rank.calls import EngineUpdates, RankCalls
+from rljob_trainer.rank.parallel import ParallelDims
+from rljob_trainer.rank.plan import RankPlan
+from rljob_trainer.rank.rank_host import RankHost
+from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.settings import RankSettings
+from rljob_trainer.rank.training_state import RankStates, TrainingState
+from rljob_trainer.types import Floats, Group, Ids, Trajectory
+from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
+from rljob_trainer.workers.placement import options
+from rljob_trainer.workers.waiting import loss_among, wait_for, wait_together
+from rljob_trainer.workers.worker import Answer, Worker, arriving
+
+if TYPE_CHECKING:
+    import ray
+
+log = structlog.get_logger()
+
+R = TypeVar("R")
+
+APART_SECONDS = 60.0
+"""How much longer than another a rank may take to finish what a former driver asked for, if it asked all of them."""
+
+
+class GroupRef(Protocol):
+    """Where a group's tensors are: its index in a bundle of groups."""
+
+    @property
+    def bundle(self) -> "ray.ObjectRef[Sequence[Group]]": ...
+
+    @property
+    def index(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(Generic[R]):
+    """What all ranks were asked, perhaps not yet answered.
+
+    answers: of each rank, also as arguments of calls that begin behind them.
+    result: waits for all of them; R is a list with what each rank returned.
+    """
+
+    answers: Sequence[Answer[Any]]
+    result: Callable[[], R]
+
+
+class RankClient:
+    """All ranks. What a call does is in RankCalls; here is who is asked for what, and how long it may take.
+
+    Calls that return Pending do not wait. Every wait raises RankLost, or the loss of another worker that is behind a
+    failure; else what the ranks raised.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        settings = [_rank_settings(context, rank) for rank in range(context.spec.ranks)]
+        self._signatures = {f"rank-{each.rank}": context.signature(each) for each in settings}
+        self._settings = dict(zip(self._signatures, settings, strict=True))
+        self.workers: list[Worker[RankCalls]] = []
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+    # ------------------------------------------------------------------ processes
+
+    def take_over(self) -> RankStates | None:
+        """What the living ranks hold, if all of them hold the same; else they are ended."""
+        adopted = self._context.roster.adopt({name: [each] for name, each in self._signatures.items()})
+        self.workers = list(adopted.values())
+        if len(adopted) == len(self):
+            self.workers = [adopted[name] for name in self._signatures]
+            held = self._states()
+            if held is not None:
+                return held
+        self.end()
+        return None
+
+    def _states(self) -> RankStates | None:
+        """What all ranks hold; each answers after what it does now."""
+        heartbeats = self._context.heartbeats
+        asked = [worker.call(RankCalls.state) for worker in self.workers]
+        what = "the trainer's ranks to finish what their former driver asked for"
+        try:
+            states = wait_together(
+                asked, UPDATE_SECONDS, APART_SECONDS, what, lambda: heartbeats.check("rank"), heartbeats.doing
+            )
+        except InfrastructureError as error:
+            log.warning("ranks_not_taken_over", reason=str(error))
+            return None
+        held = [state.training_state for state in states if state is not None]
+        names = {(each.step, each.digest, each.stage) for each in held}
+        if len(held) < len(states) or len(names) > 1:
+            log.warning("ranks_not_taken_over", reason=f"they hold different states: {names}")
+            return None
+        return RankStates(held[0], [state.updated for state in states if state and state.updated])
+
+    def start(self) -> None:
+        """Start all ranks, without waiting for them: they import while data is read."""
+        gpus, placement = int(self._context.device_type == "cuda"), self._context.placement
+        self.workers = [
+            self._context.roster.start(
+                name, self._signatures[name], RankHost,
+                {"num_gpus": gpus, **options(placement.of_rank(settings.rank))}, self._context.spec, settings,
+            )
+            for name, settings in self._settings.items()
+        ]  # fmt: skip
+
+    def connect(self) -> list[RankInfo]:
+        """Build the process group over all ranks."""
+        opened = self.workers[0].call(RankCalls.open_store)
+        (address,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
+        asked = [worker.call(RankCalls.connect, address) for worker in self.workers]
+        return self._pending(asked, START_SECONDS, "connect").result()
+
+    def end(self) -> None:
+        for worker in self.workers:
+            self._context.roster.end(worker)
+        self.workers = []
+
+    # ------------------------------------------------------------------ start and checkpoints
+
+    def visible_gpus(self) -> list[str | None]:
+        """The GPU of each rank; None on a CPU."""
+        asked = [worker.call(RankCalls.visible_gpu) for worker in self.workers]
+        return self._pending(asked, START_SECONDS, "say which GPUs they own").result()
+
+    def load(self, folder: str) -> int:
+        """Returns how many parameters a rank counts."""
+        asked = [worker.call(RankCalls.load, folder) for worker in self.workers]
+        return self._pending(asked, START_SECONDS, "load the model").result()[0]
+
+    def begin_stage(self, stage: Stage) -> None:
+        asked = [worker.call(RankCalls.begin_stage, stage) for worker in self.workers]
+        self._pending(asked, START_SECONDS, "begin a stage").result()
+
+    def restore(self, directory: str) -> None:
+        asked = [worker.call(RankCalls.restore, directory) for worker in self.workers]
+        self._pending(asked, UPDATE_SECONDS, "read a checkpoint").result()
+
+    def hold(self, training_state: TrainingState) -> None:
+        asked = [worker.call(RankCalls.hold, training_state) for worker in self.workers]
+        self._pending(asked, START_SECONDS, "take the state of the training").result()
+
+    def begin_save(self, directory: str) -> None:
+        asked = [worker.call(RankCalls.begin_save, directory) for worker in self.workers]
+        self._pending(asked, UPDATE_SECONDS, "begin a checkpoint").result()
+
+    def finish_save(self) -> list[dict[str, FileEntry]]:
+        """Beside what the ranks do, and from any thread."""
+        asked = [worker.call_beside("background", RankCalls.finish_save) for worker in self.workers]
+        return self._pending(asked, UPDATE_SECONDS, "write a checkpoint").result()
+
+    # ------------------------------------------------------------------ steps
+
+    def supervised_step(
+        self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], rows: Sequence[Trajectory],
+        learning_rate: float, training_state: TrainingState,
+    ) -> list[Updated]:  # fmt: skip
+        """plans: one for each rank."""
+        asked = [
+            worker.call(RankCalls.supervised_step, plan, totals, rows, learning_rate, training_state)
+            for worker, plan in zip(self.workers, plans, strict=True)
+        ]
+        return self._pending(asked, UPDATE_SECONDS, "do a supervised step").result()
+
+    def prepare(
+        self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
+    ) -> Pending[list[Prepared]]:
+        """plans: one for each rank. groups: of the whole step, in the order in which plans count trajectories."""
+        bundles = list(dict.fromkeys(group.bundle for group in groups))
+        places = [(bundles.index(group.bundle), group.index) for group in groups]
+        asked = [
+            worker.call(RankCalls.prepare, plan, totals, places, *map(arriving, bundles))
+            for worker, plan in zip(self.workers, plans, strict=True)
+        ]
+        return self._pending(asked, UPDATE_SECONDS, "prepare an update")
+
+    def update(
+        self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
+        training_state: TrainingState,
+    ) -> Pending[list[Updated]]:  # fmt: skip
+        """advantages: those of each rank."""
+        asked = [
+            worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state)
+            for worker, own in zip(self.workers, advantages, strict=True)
+        ]
+        return self._pending(asked, UPDATE_SECONDS, "update the policy")
+
+    # ------------------------------------------------------------------ weights
+
+    def send_weights(
+        self, engines: Sequence[Sequence[Worker[EngineUpdates]]], version: int, prompts: Sequence[Ids],
+        max_tokens: int, after: Pending[list[Updated]] | None = None,
+    ) -> Pending[list[Sent]]:  # fmt: skip
+        """engines: those that each rank feeds. after: the update that makes `version`, if it is under way."""
+        behind = after.answers if after is not None else ()
+        asked = [
+            worker.call(
+                RankCalls.send_weights, own, version, prompts, max_tokens, SYNC_SECONDS,
+                *(arriving(answer.ref) for answer in behind),
+            )
+            for worker, own in zip(self.workers, engines, strict=True)
+        ]  # fmt: skip
+        return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send weights", "engine")
+
+    def score_probes(self, prompts: Sequence[Ids], sent: Pending[list[Sent]]) -> Pending[list[list[list[Floats]]]]:
+        """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
+        asked = [
+            worker.call(RankCalls.score_probes, prompts, *(arriving(answer.ref) for answer in sent.answers))
+            for worker in self.workers
+        ]
+        return self._pending(asked, SYNC_SECONDS, "score the probe")
+
+    # ------------------------------------------------------------------ waiting
+
+    def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[list[R]]:
+        """seconds: how long its result is waited for. others: kinds of workers without which the ranks cannot."""
+        return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks to {do}", "rank", *others))
+
+    def _wait(self, asked: list[Answer[R]], seconds: float, what: str, *matter: str) -> list[R]:
+        """matter: kinds of workers without which it is no use to wait."""
+        heartbeats = self._context.heartbeats
+        try:
+            return wait_for(asked, seconds, what, lambda: heartbeats.check(*matter), heartbeats.doing)
+        except WorkerLost:
+            raise
+        except InfrastructureError as error:
+            raise loss_among(asked) or heartbeats.diagnose() or error from error
+
+
+def _rank_settings(context: WorkerContext, rank: int) -> RankSettings:
+    return RankSettings(
+        rank=rank,
+        parallel=parallel_dims(context.spec),
+        device_type="cuda" if context.device_type == "cuda" else "cpu",
+        sync_groups=sync_groups(context.spec, context.device_type),
+        threads=context.threads,
+        collective_seconds=UPDATE_SECONDS,
+    )
+
+
+def parallel_dims(spec: ResolvedSpec) -> ParallelDims:
+    """How the job's ranks share the work."""
+    return ParallelDims.over(spec.ranks)
+
+
+def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], ...]:
+    """Ranks that send weights together: those of one engine on GPUs, all of one node if memory is shared."""
+    size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node
+    return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))

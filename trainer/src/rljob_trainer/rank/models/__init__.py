@@ -1,0 +1,7 @@
+"""The models that a rank holds a shard of.
+
+policy      trained, in each checkpoint, sent to the engines
+reference   the policy as RL began: frozen, in each checkpoint because no other file has it after supervised steps
+
+Whoever adds a model gives the rank one more ModelRole: it is saved and restored with the others.
+"""

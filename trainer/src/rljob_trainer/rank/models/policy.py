@@ -1,0 +1,29 @@
+"""The policy: float32 master weights, an optimizer for each stage."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.compute.dtypes import compute_dtype
+from rljob_trainer.rank.forward import Policy, check_packing
+from rljob_trainer.rank.models.role import ModelRole, adamw
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, load_initial_weights, sharded_policy
+
+
+def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole[Policy]:
+    """The policy with its first weights, not trained yet; collective.
+
+    Raises DataError or JobError for a model that cannot be trained.
+    """
+    policy = sharded_policy(spec, folder, mesh, trainable=True)
+    load_initial_weights(policy, spec, folder, mesh)
+    dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
+    check_packing(policy, policy.model.config.vocab_size, torch.device(mesh.device_type), dtype)
+    return ModelRole("policy", policy, policy.model)
+
+
+def with_fresh_optimizer(policy: ModelRole[Policy], spec: ResolvedSpec) -> ModelRole[Policy]:
+    return replace(policy, optimizer=adamw(policy.module, spec))

@@ -1,0 +1,64 @@
+"""A model of a rank, and what it is for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from rljob_api import ResolvedSpec
+
+M_co = TypeVar("M_co", bound=nn.Module, covariant=True)
+
+State = dict[str, Any]
+"""{model, optimizer}: tensors by name, this rank's own shards and not copies; no optimizer if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRole(Generic[M_co]):
+    """One model.
+
+    name: of the role, and of its part of a checkpoint.
+    module: what forward passes call; sharded.
+    network: the module, or the part of it, whose parameter names checkpoints and engines use.
+    optimizer: None for a model that is not trained.
+    saved: whether checkpoints hold it.
+    """
+
+    name: str
+    module: M_co
+    network: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    saved: bool = True
+
+    def state(self) -> State:
+        """What a checkpoint holds of it."""
+        if self.optimizer is None:
+            return {"model": self.network.state_dict()}
+        model, optimizer = get_state_dict(self.network, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def restore(self, state: State) -> None:
+        """Take over a state of `state()` whose tensors were read in place; without optimizer that was all."""
+        if self.optimizer is not None:
+            model, optimizer = state["model"], state["optimizer"]
+            set_state_dict(self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Tensors of the shapes that `state` has: AdamW keeps two moments of each parameter."""
+        for _ in range(1 if self.optimizer is None else 3):
+            yield from self.module.parameters()
+
+
+def adamw(module: nn.Module, spec: ResolvedSpec) -> torch.optim.Optimizer:
+    """The optimizer of spec.actor, fresh."""
+    actor = spec.actor
+    return torch.optim.AdamW(
+        module.parameters(),
+        lr=actor.learning_rate,
+        betas=(actor.beta1, actor.beta2),
+        weight_decay=actor.weight_decay,
+        fused=True,
+    )

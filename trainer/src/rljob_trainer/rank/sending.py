@@ -1,0 +1,46 @@
+"""Weights from this rank to its engines: bucket after bucket, then the probe."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rljob_trainer.rank.calls import EngineUpdates
+from rljob_trainer.rank.results import Sent
+from rljob_trainer.types import Ids
+from rljob_trainer.weights.bucket import BucketDescriptor
+from rljob_trainer.weights.sender import WeightSender
+from rljob_trainer.workers.waiting import wait_for_engines
+from rljob_trainer.workers.worker import Worker
+
+
+def send(
+    sender: WeightSender, tensors: Iterator[tuple[str, Tensor]], group: dist.ProcessGroup,
+    engines: Sequence[Worker[EngineUpdates]], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float,
+) -> Sent:  # fmt: skip
+    """RankCalls.send_weights. group: the ranks that feed these engines together."""
+    begun = [engine.call(EngineUpdates.begin_update, version) for engine in engines]  # while the first is packed
+
+    def deliver(bucket: BucketDescriptor) -> Callable[[], None]:
+        asked = [*begun, *(engine.call(EngineUpdates.load_bucket, bucket) for engine in engines)]
+        begun.clear()
+
+        def acknowledged() -> None:
+            wait_for_engines(asked, deadline, f"copy weight bucket {bucket.index}")
+
+        return acknowledged
+
+    nbytes = sender.send(tensors, version, deliver)
+    # Only now: an engine takes the memory of its KV cache, which may be what the buckets of all its ranks had.
+    dist.barrier(group)
+    completing = [engine.call(EngineUpdates.complete_update, version, prompts, max_tokens) for engine in engines]
+    return Sent(nbytes, wait_for_engines(completing, deadline, "complete its update"))
+
+
+def full_tensors(network: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter, whole, in the engines' type; collective. Cast first: half the bytes cross between ranks."""
+    for name, parameter in network.named_parameters():
+        tensor = parameter.detach().to(device, dtype)
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,41 @@
+"""What every client of workers needs: the job, where workers live, who is alive, and how long calls may take."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from rljob_api import ResolvedSpec
+from rljob_api.durations import parse_duration
+from rljob_trainer.workers.heartbeats import Heartbeats
+from rljob_trainer.workers.placement import Placement
+from rljob_trainer.workers.roster import Roster
+
+START_SECONDS = 600.0
+"""Deadline of starting processes, loading weights and compiling an engine."""
+
+UPDATE_SECONDS = 3600.0
+"""Deadline of one update, and of a checkpoint."""
+
+SYNC_SECONDS = 300.0
+"""Deadline of a weight sync, and of short calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What every client of workers needs. threads: of one rank or engine on a CPU."""
+
+    spec: ResolvedSpec
+    device_type: str
+    threads: int
+    roster: Roster
+    heartbeats: Heartbeats
+    placement: Placement = field(default_factory=Placement)
+
+    def signature(self, *parts: object) -> str:
+        """Equal for workers of the same job that were made in the same way; how drivers resume does not change them."""
+        spec = self.spec.model_dump_json(exclude={"checkpoint"})
+        text = "\0".join([spec, self.device_type, str(self.threads), *map(repr, parts)])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def rollout_seconds(spec: ResolvedSpec) -> float:
+    return parse_duration(spec.rollout.deadline)
