@@ -63,8 +63,8 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
     """Take over living ranks, else find the newest checkpoint; from now on the claim records the decision."""
     # The attempt that this one continues, if any.
     before = decided(volume).newest if resumption.goes_on() else None
-    held = ranks.take_over() if before is not None else None
     step: int | None = None
+    held = ranks.take_over() if before is not None else None
     if held is not None and before is not None:
         saved, newest = list_checkpoints(volume), resumption.newest()
         lost = newest.path.name if newest is not None and newest.lost else None

@@ -27,7 +27,7 @@ _MODULES = (
     "rljob_trainer.rank.loading",
     "rljob_trainer.rank.sharding",
     "rljob_trainer.rank.step",
-    "rljob_trainer.rewards.reward_worker",
+    "rljob_trainer.rewards.scorer",
     "torch.distributed.checkpoint.state_dict",
     "transformers.models.llama.modeling_llama",  # of models from scratch; others share most of what it imports
 )

@@ -179,7 +179,8 @@ class Episodes:
         ]
         try:
             episodes = await asyncio.gather(*(self._environment(task, policy) for policy in policies))
-            state.finished.append(await self._scorer.score(task, episodes))
+            group = await self._scorer.score(task, episodes)
+            state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:
                 await self._keep_finished(state)
         except asyncio.CancelledError:
