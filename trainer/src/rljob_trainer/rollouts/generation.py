@@ -70,6 +70,7 @@ class Generation:
     def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
         """Generate with these engines, {identity: worker}, from now on."""
         self._engines = dict(engines)
+        self.forget_cancelled()
         for worker in engines.values():
             worker.call_beside("inbox", EngineCalls.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
