@@ -110,7 +110,8 @@ class Generation:
         self._count += 1
         first = turns[0]
         seeds = tuple(turn.seed for turn in turns)
-        return _Pending(Request(str(self._count), first.token_ids, first.sampling, seeds), turns)
+        name = f"{self._subscriber.incarnation}/{self._count}"  # an engine may still send what a lost host asked for
+        return _Pending(Request(name, first.token_ids, first.sampling, seeds), turns)
 
     def _again(self, pending: _Pending) -> _Pending:
         turns = pending.turns if self._whole_requests else [turn for turn in pending.turns if not turn.future.done()]
