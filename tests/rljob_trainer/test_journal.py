@@ -1,4 +1,4 @@
-"""The rollout journal: what is written is found again, for no other policy, and survives what processes and disks do."""
+"""The rollout journal: records are found again, for no other policy, and survive what processes and disks do."""
 
 import os
 import shutil
