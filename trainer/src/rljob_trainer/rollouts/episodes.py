@@ -88,6 +88,7 @@ class Episodes:
         self._environment, self._scorer, self._generation = environment, scorer, generation
         self._seed, self._keep = seed, keep
         self._orders: dict[int, _OrderState] = {}
+        self._count = 0
         self._changed = threading.Condition()
         self._engine_failed: tuple[str, str] | None = None
         self._loop = asyncio.new_event_loop()
@@ -106,7 +107,8 @@ class Episodes:
         return self._run(self._begin(order, made))
 
     async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
-        number = max(self._orders, default=0) + 1
+        self._count += 1
+        number = self._count
         state = self._orders[number] = _OrderState(order, groups=list(made))
         known = {group.summary.task_id for group in made}
         state.plays = [asyncio.create_task(self._play(state, task)) for task in order.tasks if task.id not in known]
