@@ -1,6 +1,7 @@
 """Engines and completions for tests of what happens between tasks and groups: no Ray, no model."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,23 @@ class FakeEngine:
 
 def attached(*engines: FakeEngine) -> dict[str, Any]:
     return {engine.identity: engine for engine in engines}
+
+
+class AnsweringEngine(FakeEngine):
+    """Answers each request at once; while `holds`, on request."""
+
+    def __init__(self, identity: str = "engine") -> None:
+        super().__init__(identity)
+        self.holds = False
+        self.deliver: Callable[[Delivery], None]
+        self.asked = threading.Semaphore(0)
+
+    def _submit(self, incarnation: str, requests: Sequence[Request]) -> None:
+        super()._submit(incarnation, requests)
+        if not self.holds:
+            self.answer(len(self.requests) - len(requests))
+        self.asked.release()
+
+    def answer(self, first: int = 0) -> None:
+        for index in range(first, len(self.requests)):
+            self.deliver(self.finish(request=index))
