@@ -66,7 +66,7 @@ class AnsweringEngine(FakeEngine):
 
     def __init__(self, identity: str = "engine") -> None:
         super().__init__(identity)
-        self.holds = False
+        self.holds, self.version = False, 7
         self.deliver: Callable[[Delivery], None]
         self.asked = threading.Semaphore(0)
 
@@ -78,4 +78,4 @@ class AnsweringEngine(FakeEngine):
 
     def answer(self, first: int = 0) -> None:
         for index in range(first, len(self.requests)):
-            self.deliver(self.finish(request=index))
+            self.deliver(self.finish(request=index, version=self.version))
