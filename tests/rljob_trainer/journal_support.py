@@ -1,72 +1,116 @@
-"""Groups, scores and keys for the journal's tests."""
+"""Tasks, episodes, groups and records for tests of rollouts and of the journal."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from rljob_trainer.journal import GroupKey, Journal
-from rljob_trainer.old_types import Group, GroupScore, GroupSummary, Prompt, Sample
+from rljob_trainer.journal import Journal, JournalWriter, Made, Used
+from rljob_trainer.journal.record import encode_made, encode_used, made_key
+from rljob_trainer.journal.summary import summarise
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.types import NOT_SAMPLED, Episode, FinishReason, Group, Task, Trajectory, Turn, answered
+from rljob_trainer.volume import Volume
 
-KEY = GroupKey(attempt=1, step=7, policy_digest="policy", fingerprint="settings")
-
-
-def prompt(number=0, length=3):
-    return Prompt(f"0/{number}", np.arange(number, number + length, dtype=np.int32), "test", "truth", {}, "text")
-
-
-def group(number=0, lengths=(2, 0, 5), version=6):
-    draw = np.random.default_rng(number)
-    samples = [
-        Sample(
-            f"0/{number}",
-            index,
-            draw.integers(0, 50_000, length).astype(np.int32),
-            -draw.exponential(size=length).astype(np.float32),
-            "length" if index % 2 else "stop",
-        )
-        for index, length in enumerate(lengths)
-    ]
-    return Group(prompt(number), tuple(samples), version)
+FINGERPRINT = "settings"
+VERSION = 7
+POLICIES = {6: "policy 6", 7: "policy 7"}
 
 
-def score_of(group, error=None):
-    rewards = np.linspace(0, 1, len(group.samples), dtype=np.float32)
-    if error:
-        return GroupScore(group.prompt.id, np.full(len(rewards), np.nan, dtype=np.float32), error=error)
-    return GroupScore(group.prompt.id, rewards, {"exact": rewards[::-1].copy(), "exact/é": -rewards})
+def task(number: int = 0, length: int = 3) -> Task:
+    token_ids = np.arange(number, number + length, dtype=np.int32)
+    return Task(f"0/{number}/0", [{"role": "user", "content": "text"}], token_ids, "truth", {"a": 1}, "test")
 
 
-def key(**changes):
-    return replace(KEY, **changes)
+def episode(
+    number: int = 0, sample: int = 0, length: int = 4, version: int = VERSION, reason: FinishReason = "stop"
+) -> Episode:
+    """One turn, as almost every episode has."""
+    draw = np.random.default_rng([number, sample])
+    ids = draw.integers(0, 50_000, length).astype(np.int32)
+    log_probs = -draw.exponential(size=length).astype(np.float32)
+    one = answered(task(number).token_ids, ids, log_probs, version, 1.0, reason)
+    return Episode(f"0/{number}/0", sample, (one,), reward=sample / 3, components={"exact": 1.0, "exact/é": -0.1})
 
 
-def find(journal: Journal, key: GroupKey, prompt: Prompt) -> tuple[Group, GroupSummary]:
-    found = journal.find(key, prompt)
-    assert found is not None
-    return found
+def agents_episode(number: int = 0, sample: int = 0) -> Episode:
+    """Two turns with a tool's result between them, sampled by two policies; then a rewritten context with an image."""
+    P = 3
+    in_loss = np.array([0, 0, 0, 1, 1, 0, 1, 0], np.bool_)  # the last token is sampled, and not in the loss
+    versions = np.array([-1, -1, -1, 6, 6, -1, 7, 7], np.int32)
+    turns = (Turn(P, P + 2, 0.7, "stop"), Turn(P + 3, P + 5, 0.0, "length"))
+    log_probs = np.where(versions == NOT_SAMPLED, 0, -np.arange(8) / 3).astype(np.float32)
+    token_ids = np.concatenate([task(number).token_ids, np.arange(5)]).astype(np.int32)
+    first = Trajectory(token_ids, in_loss, log_probs, versions, turns)
+    rewritten = np.array([9, 9], np.int32)
+    second = answered(rewritten, np.array([8], np.int32), np.array([-0.5], np.float32), 7, 0.7, "stop")
+    return Episode(
+        f"0/{number}/0", sample, (first, replace(second, media=("a digest",))), "environment_failed", -0.25,
+        {"exact": 0.0}, np.array([0.5, -1, 0.1], np.float32), {"tool_calls": 1.0},
+    )  # fmt: skip
 
 
-def assert_same_group(found, group, score):
+def group(number: int = 0, samples: int = 2, **changes: Any) -> Group:
+    """changes: arguments of `episode`."""
+    return Group(task(number), tuple(episode(number, sample, **changes) for sample in range(samples)))
+
+
+def group_ref(made: Group, bundle: Any = None) -> GroupRef:
+    return GroupRef(bundle, 0, summarise(made))
+
+
+def used_by(groups: Sequence[Group], **changes: Any) -> Used:
+    names = tuple((each.task.id, summarise(each).digest) for each in groups)
+    used = Used("policy 7", VERSION + 1, "step settings", names, {"0/99/0": "uninformative"}, {"epoch": 0}, {"a": 0.5})
+    return replace(used, **changes)
+
+
+def made_record(
+    one: Episode, fingerprint: str = FINGERPRINT, policies: dict[int, str] = POLICIES, error: str | None = None
+) -> bytes:
+    """The record of an episode of `task`."""
+    its_task = task(int(one.task_id.split("/")[1]))
+    versions = {int(v) for part in one.trajectories for v in part.versions if v != NOT_SAMPLED}
+    by = {version: policies[version] for version in sorted(versions)}
+    return encode_made(Made(made_key(its_task, one.sample, fingerprint), by, one, error), its_task)
+
+
+def write(volume: Volume, *records: Episode | Used | bytes, attempt: int = 1, version: int = VERSION) -> None:
+    """Append each by itself."""
+    with JournalWriter(volume) as writer:
+        for record in records:
+            writer.append([as_record(record)], attempt, version)
+
+
+def as_record(record: Episode | Used | bytes) -> bytes:
+    if isinstance(record, Episode):
+        return made_record(record)
+    return encode_used(record) if isinstance(record, Used) else record
+
+
+def find(journal: Journal, number: int = 0, sample: int = 0, policies: dict[int, str] = POLICIES) -> Episode | None:
+    found = journal.find(task(number), sample, FINGERPRINT, policies)
+    return found.episode if found is not None else None
+
+
+def assert_same_episode(found: Episode | None, expected: Episode) -> None:
     """Bit for bit, types included."""
-    assert (found[0].prompt.id, found[0].policy_version) == (group.prompt.id, group.policy_version)
-    assert found[0].prompt.token_ids.tolist() == group.prompt.token_ids.tolist()
-    assert len(found[0].samples) == len(group.samples)
-    for ours, theirs in zip(found[0].samples, group.samples, strict=True):
-        assert (ours.prompt_id, ours.sample_index, ours.finish_reason) == (
-            theirs.prompt_id,
-            theirs.sample_index,
-            theirs.finish_reason,
-        )
-        assert_same_array(ours.token_ids, theirs.token_ids)
-        assert_same_array(ours.log_probs, theirs.log_probs)
-    assert found[1].error == score.error
-    assert_same_array(found[1].rewards, score.rewards)
-    assert list(found[1].components) == list(score.components)
-    for name, values in score.components.items():
-        assert_same_array(found[1].components[name], values)
+    assert found is not None
+    for name in ("task_id", "sample", "status", "components", "counts"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert repr(found.reward) == repr(expected.reward)
+    assert_same_array(found.turn_rewards, expected.turn_rewards)
+    for ours, theirs in zip(found.trajectories, expected.trajectories, strict=True):
+        assert (ours.turns, ours.media) == (theirs.turns, theirs.media)
+        for name in ("token_ids", "in_loss", "log_probs", "versions"):
+            assert_same_array(getattr(ours, name), getattr(theirs, name))
 
 
-def assert_same_array(ours, theirs):
+def assert_same_array(ours: Any, theirs: Any) -> None:
+    if theirs is None:
+        assert ours is None
+        return
     assert ours.dtype == theirs.dtype
     assert ours.tobytes() == theirs.tobytes()
     assert ours.flags.writeable

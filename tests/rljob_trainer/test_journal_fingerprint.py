@@ -10,18 +10,29 @@ import pytest
 
 from rljob_api import resolve
 from rljob_api.v1alpha1.rljob import RLJobSpec
-from rljob_trainer.journal import first_digest, next_digest, rollout_fingerprint, update_fingerprint
+from rljob_trainer.journal import (
+    first_digest,
+    next_digest,
+    rollout_fingerprint,
+    step_fingerprint,
+    update_fingerprint,
+)
 from rljob_trainer.journal.summary import group_digest, summarise
-from rljob_trainer.old_types import Group, GroupScore, Sample
-from tests.rljob_trainer.journal_support import group, prompt, score_of
+from rljob_trainer.types import Episode, Group, answered
+from tests.rljob_trainer.journal_support import agents_episode, episode, group, task
 
 # ---- groups
 
 
-def with_sample(made, index, **changes):
-    samples = list(made.samples)
-    samples[index] = replace(samples[index], **changes)
-    return replace(made, samples=tuple(samples))
+def with_trajectory(made, sample, **changes):
+    episodes = list(made.episodes)
+    (part,) = episodes[sample].trajectories
+    episodes[sample] = replace(episodes[sample], trajectories=(replace(part, **changes),))
+    return replace(made, episodes=tuple(episodes))
+
+
+def with_episode(made, **changes):
+    return replace(made, episodes=(replace(made.episodes[0], **changes), *made.episodes[1:]))
 
 
 def plus(values, where=0, amount=1):
@@ -30,33 +41,46 @@ def plus(values, where=0, amount=1):
     return changed
 
 
-MADE = group(3, lengths=(2, 4))
+MADE = group(3)
+PART = MADE.episodes[1].trajectories[0]
 CHANGES = {
-    "prompt": replace(MADE, prompt=replace(MADE.prompt, token_ids=plus(MADE.prompt.token_ids))),
-    "longer prompt": replace(MADE, prompt=prompt(3, length=4)),
-    "token": with_sample(MADE, 1, token_ids=plus(MADE.samples[1].token_ids, 3)),
-    "log-probability": with_sample(
-        MADE, 1, log_probs=np.nextafter(MADE.samples[1].log_probs, np.float32(0), dtype=np.float32)
-    ),
-    "finish reason": with_sample(MADE, 0, finish_reason="length"),
-    "order": replace(MADE, samples=MADE.samples[::-1]),
-    "one sample less": replace(MADE, samples=MADE.samples[:1]),
-    "where one sample ends": group(3, lengths=(3, 3)),
+    "prompt": replace(MADE, task=replace(MADE.task, token_ids=plus(MADE.task.token_ids))),
+    "longer prompt": replace(MADE, task=task(3, length=4)),
+    "token": with_trajectory(MADE, 1, token_ids=plus(PART.token_ids, 3)),
+    "log-probability": with_trajectory(MADE, 1, log_probs=np.nextafter(PART.log_probs, np.float32(1))),
+    "version": with_trajectory(MADE, 1, versions=plus(PART.versions, 4)),
+    "what is in the loss": with_trajectory(MADE, 1, in_loss=PART.in_loss & (np.arange(7) < 6)),
+    "temperature": with_trajectory(MADE, 1, turns=(PART.turns[0]._replace(temperature=0.9),)),
+    "finish reason": with_trajectory(MADE, 1, turns=(PART.turns[0]._replace(finish_reason="length"),)),
+    "image": with_trajectory(MADE, 1, media=("digest",)),
+    "reward": with_episode(MADE, reward=1e-6),
+    "dropped": with_episode(MADE, reward=float("nan")),
+    "rewards of turns": with_episode(MADE, turn_rewards=np.zeros(1, np.float32)),
+    "order": replace(MADE, episodes=MADE.episodes[::-1]),
+    "one episode less": replace(MADE, episodes=MADE.episodes[:1]),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_groups_digest_depends_on_all_that_an_update_reads(what):
-    assert group_digest(CHANGES[what], score_of(MADE)) != group_digest(MADE, score_of(MADE))
+    assert group_digest(CHANGES[what]) != group_digest(MADE)
 
 
-def test_a_groups_digest_depends_on_its_rewards_and_not_on_what_is_only_logged():
-    score = score_of(MADE)
-    digest = summarise(MADE, score).digest
-    assert summarise(MADE, replace(score, rewards=plus(score.rewards, 1, 1e-6))).digest != digest
-    assert summarise(MADE, score_of(MADE, "dropped")).digest != digest
-    assert summarise(MADE, GroupScore(score.prompt_id, score.rewards.copy(), retries=2)).digest == digest
-    assert summarise(replace(MADE, prompt=replace(MADE.prompt, text="other")), score).digest == digest
+def test_a_groups_digest_depends_on_nothing_that_is_only_logged():
+    logged = with_episode(MADE, components={}, counts={"calls": 2.0})
+    assert group_digest(replace(logged, retries=2, task=replace(MADE.task, data_source="x"))) == group_digest(MADE)
+
+
+def test_a_summary_says_whose_each_trajectory_is():
+    made = Group(task(3), (episode(3), agents_episode(3, 1)), retries=1)
+    summary = summarise(made)
+    assert (summary.task_id, summary.prompt_tokens, summary.retries) == ("0/3/0", 3, 1)
+    assert (summary.owners, summary.tokens, summary.loss_tokens) == ((0, 1, 1), (7, 8, 3), (4, 3, 1))
+    assert (summary.truncated, summary.oldest_version, summary.age(8)) == ((False, False), 6, 2)
+    assert summary.rewards.tolist() == [0, -0.25]
+    assert summary.components["exact"].tolist() == [1, 0]
+    assert np.isnan(summary.components["exact/é"]).tolist() == [False, True]
+    assert summary.digest == group_digest(made)
 
 
 def hash_of(*parts):
@@ -69,12 +93,11 @@ def test_digests_are_the_same_in_every_process_and_version():
     first = first_digest("uid", "nonce", "settings", 0)
     assert first == hash_of(b"first", b"uid", b"nonce", b"settings", b"0") == "8de92d2c71f269881dd2717ff79a3183"
     assert next_digest(first, "settings", ["a", "b"]) == hash_of(b"next", first.encode(), b"settings", b"a", b"b")
-    made = Group(
-        prompt(3, length=2), (Sample("0/3", 0, np.array([7], np.int32), np.array([-1], np.float32), "stop"),), 1
-    )
-    parts = (hash_of(struct.pack("<2i", 3, 4)).encode(), struct.pack("<f", 0.5))
-    expected = hash_of(*parts, struct.pack("<i", 7), struct.pack("<f", -1), b"stop")
-    assert group_digest(made, GroupScore("0/3", np.array([0.5], dtype=np.float32))) == expected
+    part = answered(np.array([3, 4]), np.array([7]), np.array([-1]), 1, 1.0, "stop")
+    made = Group(task(3, length=2), (Episode("0/3/0", 0, (part,), reward=0.5),))
+    parts = [hash_of(struct.pack("<2i", 3, 4)).encode(), struct.pack("<f", 0.5), struct.pack("<3i", 3, 4, 7)]
+    parts += [b"\0\0\1", struct.pack("<3f", 0, 0, -1), struct.pack("<3i", -1, -1, 1), b"((2, 3, 1.0, 'stop'),)"]
+    assert group_digest(made) == hash_of(*parts)
 
 
 # ---- the chain
@@ -165,6 +188,15 @@ def test_each_fingerprint_changes_with_its_own_fields_alone(tmp_path, path, valu
     old, new = spec_of(), spec_of(**{path: value})
     assert (rollout_fingerprint(old, tmp_path) != rollout_fingerprint(new, tmp_path)) == (path in ROLLOUT)
     assert (update_fingerprint(old) != update_fingerprint(new)) == (path in UPDATE)
+    assert (step_of(old, tmp_path) != step_of(new, tmp_path)) == (path not in NEITHER)
+
+
+def step_of(spec, folder):
+    return step_fingerprint(spec, update_fingerprint(spec), rollout_fingerprint(spec, folder))
+
+
+def test_what_a_step_uses_depends_on_how_many_groups_it_takes(tmp_path):
+    assert step_of(spec_of(data__promptsPerStep=64), tmp_path) != step_of(spec_of(), tmp_path)
 
 
 def test_more_steps_change_no_update_whose_learning_rate_is_constant():

@@ -95,6 +95,8 @@ class EngineLoop:
 
     def _run(self) -> None:
         while True:
+            if self._bundle and not self._busy():
+                self._send()
             while self._when_idle and not self._busy():
                 self._when_idle.pop(0)()
             try:
@@ -122,7 +124,7 @@ class EngineLoop:
         if completions and not self._bundle:
             self._bundled = time.monotonic()
         self._bundle += completions
-        if self._bundle and (not self._engine.unfinished or time.monotonic() - self._bundled > BUNDLE_SECONDS):
+        if self._bundle and time.monotonic() - self._bundled > BUNDLE_SECONDS:
             self._send()
 
     def _send(self) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.rollouts.calls import Delivery, GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.generation import Generation
-from rljob_trainer.types import Group, Ids, Sampling, Task
+from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
 
 T = TypeVar("T")
@@ -63,7 +63,10 @@ class EpisodePolicy:
 
 @dataclass(slots=True)
 class _OrderState:
-    """An order on its way. groups: in the order in which they were finished. error: what ended it."""
+    """An order on its way. groups: in the order in which they were finished. error: what ended it.
+
+    cancelling: what cancels the rest of it after an error.
+    """
 
     order: Order
     started: float = field(default_factory=time.monotonic)
@@ -73,6 +76,7 @@ class _OrderState:
     finished: list[Group] = field(default_factory=list)
     keeping: bool = False
     error: BaseException | None = None
+    cancelling: "asyncio.Task[None] | None" = None
 
     def heard(self) -> None:
         self.generated = time.monotonic() - self.started
@@ -88,6 +92,7 @@ class Episodes:
         self._environment, self._scorer, self._generation = environment, scorer, generation
         self._seed, self._keep = seed, keep
         self._orders: dict[int, _OrderState] = {}
+        self._count = 0
         self._changed = threading.Condition()
         self._engine_failed: tuple[str, str] | None = None
         self._loop = asyncio.new_event_loop()
@@ -106,7 +111,8 @@ class Episodes:
         return self._run(self._begin(order, made))
 
     async def _begin(self, order: Order, made: Sequence[GroupRef]) -> int:
-        number = max(self._orders, default=0) + 1
+        self._count += 1
+        number = self._count
         state = self._orders[number] = _OrderState(order, groups=list(made))
         known = {group.summary.task_id for group in made}
         state.plays = [asyncio.create_task(self._play(state, task)) for task in order.tasks if task.id not in known]
@@ -127,7 +133,7 @@ class Episodes:
         for number, state in list(self._orders.items()):
             if state.order.policy != others_than and purpose in (None, state.order.purpose):
                 del self._orders[number]
-                await self._cancel(state)
+                await (state.cancelling or self._cancel(state))
 
     async def _cancel(self, state: _OrderState) -> None:
         for play in state.plays:
@@ -178,7 +184,7 @@ class Episodes:
             for sample in range(order.samples)
         ]
         try:
-            episodes = await asyncio.gather(*(self._environment(task, policy) for policy in policies))
+            episodes = await _together([self._environment(task, policy) for policy in policies])
             group = await self._scorer.score(task, episodes)
             state.finished.append(group)  # behind the await: the list is another one meanwhile
             if not state.keeping:
@@ -202,13 +208,26 @@ class Episodes:
             state.keeping = False
 
     def _fail(self, state: _OrderState, error: BaseException) -> None:
+        """End an order: the driver reads the error, and nothing more is generated for it."""
+        if state.error is not None:
+            return
         with self._changed:
-            if state.error is None:
-                state.error = error
+            state.error = error
             self._changed.notify_all()
+        state.cancelling = asyncio.create_task(self._cancel(state))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _together(episodes: Sequence[Awaitable[Episode]]) -> list[Episode]:
+    """All episodes; if one fails, the others are cancelled."""
+    playing = [asyncio.ensure_future(episode) for episode in episodes]
+    try:
+        return await asyncio.gather(*playing)
+    finally:
+        for each in playing:
+            each.cancel()
 
 
 def _name(order: Order) -> tuple[object, ...]:

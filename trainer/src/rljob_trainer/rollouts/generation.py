@@ -70,6 +70,7 @@ class Generation:
     def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
         """Generate with these engines, {identity: worker}, from now on."""
         self._engines = dict(engines)
+        self.forget_cancelled()
         for worker in engines.values():
             worker.call_beside("inbox", EngineCalls.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
@@ -109,7 +110,8 @@ class Generation:
         self._count += 1
         first = turns[0]
         seeds = tuple(turn.seed for turn in turns)
-        return _Pending(Request(str(self._count), first.token_ids, first.sampling, seeds), turns)
+        name = f"{self._subscriber.incarnation}/{self._count}"  # an engine may still send what a lost host asked for
+        return _Pending(Request(name, first.token_ids, first.sampling, seeds), turns)
 
     def _again(self, pending: _Pending) -> _Pending:
         turns = pending.turns if self._whole_requests else [turn for turn in pending.turns if not turn.future.done()]

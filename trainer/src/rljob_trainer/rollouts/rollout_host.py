@@ -160,7 +160,8 @@ class RolloutProcess:
 
     def _find(self, task: Task, samples: int, allowed: Mapping[int, str]) -> GroupRef | None:
         """From memory, else from the journal, if all its episodes are there."""
-        if (kept := self._buffer.get(task.id)) is not None and len(kept.summary.rewards) == samples:
+        kept = self._buffer.get(task.id)
+        if kept is not None and kept.summary.oldest_version in allowed and len(kept.summary.rewards) == samples:
             return GroupRef(kept.bundle, kept.index, kept.summary, journaled=True)
         if not len(self._journal):
             return None

@@ -1,0 +1,237 @@
+"""What the rollout host journals, finds again and forgets; without Ray. With it: test_rollouts.py."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.attempt.claim import claim
+from rljob_trainer.errors import FencedError, InfrastructureError
+from rljob_trainer.journal import Journal, JournalWriter
+from rljob_trainer.rollouts import rollout_host
+from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
+from rljob_trainer.rollouts.rollout_host import RolloutProcess, RolloutSettings
+from rljob_trainer.types import Episode, Group, Sampling, Task
+from rljob_trainer.volume import Volume
+from tests.rljob_trainer.journal_support import FINGERPRINT, assert_same_episode, task, used_by
+from tests.rljob_trainer.rollouts_support import AnsweringEngine
+
+POLICY = PolicyName(7, "policy 7")
+ORDER = Order("training", POLICY, [task(number) for number in range(3)], 2, Sampling(8))
+REWARDS = Rewards.model_validate({"functions": [{"name": "exact", "builtin": "exact_match"}]})
+
+
+class FakeScorer:
+    """Drops task 1, as rewards.onError: drop_group does."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
+        drop = task.id == "0/1/0"
+        rewards = [float("nan") if drop else float(each.sample) for each in episodes]
+        scored = [replace(each, reward=reward) for each, reward in zip(episodes, rewards, strict=True)]
+        return Group(task, tuple(scored), "returned nan" if drop else None)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Volume:
+    return Volume(tmp_path)
+
+
+@pytest.fixture
+def hosts(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RolloutProcess]]:
+    """Makes hosts, each with an engine that answers at once."""
+    monkeypatch.setattr(rollout_host, "Scorer", FakeScorer)
+    monkeypatch.setattr(rollout_host.ray, "put", lambda value: value)
+    made = []
+
+    def make(attempt: int = 1, from_version: int = 0) -> RolloutProcess:
+        root = str(volume.root)
+        me: Any = None
+        made.append(RolloutProcess(RolloutSettings(REWARDS, root, root, {}, "log", root, FINGERPRINT, 0, False), me))
+        made[-1].start(attempt, from_version)
+        return made[-1]
+
+    claim(volume, 1)
+    yield make
+    for host in made:
+        host.close()
+
+
+def order_of(policy: PolicyName = POLICY, **changes: Any) -> Order:
+    return replace(ORDER, policy=policy, **changes)
+
+
+def attach(host: RolloutProcess, policy: PolicyName = POLICY) -> AnsweringEngine:
+    engine: Any = AnsweringEngine(f"for {policy.digest}")
+    engine.deliver, engine.version = host.deliver, policy.version
+    host.attach([engine], policy)
+    return engine
+
+
+def collected(host: RolloutProcess, order: Order) -> list[GroupRef]:
+    """In the order of the tasks."""
+    number = host.begin(order)
+    groups: dict[str, GroupRef] = {}
+    while len(groups) < len(order.tasks):
+        news = host.news(number, len(groups), 10)
+        assert news.groups
+        groups |= {each.summary.task_id: each for each in news.groups}
+    return [groups[each.id] for each in order.tasks]
+
+
+def digests(groups: Sequence[GroupRef]) -> list[str]:
+    return [each.summary.digest for each in groups]
+
+
+def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(
+    hosts: Callable[..., RolloutProcess], volume: Volume
+) -> None:
+    host = hosts()
+    attach(host)
+    collected(host, order_of(purpose="validation"))
+    assert len(Journal.read(volume, 1, 0)) == 0
+    groups = collected(host, ORDER)
+    journal = Journal.read(volume, 1, 0)
+    assert len(journal) == 6
+    for ref, each in zip(groups, ORDER.tasks, strict=True):
+        made: Any = ref.bundle
+        for episode in made[ref.index].episodes:
+            found = journal.find(each, episode.sample, FINGERPRINT, {7: "policy 7"})
+            assert found is not None
+            assert found.error == ("returned nan" if each.id == "0/1/0" else None)
+            assert_same_episode(found.episode, episode)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])
+def test_groups_are_found_again_for_the_same_policy_and_by_no_other(
+    hosts: Callable[..., RolloutProcess], lost: bool
+) -> None:
+    host = hosts()
+    attach(host)
+    groups = collected(host, ORDER)
+    if lost:
+        host = hosts()
+    engine = attach(host)
+    more = replace(ORDER, tasks=[*ORDER.tasks, task(3)])
+    again = collected(host, more)
+    assert digests(again[:3]) == digests(groups) == digests(host.find(ORDER))
+    assert [each.journaled for each in again] == [True, True, True, False]
+    assert np.isnan(again[1].summary.rewards).all()
+    assert again[1].summary.error == "returned nan"
+    assert len(engine.requests) == 1
+    other = PolicyName(7, "another lineage")
+    assert host.begin(ORDER) == host.begin(ORDER)
+    attach(host, other)
+    assert not any(each.journaled for each in collected(host, order_of(other)))
+
+
+def test_what_a_policy_is_to_answer_waits_for_engines_that_hold_it(hosts: Callable[..., RolloutProcess]) -> None:
+    host, later = hosts(), PolicyName(8, "policy 8")
+    old = attach(host)
+    number = host.begin(order_of(later))
+    assert host.news(number, 0, 0.05).groups == []
+    assert old.requests == []
+    new = attach(host, later)
+    assert len(collected(host, order_of(later))) == 3
+    assert len(new.requests) == 3
+    assert host.find(ORDER) == [], "groups of another policy are none of this order"
+
+
+class RecordingWriter(JournalWriter):
+    log: ClassVar[list[str]]
+
+    def append(self, records: Sequence[bytes], attempt: int, version: int) -> None:
+        kinds = "used" if b'"kind": "used"' in records[0] else "made"
+        self.log.append(f"{kinds} a{attempt} v{version}")
+        super().append(records, attempt, version)
+
+    def sync(self) -> None:
+        super().sync()
+        self.log.append("sync")
+
+
+def test_what_an_update_uses_is_durable_behind_the_groups_that_it_names(
+    hosts: Callable[..., RolloutProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setattr(rollout_host, "JournalWriter", RecordingWriter)
+    monkeypatch.setattr(RecordingWriter, "log", log, raising=False)
+    host = hosts()
+    attach(host)
+    collected(host, ORDER)
+    assert set(log) == {"made a1 v7"}
+    log.clear()
+    used = used_by([])
+    host.use(used)
+    assert log == ["sync", "used a1 v7", "sync"]
+    assert host.step_used("policy 7", "step settings") is None, "as of its start"
+    host.start(1, 0)
+    assert host.step_used("policy 7", "step settings") == used
+
+
+def test_a_driver_that_was_superseded_records_nothing(hosts: Callable[..., RolloutProcess], volume: Volume) -> None:
+    host = hosts()
+    claim(volume, 2)
+    with pytest.raises(FencedError):
+        host.use(used_by([]))
+    assert Journal.read(volume, 1, 0).used("policy 7", "step settings") is None
+
+
+def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(
+    hosts: Callable[..., RolloutProcess], volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    host = hosts()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(InfrastructureError, match="cannot write the rollout journal"):
+            host.use(used_by([]))
+    claim(volume, 2)
+    host.start(2, 0)
+    attach(host)
+    collected(host, ORDER)
+    host.use(used_by([]))
+    journal = Journal.read(volume, 2, 0)
+    assert journal.used("policy 7", "step settings") is not None
+    assert len(journal) == 6
+
+
+def test_it_says_what_its_journal_lacks(hosts: Callable[..., RolloutProcess], volume: Volume) -> None:
+    host = hosts()
+    attach(host)
+    collected(host, ORDER)
+    with volume.journal(1, 7).open("ab") as file:
+        file.write(b"torn")
+    info = host.start(1, 0)
+    assert (info.made, info.damaged) == (6, ("journal/a1/version-7.journal",))
+    assert host.start(1, from_version=8).made == 0
+
+
+def test_a_new_driver_ends_validations_alone(hosts: Callable[..., RolloutProcess]) -> None:
+    host = hosts()
+    orders = ORDER, order_of(purpose="validation")
+    training, validation = (host.begin(order) for order in orders)
+    host.end_validations()
+    assert host.begin(ORDER) == training
+    with pytest.raises(InfrastructureError, match="was ended"):
+        host.news(validation, 0, 0)
+
+
+def test_completions_for_another_host_are_ignored(hosts: Callable[..., RolloutProcess]) -> None:
+    host = hosts()
+    engine = attach(host)
+    engine.deliver = lambda delivery: host.deliver(replace(delivery, incarnation="another"))
+    number = host.begin(ORDER)
+    assert engine.asked.acquire(timeout=10)
+    assert host.news(number, 0, 0.05).groups == []
