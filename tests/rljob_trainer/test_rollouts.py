@@ -26,7 +26,7 @@ from rljob_trainer.workers.groups import RankGroup, Scorer, WorkerContext
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster, Worker
 from rljob_trainer.workers.waiting import wait_for
-from tests.rljob_trainer.actor_support import make_spec
+from tests.rljob_trainer.rank_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
 

@@ -10,7 +10,7 @@ What a person got wrong shows in this order, the cheapest first: nothing expensi
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -24,7 +24,7 @@ from rljob_api.durations import parse_duration
 from rljob_trainer.attempt.claim import check_not_superseded, record_resume, root_nonce
 from rljob_trainer.attempt.model_folder import first_weights, max_model_len, prepare_model_folder
 from rljob_trainer.attempt.resumption import Resumption
-from rljob_trainer.checkpoint.manifest import ACTOR, CheckpointRef, decided, list_checkpoints, read_trainer_state
+from rljob_trainer.checkpoint.manifest import RANKS, CheckpointRef, decided, list_checkpoints, read_trainer_state
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.data.prompts import load_prompts
 from rljob_trainer.data.stream import PromptStream, SupervisedStream
@@ -49,21 +49,16 @@ from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
-from rljob_trainer.rank.training_state import RankState
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollouts import Rollouts
 from rljob_trainer.rollouts.synced_engines import SyncedEngines
 from rljob_trainer.rollouts.weight_sync import WeightSync
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.groups import (
-    START_SECONDS,
-    UPDATE_SECONDS,
-    RankGroup,
-    Scorer,
-    WorkerContext,
-    rollout_seconds,
-)
+from rljob_trainer.workers.context import START_SECONDS, WorkerContext, rollout_seconds
+from rljob_trainer.workers.groups import Scorer
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.placement import find_nodes
 from rljob_trainer.workers.roster import Roster
@@ -81,14 +76,14 @@ class Origin:
     lost: name of the newest checkpoint, where it is not usable: those ranks hold all that is left of its steps.
     """
 
-    held: RankState | None
+    held: RankStates | None
     checkpoint: CheckpointRef | None
     lost: str | None = None
 
     @property
     def step(self) -> int:
         if self.held is not None:
-            return self.held.mark.step
+            return self.held.training_state.step
         return self.checkpoint.manifest.step if self.checkpoint else 0
 
     @property
@@ -129,7 +124,7 @@ class Wiring:
         self._context = WorkerContext(
             job.spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
         )  # fmt: skip
-        self._actors = RankGroup(self._context)
+        self._actors = RankClient(self._context)
 
     def close(self, error: BaseException | None, *, end_workers: bool) -> None:
         """error: how the attempt ended. end_workers: nobody is going to take them over.
@@ -188,7 +183,7 @@ class Wiring:
             origin = Origin(held, saved[-1] if saved else None, lost)
             record_resume(
                 self._volume, self._attempt, self._nonce, origin.checkpoint,
-                parent=before.attempt, step=held.mark.step, lost=lost, anew_for=self._resumption.anew_for,
+                parent=before.attempt, step=held.training_state.step, lost=lost, anew_for=self._resumption.anew_for,
             )  # fmt: skip
         else:
             origin = Origin(None, self._resumption.find())
@@ -215,30 +210,30 @@ class Wiring:
         digest = first_digest(self._job.uid, nonce, self._fingerprints.update, spec.training.seed)
         return LoopState(prompts, examples, KlController(spec.algorithm.kl), digest)
 
-    def _restore(self, origin: Origin, state: LoopState, weights: Path) -> tuple[Stage | None, RankState | None]:
+    def _restore(self, origin: Origin, state: LoopState, weights: Path) -> tuple[Stage | None, RankStates | None]:
         """The stage whose optimizer the ranks hold, and what they hold if they are one update ahead of `state`."""
         if origin.held is not None:
             return self._continue(origin.held, state)
         for info in self._actors.connect():
-            log.info("rank_started", **info)
+            log.info("rank_started", **asdict(info))
         self._progress.phase("loading model")
-        log.info("model_loaded", **self._actors.call("load", START_SECONDS, str(weights))[0])
+        log.info("model_loaded", parameters=self._actors.load(str(weights)))
         stage: Stage | None = None
         if (ref := origin.checkpoint) is not None:
             self._progress.phase("reading checkpoint")
             state.load_state_dict(read_trainer_state(ref))
             stage = stage_of(self._spec, state.step)
-            self._actors.call("begin_stage", START_SECONDS, stage)
-            self._actors.call("restore", UPDATE_SECONDS, str(ref.path / ACTOR))
+            self._actors.begin_stage(stage)
+            self._actors.restore(str(ref.path / RANKS))
             log.info("checkpoint_restored", path=str(ref.path), step=state.step)
-        self._actors.call("hold", START_SECONDS, state.mark(stage, state.state_dict()))
+        self._actors.hold(state.mark(stage, state.state_dict()))
         return stage, None
 
-    def _continue(self, held: RankState, state: LoopState) -> tuple[Stage | None, RankState | None]:
+    def _continue(self, held: RankStates, state: LoopState) -> tuple[Stage | None, RankStates | None]:
         """With ranks that were taken over. A step whose metrics their driver did not write is finished first."""
-        mark = held.mark
+        mark = held.training_state
         written = any(line["step"] == mark.step for line in history(self._volume) if names.TIME_STEP in line)
-        behind = not written and any(result is not None for result in held.result)
+        behind = not written and bool(held.updated)
         state.load_state_dict(mark.before if behind else mark.after)
         log.info("ranks_taken_over", step=mark.step, finish=behind)
         return mark.stage, held if behind else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from rljob_trainer.bridge import call
 from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.engines.engine import EngineSettings, import_engine
 from rljob_trainer.engines.engine_worker import RolloutWorker
@@ -20,7 +21,7 @@ from rljob_trainer.workers.waiting import cause_of
 
 if TYPE_CHECKING:
     from rljob_trainer.journal import GroupKey
-    from rljob_trainer.workers.roster import Worker
+    from rljob_trainer.workers.worker import Worker
 
 
 LOOK_SECONDS = 0.02
@@ -78,7 +79,7 @@ class EngineHost(Host):
             self.worker.abandon()
 
     def generate(
-        self, scorer: "Worker", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
+        self, scorer: "Worker[Any]", prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]],
         key: "GroupKey | None", seconds: float,
     ) -> Iterator[Any]:  # fmt: skip
         """Yield for each bundle of groups the groups themselves and then, once they are scored, its note.
@@ -97,7 +98,7 @@ class EngineHost(Host):
         def ask() -> None:
             groups = tuple(finished)
             finished.clear()
-            asked.append(_Bundle(groups, scorer.call("score", groups, key), time.monotonic() - start))
+            asked.append(_Bundle(groups, call(scorer, "score", groups, key), time.monotonic() - start))
 
         looked = bundled = start
         for groups in self.worker.generate_groups(prompts, sampling, seeds):

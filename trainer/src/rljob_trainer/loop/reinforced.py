@@ -17,6 +17,7 @@ import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.advantage import uninformative_groups
+from rljob_trainer.bridge import refs, summaries
 from rljob_trainer.engines.engine_worker import sample_seed
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import GroupKey
@@ -36,11 +37,11 @@ from rljob_trainer.loop.stages import learning_rate_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.old_types import Floats, Prompt, Sampling
 from rljob_trainer.progress import names
+from rljob_trainer.rank.client import Pending, RankClient
 from rljob_trainer.rank.results import Prepared
-from rljob_trainer.rank.training_state import RankState
+from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts, ScoredGroup
 from rljob_trainer.rollouts.synced_engines import SyncedEngines
-from rljob_trainer.workers.groups import UPDATE_SECONDS, PendingCalls, RankGroup
 
 log = structlog.get_logger()
 
@@ -61,7 +62,7 @@ class ReinforcedSteps:
     attempt: int
     fingerprints: Fingerprints
     state: LoopState
-    actors: RankGroup
+    ranks: RankClient
     engines: SyncedEngines
     rollouts: Rollouts
     validation: list[Prompt]
@@ -73,7 +74,7 @@ class ReinforcedSteps:
         if wanted and not self.reporting.has_validated(step):
             self.reporting.validated(step, self._validate(step))
 
-    def step(self, step: int, held: RankState | None) -> tuple[int, Metrics]:
+    def step(self, step: int, held: RankStates | None) -> tuple[int, Metrics]:
         """One step; returns its tokens and metrics. held: of ranks that have done this very update already.
 
         Their step takes no groups: where its journal is damaged, engines would make others, with weights of after it.
@@ -82,17 +83,17 @@ class ReinforcedSteps:
         if held is None:
             held = self._train(step, rate)
         else:
-            self.state.load_state_dict(held.mark.after)
-        metrics = held.mark.metrics | update_metrics(held.result, rate) | self._sync()
+            self.state.load_state_dict(held.training_state.after)
+        metrics = held.training_state.metrics | update_metrics(held.updated, rate) | self._sync()
         if self.spec.algorithm.kl.placement == "loss" and self.spec.needs_reference:
-            metrics[names.ACTOR_KL] = mean_kl([part.sums for part in held.result])
+            metrics[names.ACTOR_KL] = mean_kl(held.updated)
         metrics |= self._validate_if_due(step)
-        return held.mark.tokens, metrics | {names.POLICY_VERSION: float(step)}
+        return held.training_state.tokens, metrics | {names.POLICY_VERSION: float(step)}
 
-    def _train(self, step: int, rate: float) -> RankState:
+    def _train(self, step: int, rate: float) -> RankStates:
         before = self.state.state_dict()
         groups, metrics = self._roll_out(step)
-        return self._update(groups, batch_of_groups(groups, self.spec), rate, before, metrics)
+        return self._update(groups, batch_of_groups(summaries(groups), self.spec), rate, before, metrics)
 
     # ------------------------------------------------------------------ rollout
 
@@ -118,11 +119,11 @@ class ReinforcedSteps:
             raise RewardError(f"every group of step {step} was left out; the last: {failed[-1]}", field="spec.rewards")
         self.engines.sleep()
         trained = kept or flat
-        self.state.reward = float(all_rewards(trained).mean())
+        self.state.reward = float(all_rewards(summaries(trained)).mean())
         counts = {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
         epoch = {names.EPOCH: float(prompts.epoch)}
         found = recovery_metrics(rounds)
-        return trained, reward_metrics(trained) | length_metrics(trained) | counts | epoch | found
+        return trained, reward_metrics(summaries(trained)) | length_metrics(summaries(trained)) | counts | epoch | found
 
     def _round(self, step: int, prompts: list[Prompt]) -> Rollout:
         rollout = self.spec.rollout
@@ -147,33 +148,28 @@ class ReinforcedSteps:
 
     def _update(
         self, groups: list[ScoredGroup], batch: StepBatch, rate: float, before: dict[str, object], metrics: Metrics
-    ) -> RankState:
+    ) -> RankStates:
         with self.reporting.phase("advantage"):
             prepared = self._prepare(groups, batch)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
-            values = advantages(groups, batch, penalties, self.spec)
+            values = advantages(summaries(groups), batch, penalties, self.spec)
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):
-            each = [(own,) for own in values]
-            arguments = (rate, self.state.kl.coefficient, mark)
-            updated = self.actors.begin("update", UPDATE_SECONDS, *arguments, each=each)
+            updated = self.ranks.update(values, rate, self.state.kl.coefficient, mark)
             if not self._next_is_journaled():
                 self.engines.begin_sync(updated)  # ranks need not wait for us between the two
             prepared.result()  # first, for what went wrong there is behind what the update then says
-            return RankState(mark, updated.result())
+            return RankStates(mark, updated.result())
 
-    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> PendingCalls:
-        each = [(plan,) for plan in batch.plans]
-        bundles = list(dict.fromkeys(group.place.bundle for group in groups))
-        places = [(bundles.index(group.place.bundle), group.place.index) for group in groups]
-        return self.actors.begin("prepare", UPDATE_SECONDS, batch.totals, places, *bundles, each=each)
+    def _prepare(self, groups: list[ScoredGroup], batch: StepBatch) -> Pending[Prepared]:
+        return self.ranks.prepare(batch.plans, batch.totals, refs(groups, self.spec.rollout.temperature))
 
     def _penalties(self, prepared: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
         token_kl = gather(batch, [part.token_kl or [] for part in prepared])
         penalties = (controller.coefficient * token_kl).astype(np.float32)
-        controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
+        controller.update(float(token_kl.sum()) / batch.episodes, batch.episodes)
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
 
     def _next_is_journaled(self) -> bool:
@@ -204,7 +200,7 @@ class ReinforcedSteps:
             done = self._generate(step, self.validation, settings.samples_per_prompt, sampling, None).groups
             scored = [group for group in done if group.summary.score.error is None]
             self.reporting.samples(step, scored)
-        return {names.VALIDATION_REWARD: float(all_rewards(scored).mean())} if scored else {}
+        return {names.VALIDATION_REWARD: float(all_rewards(summaries(scored)).mean())} if scored else {}
 
 
 def _scored(rollout: Rollout, step: int) -> tuple[list[ScoredGroup], list[str]]:
@@ -220,5 +216,5 @@ def _split(groups: list[ScoredGroup]) -> tuple[list[ScoredGroup], list[ScoredGro
     if not groups:
         return [], []
     sizes = [len(group.summary.score.rewards) for group in groups]
-    equal = set(uninformative_groups(all_rewards(groups), np.repeat(np.arange(len(groups)), sizes)).tolist())
+    equal = set(uninformative_groups(all_rewards(summaries(groups)), np.repeat(np.arange(len(groups)), sizes)).tolist())
     return [g for i, g in enumerate(groups) if i not in equal], [g for i, g in enumerate(groups) if i in equal]

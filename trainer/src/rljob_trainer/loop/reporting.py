@@ -15,6 +15,7 @@ from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.rollouts import ScoredGroup
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.worker import Answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,7 +82,9 @@ class Reporting:
         """Write the first response to each of the first prompts."""
         shown = groups[:SAMPLES_SHOWN]
         references = list(dict.fromkeys(each.place.bundle for each in shown))
-        bundles = dict(zip(references, wait_for(references, 60.0, "samples to show"), strict=True))
+        bundles = dict(
+            zip(references, wait_for([Answer(each, "") for each in references], 60.0, "samples to show"), strict=True)
+        )
         fetched: list[Group] = [bundles[each.place.bundle][each.place.index] for each in shown]
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:

@@ -109,9 +109,7 @@ def check_packing(policy: nn.Module, vocab_size: int, device: torch.device, dtyp
     dtype: of matrix products.
     """
     draw = np.random.Generator(np.random.PCG64(0)).integers
-    one, other, probe = (
-        supervised(draw(0, vocab_size, size, np.int32), [slice(1, size)]) for size in (32, 32, 9)
-    )
+    one, other, probe = (supervised(draw(0, vocab_size, size, np.int32), [slice(1, size)]) for size in (32, 32, 9))
     beside_one, beside_other = (
         score_only(policy, pack([neighbour, probe], device))[-probe.loss_tokens :] for neighbour in (one, other)
     )

@@ -1,7 +1,7 @@
 """Which tokens in the loss count, decided before anything is divided by their number.
 
-    prepare:  old log-probabilities ──> rejection, token by token ──> counts of what remains, summed over all ranks
-    update:   every loss is a sum over the remaining tokens, divided by those counts
+prepare:  old log-probabilities ──> rejection, token by token ──> counts of what remains, summed over all ranks
+update:   every loss is a sum over the remaining tokens, divided by those counts
 """
 
 from collections.abc import Callable

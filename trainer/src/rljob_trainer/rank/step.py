@@ -171,9 +171,7 @@ def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBa
     )
 
 
-def _weights(
-    samples: Sequence[ShardSample], totals: BatchTotals, spec: ResolvedSpec, device: torch.device
-) -> Tensor:
+def _weights(samples: Sequence[ShardSample], totals: BatchTotals, spec: ResolvedSpec, device: torch.device) -> Tensor:
     """What the loss of each token counts, [sum of R]."""
     mask = None if samples[0].mask is None else column(samples, "mask")
     lengths = torch.from_numpy(loss_tokens(samples))

@@ -6,12 +6,15 @@ from typing import Any
 import structlog
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.bridge import call
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.engine_host import EngineHost
-from rljob_trainer.workers.groups import START_SECONDS, RankGroup, WorkerContext, rollout_seconds
+from rljob_trainer.engines.engine_worker import RolloutWorker
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.workers.context import START_SECONDS, WorkerContext, rollout_seconds
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.roster import Worker
 from rljob_trainer.workers.waiting import has_raised, wait_for
+from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
 
@@ -22,7 +25,7 @@ class EngineGroup:
     spare: a process that has imported what an engine needs, for the place of the next one that is lost on its node.
     """
 
-    def __init__(self, context: WorkerContext, settings: EngineSettings, actors: RankGroup) -> None:
+    def __init__(self, context: WorkerContext, settings: EngineSettings, actors: RankClient) -> None:
         self._context, self._settings, self._actors = context, settings, actors
         count = context.spec.ranks // settings.tensor_parallel_size
         self._names = [f"engine-{number}" for number in range(count + 1)]
@@ -52,12 +55,12 @@ class EngineGroup:
         missing = [index for index, worker in enumerate(self.workers) if worker.name not in begun]
         if not missing:
             return
-        gpus: list[str | None] = self._actors.call("visible_gpu", START_SECONDS)
+        gpus = self._actors.visible_gpus()
         for index in missing:
             size = self._settings.tensor_parallel_size
             share = gpus[index * size : (index + 1) * size]
             worker = self.workers[index]
-            self._started[worker.name] = worker.call("start", [gpu for gpu in share if gpu], index)
+            self._started[worker.name] = worker.call(RolloutWorker.start, [gpu for gpu in share if gpu], index)
 
     def ready(self) -> None:
         """Wait until all engines run. One that cannot start is ended: its process could not try again."""
@@ -78,7 +81,7 @@ class EngineGroup:
         """Wait until engines that were taken over have finished what their former driver asked for, and lie down."""
         seconds = rollout_seconds(self._context.spec)
         for worker in [worker for worker in self.workers if worker.name in self._adopted]:
-            resting = worker.call("lie_down")
+            resting = worker.call(RolloutWorker.lie_down)
             if wait_for(resting, seconds, f"{worker.name} to finish", self._context.heartbeats.check):
                 self._running.add(worker.name)
             self._adopted.discard(worker.name)
@@ -97,13 +100,13 @@ class EngineGroup:
         self.workers[index] = self._fill(index)
         self.replaced += 1
 
-    def _fill(self, place: int) -> Worker:
+    def _fill(self, place: int) -> Worker[Any]:
         elsewhere = self._nodes[place] != self._nodes[0]  # than the spare
         if self._spare is None or elsewhere or self._spare_died():
             return self._host(self._places[place], self._nodes[place])
         worker, self._spare = self._spare, None
         self._context.heartbeats.watch(worker)
-        worker.ask("sign", self._places[place])
+        worker.sign(self._places[place])
         return worker
 
     def keep_spare(self) -> bool:
@@ -123,7 +126,7 @@ class EngineGroup:
         self._spare = None
         return True
 
-    def _host(self, signature: str, node: str) -> Worker:
+    def _host(self, signature: str, node: str) -> Worker[Any]:
         roster = self._context.roster
         name = next(name for name in self._names if name not in roster)
         how = {"num_gpus": 0, **options(node)}
@@ -131,12 +134,12 @@ class EngineGroup:
 
     def call(self, method: str, seconds: float, *args: Any) -> list[Any]:
         """Raises what the first that failed raised."""
-        answers = [worker.call(method, *args) for worker in self.workers]
+        answers = [Answer[Any](call(worker, method, *args), worker.name) for worker in self.workers]
         what = f"the rollout engines to {method.replace('_', ' ')}"
         return list(wait_for(answers, seconds, what, self._context.heartbeats.check))
 
 
-def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker]) -> list[Worker]:
+def engines_of(group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker[Any]]) -> list[Worker[Any]]:
     """The engines that a sync group feeds: those that live on its ranks' devices."""
     size = spec.rollout.tensor_parallel_size
     return [engine for i, engine in enumerate(engines) if i * size in group]

@@ -16,16 +16,18 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from rljob_trainer.engines.engine_host import BundleResult
+from rljob_trainer.bridge import call
+from rljob_trainer.engines.engine_host import BundleResult, EngineHost
 from rljob_trainer.errors import EngineLost, InfrastructureError, RewardsLost, WorkerLost
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.old_types import Group, GroupSummary, Prompt, Sampling
+from rljob_trainer.rewards.scorer import GroupScorer
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.workers.groups import Scorer
 from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.roster import Worker
 from rljob_trainer.workers.waiting import LOOK_SECONDS, cause_of, first_line, wait_for
+from rljob_trainer.workers.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Rollouts:
 
     def _try(self, collection: "_Collection", deadline: float) -> None:
         if collection.tried:  # a lost engine's finished groups may be on their way into the journal
-            settling = self._scorer.worker.call("settle")
+            settling = self._scorer.worker.call(GroupScorer.settle)
             wait_for(settling, deadline - time.monotonic(), "the groups that are being scored", self._heartbeats.check)
         missing = collection.missing()
         collection.score_again(self._scorer.worker)
@@ -124,7 +126,7 @@ class _Stream:
     """What an engine was asked for. scorer: which it goes to. bundle: the one that came without its note so far."""
 
     engine: str
-    scorer: Worker
+    scorer: Worker[Any]
     prompts: set[str]
     bundle: Any = None
 
@@ -147,7 +149,7 @@ class _Collection:
     generate_seconds: float = 0.0
     journaled: int = 0
     tried: bool = False
-    scorer: Worker | None = None
+    scorer: Worker[Any] | None = None
     scorer_failed: bool = False
 
     def missing(self) -> Order:
@@ -169,21 +171,23 @@ class _Collection:
                 self.unscored.pop(prompt.id, None)
                 self.journaled += 1
 
-    def score_again(self, scorer: Worker) -> None:
+    def score_again(self, scorer: Worker[Any]) -> None:
         self.scorer, self.scorer_failed = scorer, False
         bundles: dict[Any, dict[str, GroupRef]] = {}
         for prompt_id, place in self.unscored.items():
             bundles.setdefault(place.bundle, {})[prompt_id] = place
         for bundle, places in bundles.items():
             only = [place.index for place in places.values()]
-            self.scores[scorer.call("score", bundle, self.order.key, only)] = places
+            self.scores[call(scorer, "score", bundle, self.order.key, only)] = places
         self.unscored = {}
 
-    def generate(self, order: Order, engines: Sequence[Worker], scorer: Worker, seconds: float) -> None:
+    def generate(self, order: Order, engines: Sequence[Worker[Any]], scorer: Worker[Any], seconds: float) -> None:
         shares = min(len(engines), len(order.prompts))
         for index, engine in enumerate(engines[:shares]):
             share = order.share(index, shares)
-            stream = engine.stream("generate", scorer, share.prompts, share.sampling, share.seeds, share.key, seconds)
+            stream = engine.stream(
+                EngineHost.generate, scorer, share.prompts, share.sampling, share.seeds, share.key, seconds
+            )
             self.streams[stream] = _Stream(engine.name, scorer, {prompt.id for prompt in share.prompts})
 
     def receive(self, deadline: float) -> None:

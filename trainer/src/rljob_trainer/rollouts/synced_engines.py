@@ -6,10 +6,12 @@ import structlog
 
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.state import LoopState
+from rljob_trainer.rank.client import Pending
+from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.weight_sync import Synced, WeightSync
-from rljob_trainer.workers.groups import SYNC_SECONDS, PendingCalls
+from rljob_trainer.workers.context import SYNC_SECONDS
 
 log = structlog.get_logger()
 
@@ -28,7 +30,7 @@ class SyncedEngines:
         if not shares_memory:
             engines.start()  # while ranks replay updates, say
 
-    def begin_sync(self, update: PendingCalls) -> None:
+    def begin_sync(self, update: Pending[Updated]) -> None:
         """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
         if self._engines.running:
             self._begun = self._wanted(), self._sync.begin(self._state.step, update)
