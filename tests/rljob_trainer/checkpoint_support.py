@@ -35,11 +35,10 @@ class FileRanks:
     def __init__(self, size: int = 64) -> None:
         self.size = size
 
-    def call(self, method: str, seconds: float, *args: Any, group: str | None = None) -> list[Any]:
-        if method == "begin_save":
-            self._folder = Path(args[0])
-            return [None, None]
-        assert (method, group) == ("finish_save", "background")
+    def begin_save(self, directory: str) -> None:
+        self._folder = Path(directory)
+
+    def finish_save(self) -> list[dict[str, FileEntry]]:
         return [self._write(rank) for rank in range(2)]
 
     def _write(self, rank: int) -> dict[str, FileEntry]:

@@ -22,14 +22,14 @@ BY_HAND: list[tuple[Aggregation, list[float]]] = [
 
 @pytest.mark.parametrize(("aggregation", "expected"), BY_HAND)
 def test_weights_of_a_whole_minibatch(aggregation: Aggregation, expected: list[float]):
-    weights = token_weights(aggregation, torch.tensor([1, 3]), BatchTotals(tokens=4, responses=2), 10)
+    weights = token_weights(aggregation, torch.tensor([1, 3]), BatchTotals(tokens=4, trajectories=2), 10)
     assert weights.dtype == torch.float32
     assert weights.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("aggregation", "expected"), BY_HAND)
 def test_a_part_has_the_weights_of_its_tokens_in_the_whole(aggregation: Aggregation, expected: list[float]):
-    weights = token_weights(aggregation, torch.tensor([3]), BatchTotals(tokens=4, responses=2), 10)
+    weights = token_weights(aggregation, torch.tensor([3]), BatchTotals(tokens=4, trajectories=2), 10)
     assert weights.tolist() == pytest.approx(expected[1:])
 
 
@@ -68,3 +68,26 @@ def test_the_sum_over_any_split_is_the_loss_of_the_minibatch(aggregation: Aggreg
     assert total == pytest.approx(loss.item(), rel=1e-6)
     assert whole.grad is not None
     torch.testing.assert_close(parts.grad, whole.grad, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        ("token_mean", [1 / 3, 0, 0, 1 / 3, 1 / 3]),
+        ("sequence_mean", [1 / 2, 0, 0, 1 / 4, 1 / 4]),
+        ("dr_grpo", [1 / 20, 0, 0, 1 / 20, 1 / 20]),
+    ],
+)
+def test_tokens_that_the_mask_leaves_out_weigh_nothing_and_are_not_counted(
+    aggregation: Aggregation, expected: list[float]
+):
+    """Trajectories of 1, 1 and 3 tokens, of which the second is left out whole and the third's first."""
+    mask = torch.tensor([True, False, False, True, True])
+    weights = token_weights(aggregation, torch.tensor([1, 1, 3]), BatchTotals(3, 2), 10, mask)
+    assert weights.tolist() == pytest.approx(expected)
+
+
+def test_a_mask_that_leaves_nothing_gives_no_loss():
+    for aggregation in EVERY_AGGREGATION:
+        weights = token_weights(aggregation, torch.tensor([2]), BatchTotals(0, 0), 10, torch.zeros(2, dtype=torch.bool))
+        assert weights.tolist() == [0, 0]

@@ -12,30 +12,30 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rljob_trainer.checkpoint.export import choose_checkpoint, export_model
-from rljob_trainer.checkpoint.manifest import ACTOR, MANIFEST, MODEL, commit
+from rljob_trainer.checkpoint.manifest import MANIFEST, MODEL, RANKS, commit
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.actor_support import alone, make_spec, random_sequences, write_model
 from tests.rljob_trainer.checkpoint_support import begin_attempt
+from tests.rljob_trainer.rank_support import alone, make_spec, random_trajectories, write_model
 from tests.rljob_trainer.rollout_support import forward_log_probs, write_model_dir
 from tests.rljob_trainer.small_disk import mounted
 
-SEQUENCES = random_sequences(4)
+TRAJECTORIES = random_trajectories(4)
 
 
 def checkpoint_of(worker, folder, tokenizer_folder, run, step=1):
     """A checkpoint as the controller writes it. Returns it, and the policy's log-probabilities."""
     target = Volume(run).checkpoint(step, 1)
     staged = target.with_name(f".{target.name}.part")
-    (staged / ACTOR).mkdir(parents=True)
+    (staged / RANKS).mkdir(parents=True)
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(staged / MODEL)
     (staged / MODEL / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
     GenerationConfig(temperature=0.3, do_sample=True).save_pretrained(staged / MODEL)
     worker.load(folder)
     worker.begin_stage("sft")
-    worker.begin_save(str(staged / ACTOR))
+    worker.begin_save(str(staged / RANKS))
     worker.finish_save()
-    log_probs = worker.log_probs(SEQUENCES, 1.0)
+    log_probs = worker.log_probs(TRAJECTORIES)
     return commit(staged, target, step=step, attempt=1, reward=None), np.concatenate(log_probs)
 
 
@@ -57,7 +57,7 @@ def test_the_exported_model_computes_what_the_policy_did(finished, tmp_path, dty
     model, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not any(report.values())
     assert model.dtype == getattr(torch, dtype)
-    ours = np.concatenate([response_log_probs(model.float(), sequence) for sequence in SEQUENCES])
+    ours = np.concatenate([response_log_probs(model.float(), sequence) for sequence in TRAJECTORIES])
     assert np.abs(ours - expected).mean() < tolerance
     assert AutoTokenizer.from_pretrained(tmp_path / "model").decode([5]) == "t5 "
     assert GenerationConfig.from_pretrained(tmp_path / "model").temperature == 0.3
@@ -71,9 +71,9 @@ def response_log_probs(model, sequence):
 
 def test_a_damaged_checkpoint_is_refused(finished, tmp_path):
     ref, _ = finished
-    shard = next((ref.path / ACTOR).glob("*.distcp"))
+    shard = next((ref.path / RANKS).glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"\0\0")
-    with pytest.raises(InfrastructureError, match=rf"^checkpoint step-1-a1: actor/{shard.name} is damaged"):
+    with pytest.raises(InfrastructureError, match=rf"^checkpoint step-1-a1: ranks/{shard.name} is damaged"):
         export_model(ref, tmp_path / "model", "float32")
     assert not (tmp_path / "model").exists()
 
@@ -156,7 +156,7 @@ def test_a_checkpoint_without_reference_is_refused_where_one_is_needed(finished,
 def restore(worker, folder, stage, ref):
     worker.load(folder)
     worker.begin_stage(stage)
-    worker.restore(str(ref.path / ACTOR))
+    worker.restore(str(ref.path / RANKS))
 
 
 def test_a_folder_that_is_not_there_is_a_storage_failure(tmp_path):
@@ -173,10 +173,10 @@ def restore_from(worker, folder, directory):
 
 def test_a_full_disk_is_told_from_other_failures(tmp_path):
     folder = write_model(tmp_path)
-    (tmp_path / "actor").mkdir()
-    (tmp_path / "actor" / "__0_0.distcp").symlink_to("/dev/full")
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "ranks" / "__0_0.distcp").symlink_to("/dev/full")
     with pytest.raises(StorageFullError, match="no space left for a checkpoint"):
-        alone(make_spec(), save_into, folder, str(tmp_path / "actor"))
+        alone(make_spec(), save_into, folder, str(tmp_path / "ranks"))
     (tmp_path / "file").touch()
     with pytest.raises(InfrastructureError, match=r"the checkpoint's storage failed: .*File exists"):
         alone(make_spec(), save_into, folder, str(tmp_path / "file"))

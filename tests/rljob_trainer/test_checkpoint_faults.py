@@ -135,14 +135,14 @@ def flip(path: Path) -> None:
 
 def empty(folder: Path) -> None:
     """All but the manifest."""
-    for name in ("actor", "model"):
+    for name in ("ranks", "model"):
         shutil.rmtree(folder / name)
 
 
 DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a torn file": (lambda ref: tear(ref.path / "trainer.json"), "trainer.json is damaged"),
-    "a flipped bit": (lambda ref: flip(ref.path / "actor/__1_0.distcp"), "actor/__1_0.distcp is damaged"),
-    "a missing rank": (lambda ref: (ref.path / "actor/__1_0.distcp").unlink(), "actor/__1_0.distcp is missing"),
+    "a flipped bit": (lambda ref: flip(ref.path / "ranks/__1_0.distcp"), "ranks/__1_0.distcp is damaged"),
+    "a missing rank": (lambda ref: (ref.path / "ranks/__1_0.distcp").unlink(), "ranks/__1_0.distcp is missing"),
     "no data": (lambda ref: empty(ref.path), "is missing"),
     "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest makes no sense"),
     "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest makes no sense"),

@@ -25,8 +25,8 @@ def volume(tmp_path):
 
 def staged(volume, step, attempt=1):
     folder = volume.checkpoints / f".step-{step}-a{attempt}.part"
-    (folder / "actor").mkdir(parents=True)
-    (folder / "actor" / "__0_0.distcp").write_bytes(bytes(range(256)) * step)
+    (folder / "ranks").mkdir(parents=True)
+    (folder / "ranks" / "__0_0.distcp").write_bytes(bytes(range(256)) * step)
     (folder / "trainer.json").write_text(json.dumps({"step": step}))
     return folder
 
@@ -49,7 +49,7 @@ def test_a_commit_is_listed_whole(volume):
     assert names(list_checkpoints(volume)) == ["step-3-a1"]
     listed = list_checkpoints(volume)[0]
     assert listed == ref
-    assert listed.manifest.files.keys() == {"actor/__0_0.distcp", "trainer.json"}
+    assert listed.manifest.files.keys() == {"ranks/__0_0.distcp", "trainer.json"}
     assert listed.manifest.bytes == 3 * 256 + len('{"step": 3}')
     assert (listed.manifest.step, listed.manifest.attempt, listed.manifest.reward) == (3, 1, 0.5)
     assert read_trainer_state(listed) == {"step": 3}
@@ -84,16 +84,16 @@ def test_a_manifest_that_cannot_be_read_is_told_from_one_that_never_was(volume, 
 
 def test_damage_is_named(volume):
     ref = committed(volume, 5)
-    shard = ref.path / "actor" / "__0_0.distcp"
+    shard = ref.path / "ranks" / "__0_0.distcp"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: actor/__0_0\.distcp is damaged$"):
+    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: ranks/__0_0\.distcp is damaged$"):
         verify(ref)
     shard.write_bytes(b"\1" + whole[1:])
     with pytest.raises(InfrastructureError, match="is damaged"):
         verify(ref)
     shard.unlink()
-    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: actor/__0_0\.distcp is missing$"):
+    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: ranks/__0_0\.distcp is missing$"):
         verify(ref)
     shard.write_bytes(whole)
     verify(ref)
@@ -116,16 +116,16 @@ def test_a_commit_never_replaces_a_checkpoint(volume):
 
 
 def test_files_that_others_wrote_keep_their_hashes(volume):
-    written = {"actor/__0_0.distcp": FileEntry(bytes=256, sha256="of rank 0")}
+    written = {"ranks/__0_0.distcp": FileEntry(bytes=256, sha256="of rank 0")}
     ref = commit(staged(volume, 1), volume.checkpoint(1, 1), step=1, attempt=1, reward=None, written=written)
-    assert ref.manifest.files.keys() == {"actor/__0_0.distcp", "trainer.json"}
-    assert ref.manifest.files["actor/__0_0.distcp"].sha256 == "of rank 0"
+    assert ref.manifest.files.keys() == {"ranks/__0_0.distcp", "trainer.json"}
+    assert ref.manifest.files["ranks/__0_0.distcp"].sha256 == "of rank 0"
 
 
-@pytest.mark.parametrize("written", [{"actor/__1_0.distcp": 256}, {"actor/__0_0.distcp": 255}])
+@pytest.mark.parametrize("written", [{"ranks/__1_0.distcp": 256}, {"ranks/__0_0.distcp": 255}])
 def test_a_rank_that_writes_into_another_folder_is_noticed(volume, written):
     """A volume that is not shared between the nodes."""
     entries = {name: FileEntry(bytes=size, sha256="") for name, size in written.items()}
-    with pytest.raises(InfrastructureError, match=r"a rank wrote actor/__\d_0.distcp, but the driver finds no"):
+    with pytest.raises(InfrastructureError, match=r"a rank wrote ranks/__\d_0.distcp, but the driver finds no"):
         commit(staged(volume, 1), volume.checkpoint(1, 1), step=1, attempt=1, reward=None, written=entries)
     assert survey(volume) == []

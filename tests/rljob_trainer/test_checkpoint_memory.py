@@ -9,18 +9,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from rljob_trainer.checkpoint.host_copy import HostCopy
-from tests.rljob_trainer.actor_support import (
+from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     bundle_of,
     make_spec,
     plans_of,
     random_advantages,
-    random_sequences,
+    random_trajectories,
     write_model,
 )
 
-SEQUENCES = random_sequences(4)
+TRAJECTORIES = random_trajectories(4)
 
 
 def storages(state):
@@ -40,9 +40,9 @@ def settle(worker):
 
 
 def train(worker):
-    plans, totals = plans_of(SEQUENCES, 1, 50)
-    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
-    advantages = random_advantages(SEQUENCES)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
+    worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
+    advantages = random_advantages(TRAJECTORIES)
     worker.update([advantages[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
 
 
@@ -57,7 +57,7 @@ def save_after_reserving(worker, folder):
     reserved = sorted(buffer.data_ptr() for buffer in worker.saver._copy._buffers)
     train(worker)
     for _ in range(2):
-        copy = worker.saver._copy.take(worker._state())
+        copy = worker.saver._copy.take(worker.saved_state())
         assert storages(copy) == reserved
     worker.begin_stage("rl")  # a new optimizer of the same shapes needs no more memory
     settle(worker)
@@ -66,7 +66,7 @@ def save_after_reserving(worker, folder):
 
 def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
     def task(worker):
-        copy = HostCopy(torch.device("cpu"), 1)
+        copy = HostCopy(torch.device("cpu"), worker.mesh)
         copy.reserve([torch.empty(2, 3), torch.empty(4), torch.empty(4, dtype=torch.int64), torch.empty(9)])
         known = {(tuple(buffer.shape), buffer.dtype): buffer.data_ptr() for buffer in copy._buffers}
         state: dict[str, Any] = {"a": torch.arange(4), "b": {"c": torch.ones(2, 3), "d": torch.full((4,), 2.0)}, "e": 7}
@@ -82,7 +82,7 @@ def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
 
 def test_a_copy_waits_for_memory_that_is_being_reserved(monkeypatch):
     def task(worker):
-        copy, go_on, new = HostCopy(torch.device("cpu"), 1), threading.Event(), HostCopy._new
+        copy, go_on, new = HostCopy(torch.device("cpu"), worker.mesh), threading.Event(), HostCopy._new
         monkeypatch.setattr(HostCopy, "_new", lambda self, shard: go_on.wait(10) and new(self, shard))
         reserving = threading.Thread(target=copy.reserve, args=([torch.empty(3)],))
         reserving.start()

@@ -63,7 +63,7 @@ def test_a_resume_prunes_by_the_rules_of_now(volume):
     first = begin_attempt(volume, 1, keepLast=3)
     for step in (1, 2, 3):
         first.save(step)
-    (volume.checkpoints / ".step-4-a1.part" / "actor").mkdir(parents=True)
+    (volume.checkpoints / ".step-4-a1.part" / "ranks").mkdir(parents=True)
     shutil.copytree(volume.checkpoint(3, 1), volume.checkpoint(4, 1))
     (volume.checkpoint(4, 1) / MANIFEST).unlink()  # data without manifest
     begin_attempt(volume, 2, keepLast=1)

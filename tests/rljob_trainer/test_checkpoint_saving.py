@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from rljob_trainer.checkpoint import shards
-from rljob_trainer.checkpoint.manifest import ACTOR, verify
+from rljob_trainer.checkpoint.manifest import RANKS, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.actor_support import Ranks, alone, make_spec, parameters, whole, write_model
 from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
+from tests.rljob_trainer.rank_support import Ranks, alone, make_spec, parameters, whole, write_model
 
 
 class LocalRanks:
@@ -24,8 +24,11 @@ class LocalRanks:
     def __init__(self, worker):
         self.worker = worker
 
-    def call(self, method, seconds, *args, group=None):
-        return [getattr(self.worker, method)(*args)]
+    def begin_save(self, directory):
+        self.worker.begin_save(directory)
+
+    def finish_save(self):
+        return [self.worker.finish_save()]
 
 
 @pytest.fixture
@@ -60,13 +63,13 @@ def in_training(worker, folder):
 def train(worker):
     """One optimizer step on a loss of our own; it waits as every update does."""
     worker.saver.wait_staged()
-    sum((parameter**2).sum() for parameter in worker.policy.parameters()).backward()
+    sum((parameter**2).sum() for parameter in worker.policy.module.parameters()).backward()
     worker.trainee.finish_minibatch(1e-2)
 
 
 def momenta(worker):
     state = worker.trainee.optimizer.state
-    return [whole(state[parameter]["exp_avg"]) for parameter in worker.policy.parameters()]
+    return [whole(state[parameter]["exp_avg"]) for parameter in worker.policy.module.parameters()]
 
 
 # ---------------------------------------------------------------------- training goes on
@@ -90,7 +93,7 @@ def save_slowly(worker, folder, volume, answers):
         train(worker)
     assert checkpoints.poll() is None, "told once"
     verify(durable)
-    worker.restore(str(durable.path / ACTOR))
+    worker.restore(str(durable.path / RANKS))
     torch.testing.assert_close(parameters(worker), weights, rtol=0, atol=0)
     torch.testing.assert_close(momenta(worker), momentum, rtol=0, atol=0)
 
@@ -121,8 +124,8 @@ def save_while_copying_takes_long(worker, folder, volume, method):
     in_training(worker, folder)
     go_on, take = threading.Event(), worker.saver._copy.take
     worker.saver._copy.take = lambda state: go_on.wait() and take(state)
-    (volume.root / ACTOR).mkdir(parents=True)
-    worker.begin_save(str(volume.root / ACTOR))
+    (volume.root / RANKS).mkdir(parents=True)
+    worker.begin_save(str(volume.root / RANKS))
     before = parameters(worker)
     changing = threading.Thread(target=change, args=(worker, method, folder), daemon=True)
     changing.start()
@@ -174,14 +177,14 @@ def fail_then_save(worker, folder, volume):
 
 def test_each_rank_names_what_it_wrote(tmp_path):
     folder = write_model(tmp_path / "weights")
-    (tmp_path / "actor").mkdir()
+    (tmp_path / "ranks").mkdir()
     with Ranks(2) as two:
-        written = two.run(make_spec(2), write_shards, folder, str(tmp_path / "actor"))
+        written = two.run(make_spec(2), write_shards, folder, str(tmp_path / "ranks"))
     assert [set(each) for each in written] == [
         {".metadata", "__0_0.distcp", "random-0-of-2.json"},
         {"__1_0.distcp", "random-1-of-2.json"},
     ]
-    assert {path.name for path in (tmp_path / "actor").iterdir()} == written[0].keys() | written[1].keys()
+    assert {path.name for path in (tmp_path / "ranks").iterdir()} == written[0].keys() | written[1].keys()
 
 
 def write_shards(worker, folder, directory):
@@ -192,9 +195,9 @@ def write_shards(worker, folder, directory):
 
 def test_a_large_state_is_written_as_several_files_and_read_back_whole(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "_FILE_BYTES", 1 << 10)
-    (tmp_path / "actor").mkdir()
-    alone(make_spec(), save_and_restore, folder, tmp_path / "actor")
-    assert sorted(path.name for path in (tmp_path / "actor").glob("*.distcp")) == [f"__0_{i}.distcp" for i in range(8)]
+    (tmp_path / "ranks").mkdir()
+    alone(make_spec(), save_and_restore, folder, tmp_path / "ranks")
+    assert sorted(path.name for path in (tmp_path / "ranks").glob("*.distcp")) == [f"__0_{i}.distcp" for i in range(8)]
 
 
 def save_and_restore(worker, folder, directory):
@@ -240,7 +243,7 @@ def test_with_another_number_of_ranks_each_is_seeded_differently_and_repeatably(
 
 
 def test_a_rank_restores_its_generators(folder, tmp_path):
-    alone(make_spec(), save_and_draw, folder, tmp_path / "actor")
+    alone(make_spec(), save_and_draw, folder, tmp_path / "ranks")
 
 
 def save_and_draw(worker, folder, directory):

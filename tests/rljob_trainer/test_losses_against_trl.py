@@ -183,11 +183,11 @@ def our_loss(
 ) -> tuple[Tensor, LossTerms]:
     log_probs, logits = rollout.log_probs_and_logits(model)
     settings, lengths = case.ours, rollout.lengths
-    terms = LOSSES[settings.loss](PolicyBatch(log_probs, old, advantages), settings)
+    terms = LOSSES[settings.loss](PolicyBatch(log_probs, advantages, old), settings)
     per_token = terms.per_token - settings.entropy_coefficient * entropy_from_logits(logits)
     if settings.kl.placement == "loss":
         per_token = per_token + settings.kl.coefficient * kl_estimate(settings.kl.estimator, log_probs, reference)
-    totals = BatchTotals(tokens=int(lengths.sum()), responses=len(lengths))
+    totals = BatchTotals(tokens=int(lengths.sum()), trajectories=len(lengths))
     return (token_weights(case.aggregation, lengths, totals, MAX_RESPONSE_TOKENS) * per_token).sum(), terms
 
 

@@ -30,11 +30,8 @@ def evaluate(
 ) -> tuple[LossTerms, list[float]]:
     """The loss at these probability ratios, and its gradient by log_probs."""
     log_probs = torch.tensor(ratios, dtype=torch.float64).log().requires_grad_()
-    tokens = PolicyBatch(
-        log_probs,
-        torch.zeros(len(ratios), dtype=torch.float64),
-        torch.tensor(advantages, dtype=torch.float64),
-    )
+    old = torch.zeros(len(ratios), dtype=torch.float64)
+    tokens = PolicyBatch(log_probs, torch.tensor(advantages, dtype=torch.float64), old)
     terms = LOSSES[name](tokens, algorithm(**fields))
     terms.per_token.sum().backward()
     assert log_probs.grad is not None
@@ -96,7 +93,7 @@ def test_a_token_has_no_gradient_exactly_where_it_is_clipped(name: Loss):
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_ratio_beyond_float32_stays_finite(name: Loss, log_ratio: float, advantage: float):
     log_probs = torch.tensor([log_ratio], requires_grad=True)
-    tokens = PolicyBatch(log_probs, torch.zeros(1), torch.tensor([advantage]))
+    tokens = PolicyBatch(log_probs, torch.tensor([advantage]), torch.zeros(1))
     per_token = LOSSES[name](tokens, algorithm()).per_token
     per_token.sum().backward()
     assert per_token.isfinite().all()

@@ -9,7 +9,7 @@ from ray.cluster_utils import Cluster
 
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.workers.placement import Placement, find_nodes, options
-from tests.rljob_trainer.actor_support import make_spec
+from tests.rljob_trainer.rank_support import make_spec
 
 
 class Somebody:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_trainer.attempt.claim import claim, record_exit
+from rljob_trainer.checkpoint.files import FileEntry
 from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.errors import FencedError
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -110,10 +111,9 @@ class SupersededRanks(FileRanks):
         super().__init__()
         self._volume = volume
 
-    def call(self, method: str, seconds: float, *args: Any, group: str | None = None) -> list[Any]:
-        if method == "finish_save":
-            claim(self._volume, 2)
-        return super().call(method, seconds, *args, group=group)
+    def finish_save(self) -> list[dict[str, FileEntry]]:
+        claim(self._volume, 2)
+        return super().finish_save()
 
 
 def test_who_was_superseded_during_a_save_commits_nothing(volume: Volume):

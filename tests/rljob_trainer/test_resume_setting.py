@@ -84,7 +84,7 @@ def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
 
 
 def test_no_retry_mends_a_damaged_checkpoint_that_was_named(volume: Volume, elsewhere: str):
-    (Path(elsewhere) / "actor/__1_0.distcp").unlink()
+    (Path(elsewhere) / "ranks/__1_0.distcp").unlink()
     with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it, or name another"):
         begin_attempt(volume, 1, "A", resume=elsewhere)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rljob_trainer.data.conversation import ChatFormat, Conversation
 from rljob_trainer.data.rows import BadRow, Rows
 from rljob_trainer.errors import DataError
-from rljob_trainer.old_types import Ids
+from rljob_trainer.types import Ids
 
 log = structlog.get_logger()
 REPORT_SECONDS = 10.0

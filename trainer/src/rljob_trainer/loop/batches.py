@@ -46,7 +46,9 @@ def batch_of_groups(groups: Sequence[GroupSummary], spec: ResolvedSpec) -> StepB
     """Minibatches are of `actor.miniBatchSize` prompts, in the order of the groups; the last may be smaller."""
     episodes = [len(group.rewards) for group in groups]
     first = np.cumsum([0, *episodes[:-1]])
-    owners = np.concatenate([start + np.array(group.owners) for start, group in zip(first, groups, strict=True)])
+    owners = np.concatenate(
+        [start + np.array(group.owners, np.int64) for start, group in zip(first, groups, strict=True)]
+    )
     group_of = np.repeat(np.arange(len(groups)), episodes)
     size = spec.actor.mini_batch_size
     part_of = group_of[owners] // size

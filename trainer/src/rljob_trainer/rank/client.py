@@ -7,7 +7,7 @@ Either all ranks of a former driver are taken over or none.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -52,14 +52,14 @@ class GroupRef(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pending(Generic[R]):
-    """What all ranks were asked, perhaps not yet answered.
+    """What all ranks were asked, perhaps not yet answered. R: what one rank returns.
 
-    answers: of each rank, also as arguments of calls that begin behind them.
-    result: waits for all of them; R is a list with what each rank returned.
+    answers: of each rank; also as arguments of calls that begin behind them.
+    result: waits for all of them.
     """
 
-    answers: Sequence[Answer[Any]]
-    result: Callable[[], R]
+    answers: Sequence[Answer[R]]
+    result: Callable[[], list[R]]
 
 
 class RankClient:
@@ -183,12 +183,12 @@ class RankClient:
 
     def prepare(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
-    ) -> Pending[list[Prepared]]:
+    ) -> Pending[Prepared]:
         """plans: one for each rank. groups: of the whole step, in the order in which plans count trajectories."""
         bundles = list(dict.fromkeys(group.bundle for group in groups))
         places = [(bundles.index(group.bundle), group.index) for group in groups]
         asked = [
-            worker.call(RankCalls.prepare, plan, totals, places, *map(arriving, bundles))
+            worker.call(RankCalls.prepare, plan, totals, places, *bundles)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
         return self._pending(asked, UPDATE_SECONDS, "prepare an update")
@@ -196,7 +196,7 @@ class RankClient:
     def update(
         self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
         training_state: TrainingState,
-    ) -> Pending[list[Updated]]:  # fmt: skip
+    ) -> Pending[Updated]:  # fmt: skip
         """advantages: those of each rank."""
         asked = [
             worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state)
@@ -208,30 +208,27 @@ class RankClient:
 
     def send_weights(
         self, engines: Sequence[Sequence[Worker[EngineUpdates]]], version: int, prompts: Sequence[Ids],
-        max_tokens: int, after: Pending[list[Updated]] | None = None,
-    ) -> Pending[list[Sent]]:  # fmt: skip
+        max_tokens: int, after: Pending[Updated] | None = None,
+    ) -> Pending[Sent]:  # fmt: skip
         """engines: those that each rank feeds. after: the update that makes `version`, if it is under way."""
         behind = after.answers if after is not None else ()
         asked = [
             worker.call(
                 RankCalls.send_weights, own, version, prompts, max_tokens, SYNC_SECONDS,
-                *(arriving(answer.ref) for answer in behind),
+                *map(arriving, behind),
             )
             for worker, own in zip(self.workers, engines, strict=True)
         ]  # fmt: skip
         return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send weights", "engine")
 
-    def score_probes(self, prompts: Sequence[Ids], sent: Pending[list[Sent]]) -> Pending[list[list[list[Floats]]]]:
+    def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[list[list[Floats]]]:
         """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
-        asked = [
-            worker.call(RankCalls.score_probes, prompts, *(arriving(answer.ref) for answer in sent.answers))
-            for worker in self.workers
-        ]
+        asked = [worker.call(RankCalls.score_probes, prompts, *map(arriving, sent.answers)) for worker in self.workers]
         return self._pending(asked, SYNC_SECONDS, "score the probe")
 
     # ------------------------------------------------------------------ waiting
 
-    def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[list[R]]:
+    def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[R]:
         """seconds: how long its result is waited for. others: kinds of workers without which the ranks cannot."""
         return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks to {do}", "rank", *others))
 

@@ -161,12 +161,12 @@ class Rollouts:
         """As `ready`; engines and the rollout host that are lost are replaced."""
         return self._repair.run(lambda: self.ready(policy))
 
-    def begin_sync(self, policy: PolicyName, update: "Pending[list[Updated]]") -> None:
+    def begin_sync(self, policy: PolicyName, update: "Pending[Updated]") -> None:
         """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
         if self._engines.running:
             self._begun = self._begin(policy, update)
 
-    def _begin(self, policy: PolicyName, update: "Pending[list[Updated]] | None" = None) -> "_Begun":
+    def _begin(self, policy: PolicyName, update: "Pending[Updated] | None" = None) -> "_Begun":
         """To the engines that lack it: those that hold it may be generating."""
         lacking = [worker for worker in self._engines.workers if self._held.get(worker.identity) != policy]
         return _Begun(policy, lacking, self._weights.begin(policy.version, lacking, update) if lacking else None)

@@ -45,7 +45,7 @@ class WeightSync:
         self._groups = sync_groups(spec, device_type)
 
     def begin(
-        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[list[Updated]] | None" = None
+        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[Updated] | None" = None
     ) -> Callable[[], Synced]:
         """Ask the ranks to send what they hold to `engines`, after `update` if it is under way.
 

@@ -45,12 +45,13 @@ def wait_for(
     """
     if isinstance(asked, Answer):
         return wait_for([asked], seconds, what, alive, doing)[0]
-    deadline, pending = time.monotonic() + seconds, [each.ref for each in asked]
+    by_ref = {each.ref: each for each in asked}
+    deadline, pending = time.monotonic() + seconds, list(by_ref)
     values: dict[ray.ObjectRef[R], R] = {}
     while pending:
         left = deadline - time.monotonic()
         ready, pending = ray.wait(pending, num_returns=1, timeout=max(0.0, min(left, LOOK_SECONDS)))
-        values |= {ref: _value(ref, what) for ref in ready}
+        values |= {ref: _value(by_ref[ref], what) for ref in ready}
         if not ready and left <= 0:
             raise InfrastructureError(f"waited {seconds:.0f} s for {what}" + (f" ({doing()})" if doing else ""))
         if not ready and alive is not None:
@@ -107,9 +108,9 @@ def _of_engine(asked: Answer[R], seconds: float, what: str, alive: Look | None) 
 def loss_among(asked: Sequence[Answer[R]]) -> WorkerLost | None:
     """Of several calls that failed together, the loss that one of them reports."""
     ready, _ = ray.wait([each.ref for each in asked], num_returns=len(asked), timeout=LOOK_SECONDS)
-    for ref in ready:
+    for answer in [each for each in asked if each.ref in ready]:
         try:
-            _value(ref, "")
+            _value(answer, "")
         except WorkerLost as found:
             return found
         except RLJobError:
@@ -117,9 +118,10 @@ def loss_among(asked: Sequence[Answer[R]]) -> WorkerLost | None:
     return None
 
 
-def _value(ref: "ray.ObjectRef[R]", what: str) -> R:
+def _value(answer: Answer[R], what: str) -> R:
     try:
-        return ray.get(ref)
+        value: R = ray.get(answer.ref)
+        return value
     except RayTaskError as error:
         raise cause_of(error) from None
     except RayActorError as error:

@@ -5,7 +5,7 @@
 
     rank: Worker[RankCalls]
     rank.call(RankCalls.load, "model")               Answer[int]; mypy checks the arguments
-    rank.call(RankCalls.score_probes, prompts, *(arriving(answer.ref) for answer in sent))
+    rank.call(RankCalls.score_probes, prompts, *map(arriving, sent))
 
 The method's name crosses between processes; it is derived from the method itself, here and nowhere else.
 """
@@ -39,12 +39,12 @@ class Answer(Generic[R]):
     worker: str
 
 
-def arriving(ref: "ray.ObjectRef[R]") -> R:
-    """A reference as an argument of a call, to which Ray hands its value; the call begins when that is there.
+def arriving(answer: Answer[R]) -> R:
+    """An answer as an argument of another call, to which Ray hands its value; that call begins once it is there.
 
-    A call whose argument is the answer to a call that failed does not begin, and raises what that one raised.
+    If it is the answer to a call that failed, the other one does not begin, and raises what that one raised.
     """
-    return cast("R", ref)
+    return cast("R", answer.ref)
 
 
 @dataclass(frozen=True, slots=True)

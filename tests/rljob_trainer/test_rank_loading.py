@@ -14,7 +14,7 @@ from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError, RLJobError
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.model_source import FIELD, local_folder, locate_model
-from tests.rljob_trainer.actor_support import CONFIGS, alone, make_spec, parameters, random_sequences, write_model
+from tests.rljob_trainer.rank_support import CONFIGS, alone, make_spec, parameters, random_trajectories, write_model
 
 
 def model_spec(path, **changes):
@@ -141,13 +141,13 @@ def test_tied_embeddings_stay_tied(tmp_path):
 
 
 def update_tied(worker, folder):
-    sequences = random_sequences(3)
-    before = (worker.load(folder), worker.log_probs(sequences, 1.0))[1]
-    model = worker.policy.model
+    sequences = random_trajectories(3)
+    before = (worker.load(folder), worker.log_probs(sequences))[1]
+    model = worker.policy.network
     same = model.get_input_embeddings().weight is model.get_output_embeddings().weight
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(0.5)
-    after = worker.log_probs(sequences, 1.0)
+    after = worker.log_probs(sequences)
     return same, np.abs(np.concatenate(before) - np.concatenate(after)).max() > 0.1
 
 

@@ -1,5 +1,7 @@
 """Optimizer steps against plain PyTorch and transformers: padded batches, an unsharded model, formulas written out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.rank.sequence import TokenSequence
-from tests.rljob_trainer.actor_support import (
+from rljob_trainer.types import Trajectory
+from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     bundle_of,
@@ -18,13 +20,20 @@ from tests.rljob_trainer.actor_support import (
     parameters,
     plans_of,
     random_advantages,
-    random_sequences,
+    random_trajectories,
     record_gradients,
+    several_turns,
     write_model,
 )
 
-SEQUENCES = random_sequences(8, seed=3)
-ADVANTAGES = random_advantages(SEQUENCES, seed=3)
+TRAJECTORIES = [
+    *random_trajectories(6, seed=3, temperature=0.7),
+    several_turns([(3, 5), (6, 9), (12, 13)], tokens=15, seed=3, temperatures=[0.7] * 3),
+    several_turns([(1, 2), (7, 12)], tokens=12, seed=4, temperatures=[0.7] * 2),
+]
+"""The last two have tool results between their turns."""
+ROWS = [replace(each, turns=()) for each in TRAJECTORIES]
+ADVANTAGES = random_advantages(TRAJECTORIES, seed=3)
 RATE = 3e-3
 
 
@@ -33,14 +42,14 @@ def folder(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("model"), "llama")
 
 
-def padded(sequences):
+def padded(trajectories):
     """input_ids, attention_mask and response_mask [n, T], padded on the right."""
-    longest = max(len(sequence.token_ids) for sequence in sequences)
-    ids, attention, response = (np.zeros((len(sequences), longest), np.int64) for _ in range(3))
-    for row, sequence in enumerate(sequences):
-        ids[row, : len(sequence.token_ids)] = sequence.token_ids
-        attention[row, : len(sequence.token_ids)] = 1
-        response[row, sequence.prompt_tokens : len(sequence.token_ids)] = 1
+    longest = max(len(each.token_ids) for each in trajectories)
+    ids, attention, response = (np.zeros((len(trajectories), longest), np.int64) for _ in range(3))
+    for row, each in enumerate(trajectories):
+        ids[row, : len(each.token_ids)] = each.token_ids
+        attention[row, : len(each.token_ids)] = 1
+        response[row, : len(each.token_ids)] = each.in_loss
     return tuple(torch.from_numpy(array) for array in (ids, attention, response))
 
 
@@ -53,7 +62,7 @@ def adamw(model, spec):
 
 def test_one_grpo_step_equals_plain_pytorch(folder):
     """Two minibatches, clipping, KL in the loss, gradient clipping, AdamW: the parameters agree afterwards."""
-    spec = make_spec(actor={"gradClip": 0.05, "weightDecay": 0.1}, rollout={"temperature": 0.7})
+    spec = make_spec(actor={"gradClip": 0.05, "weightDecay": 0.1})
     ours, sums = alone(spec, grpo_step, folder)
     theirs, losses, norms = plain_grpo_step(folder, spec)
     assert sums.loss == pytest.approx(sum(losses), rel=1e-4)
@@ -66,10 +75,10 @@ def test_one_grpo_step_equals_plain_pytorch(folder):
 
 
 def grpo_step(worker, folder):
-    plans, totals = plans_of(SEQUENCES, 1, 50, minibatches=2)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50, minibatches=2)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
     updated = worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return parameters(worker), updated.sums
 
@@ -85,7 +94,7 @@ def plain_grpo_step(folder, spec):
 
     losses, norms = [], []
     for part in (slice(0, 4), slice(4, 8)):
-        ids, attention, response = padded(SEQUENCES[part])
+        ids, attention, response = padded(TRAJECTORIES[part])
         mask = response[:, 1:].bool()
         with torch.no_grad():
             old = log_probs_of(frozen, ids, attention)
@@ -108,7 +117,7 @@ def plain_grpo_step(folder, spec):
 def test_a_supervised_step_is_transformers_own_loss(folder):
     gradients, sums = alone(make_spec(actor={"gradClip": 1e6}), supervised, folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    ids, attention, response = padded(SEQUENCES)
+    ids, attention, response = padded(TRAJECTORIES)
     loss = model(input_ids=ids, attention_mask=attention, labels=ids.masked_fill(response == 0, -100)).loss
     loss.backward()
     assert sums.loss == pytest.approx(loss.item(), rel=1e-5)
@@ -117,11 +126,11 @@ def test_a_supervised_step_is_transformers_own_loss(folder):
 
 
 def supervised(worker, folder):
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("sft")
     gradients = record_gradients(worker)
-    sums = worker.supervised_step(plans[0], totals, SEQUENCES, RATE, MARK)
+    sums = worker.supervised_step(plans[0], totals, ROWS, RATE, MARK).sums
     return gradients[0], sums
 
 
@@ -147,10 +156,10 @@ def test_recomputing_activations_changes_no_gradient(folder, kind):
 def first_gradient(worker, folder, kind):
     if kind == "sft":
         return supervised(worker, folder)[0]
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
     gradients = record_gradients(worker)
     worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.04, MARK)
     return gradients[0]
@@ -162,10 +171,10 @@ def test_a_gradient_that_is_not_finite_ends_the_job_before_the_weights_change(fo
 
 
 def step_with_infinite_advantage(worker, folder):
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
-    worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
+    worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
     before = parameters(worker)
     advantages = [np.full_like(ADVANTAGES[index], np.inf) for index in plans[0].samples]
     with pytest.raises(JobError, match=r"^spec\.actor\.learningRate: the gradient's norm is (nan|inf)"):
@@ -188,15 +197,24 @@ def test_an_engine_that_agrees_has_an_effective_sample_size_of_one(folder):
 
 def importance(worker, folder) -> tuple[ImportanceSums, ImportanceSums]:
     """Against an engine that computes what the trainer does, and against one that is 0.25 nats off everywhere."""
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
     found = []
     for offset in (0.0, 0.25):
-        engine = [log_probs - np.float32(offset) for log_probs in worker.log_probs(SEQUENCES, 1.0)]
-        worker.prepare(plans[0], totals, *bundle_of(SEQUENCES, engine))
+        sampled = [
+            by_engine(each, log_probs - np.float32(offset))
+            for each, log_probs in zip(TRAJECTORIES, worker.log_probs(TRAJECTORIES), strict=True)
+        ]
+        worker.prepare(plans[0], totals, *bundle_of(sampled))
         found.append(worker.update([ADVANTAGES[index] for index in plans[0].samples], 0.0, 0.0, MARK).importance)
     return found[0], found[1]
+
+
+def by_engine(trajectory: Trajectory, log_probs) -> Trajectory:
+    every = np.zeros(len(trajectory.token_ids), np.float32)
+    every[trajectory.in_loss] = log_probs
+    return replace(trajectory, log_probs=every)
 
 
 def test_the_reference_stays_where_rl_began(folder):
@@ -208,14 +226,14 @@ def test_the_reference_stays_where_rl_began(folder):
 
 def token_kl(worker, folder):
     """KL of each token before and after an update, and the lengths that the plan asks for."""
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
     found = []
     for _ in range(2):
-        found.append(worker.prepare(plans[0], totals, *bundle_of(SEQUENCES)).token_kl)
+        found.append(worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES)).token_kl)
         worker.update([ADVANTAGES[index] for index in plans[0].samples], RATE, 0.0, MARK)
-    return *found, [SEQUENCES[index].response_tokens for index in plans[0].samples]
+    return *found, [TRAJECTORIES[index].loss_tokens for index in plans[0].samples]
 
 
 def test_without_kl_there_is_no_reference(folder):
@@ -233,22 +251,22 @@ def test_on_a_cpu_bfloat16_computes_with_float32_masters(folder):
     found = alone(spec, half_precision, folder)
     assert found["master"] == {torch.float32}
     assert found["reference"] == {torch.bfloat16}
-    precise = alone(make_spec(), lambda worker: (worker.load(folder), worker.log_probs(SEQUENCES, 1.0))[1])
+    precise = alone(make_spec(), lambda worker: (worker.load(folder), worker.log_probs(TRAJECTORIES))[1])
     gaps = np.abs(np.concatenate(found["log_probs"]) - np.concatenate(precise))
     assert 0 < gaps.mean() < 0.03
     assert found["moved"] == pytest.approx(1e-6, rel=0.2)  # far below bfloat16's step of 2^-8
 
 
 def half_precision(worker, folder):
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
-    log_probs = worker.log_probs(SEQUENCES, 1.0)
+    log_probs = worker.log_probs(TRAJECTORIES)
     before = parameters(worker)["model.norm.weight"]
-    worker.supervised_step(plans[0], totals, SEQUENCES, 1e-6, MARK)
+    worker.supervised_step(plans[0], totals, TRAJECTORIES, 1e-6, MARK)
     return {
-        "master": {parameter.dtype for parameter in worker.policy.parameters()},
-        "reference": {parameter.dtype for parameter in worker.reference.parameters()},
+        "master": {parameter.dtype for parameter in worker.policy.module.parameters()},
+        "reference": {parameter.dtype for parameter in worker.reference.module.parameters()},
         "log_probs": log_probs,
         "moved": (parameters(worker)["model.norm.weight"] - before).abs().median().item(),
     }
@@ -256,14 +274,13 @@ def half_precision(worker, folder):
 
 def test_totals_reach_beyond_what_a_rank_holds(folder):
     """A minibatch of which this rank holds one sample: its loss is that sample's share."""
-    one = [TokenSequence(SEQUENCES[0].token_ids, SEQUENCES[0].prompt_tokens)]
-    share, full = alone(make_spec(), losses_with_totals, folder, one)
+    share, full = alone(make_spec(), losses_with_totals, folder, TRAJECTORIES[:1])
     assert share == pytest.approx(full / 10)
 
 
-def losses_with_totals(worker, folder, sequences):
-    plans, totals = plans_of(sequences, 1, 50)
+def losses_with_totals(worker, folder, rows):
+    plans, totals = plans_of(rows, 1, 50)
     worker.load(folder)
     worker.begin_stage("sft")
     larger = [BatchTotals(10 * totals[0].tokens, 10)]
-    return [worker.supervised_step(plans[0], each, sequences, 0.0, MARK).loss for each in (larger, totals)]
+    return [worker.supervised_step(plans[0], each, rows, 0.0, MARK).sums.loss for each in (larger, totals)]

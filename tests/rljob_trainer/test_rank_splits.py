@@ -9,7 +9,7 @@ import torch
 
 from rljob_trainer.rank.results import StepSums
 from rljob_trainer.rank.sharding import load_initial_weights
-from tests.rljob_trainer.actor_support import (
+from tests.rljob_trainer.rank_support import (
     MARK,
     Ranks,
     alone,
@@ -19,13 +19,19 @@ from tests.rljob_trainer.actor_support import (
     parameters,
     plans_of,
     random_advantages,
-    random_sequences,
+    random_trajectories,
     record_gradients,
+    several_turns,
     write_model,
 )
 
-SEQUENCES = random_sequences(9)
-ADVANTAGES = random_advantages(SEQUENCES)
+TRAJECTORIES = [
+    *random_trajectories(6, temperature=0.8),
+    several_turns([(3, 5), (7, 11)], tokens=11, seed=1, temperatures=[0.8, 1.2]),
+    several_turns([(2, 3), (5, 6), (9, 14)], tokens=16, seed=2, temperatures=[0.8] * 3),
+    random_trajectories(7)[6],
+]
+ADVANTAGES = random_advantages(TRAJECTORIES)
 TOLERANCE = {"cpu": 2e-5, "cuda": 1e-3}
 """Of gradients, as a share of the largest value of a tensor; of sums; of log-probabilities, in nats."""
 
@@ -68,7 +74,7 @@ def reinforced_gradient(worker, models, sequences, advantages, budget):
     worker.begin_stage("rl")
     worker.prepare(plan, totals, *bundle_of(sequences))
     worker.folder = Path(models[1])
-    load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
+    load_initial_weights(worker.policy.module, worker.spec, worker.folder, worker.mesh)
     gradients = record_gradients(worker)
     updated = worker.update([advantages[index] for index in plan.samples], 1e-3, 0.5, MARK)
     return gradients[0], updated.sums
@@ -84,7 +90,7 @@ def supervised_gradient(worker, models, sequences, budget):
     worker.load(models[0])
     worker.begin_stage("sft")
     gradients = record_gradients(worker)
-    sums = worker.supervised_step(plans[worker.settings.rank], totals, sequences, 1e-3, MARK)
+    sums = worker.supervised_step(plans[worker.settings.rank], totals, sequences, 1e-3, MARK).sums
     return gradients[0], sums
 
 
@@ -100,12 +106,12 @@ def reinforced_spec(ranks: int, aggregation: str):
     }
     # Two epochs, so that the log-probabilities before the step are those of `prepare`, and ratios are not 1.
     actor = {"epochs": 2, "gradClip": 1e6}
-    return in_float32(ranks, algorithm=algorithm, actor=actor, rollout={"temperature": 0.8})
+    return in_float32(ranks, algorithm=algorithm, actor=actor)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
 def test_the_policy_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, device, one, two, aggregation):
-    arguments = (models, SEQUENCES, ADVANTAGES)
+    arguments = (models, TRAJECTORIES, ADVANTAGES)
     expected, sums = one(reinforced_spec(1, aggregation), reinforced_gradient, *arguments, 10_000)
     assert sums.clipped > 0
     assert sums.kl > 0
@@ -121,11 +127,11 @@ def test_the_policy_gradient_depends_neither_on_ranks_nor_on_micro_batches(model
 
 
 def test_the_supervised_gradient_depends_neither_on_ranks_nor_on_micro_batches(models, device, one, two):
-    expected, sums = one(in_float32(1), supervised_gradient, models, SEQUENCES, 10_000)
+    expected, sums = one(in_float32(1), supervised_gradient, models, TRAJECTORIES, 10_000)
     for results in (
-        [one(in_float32(1), supervised_gradient, models, SEQUENCES, 40)],
-        two.run(in_float32(2), supervised_gradient, models, SEQUENCES, 10_000),
-        two.run(in_float32(2), supervised_gradient, models, SEQUENCES, 1),
+        [one(in_float32(1), supervised_gradient, models, TRAJECTORIES, 40)],
+        two.run(in_float32(2), supervised_gradient, models, TRAJECTORIES, 10_000),
+        two.run(in_float32(2), supervised_gradient, models, TRAJECTORIES, 1),
     ):
         assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
         assert sum(part.loss for _, part in results) == pytest.approx(sums.loss, rel=TOLERANCE[device] / 2)
@@ -135,10 +141,10 @@ def test_the_supervised_gradient_depends_neither_on_ranks_nor_on_micro_batches(m
 
 
 def test_a_rank_without_samples_takes_part(models, device, one, two):
-    short = SEQUENCES[:1]
+    short = TRAJECTORIES[:1]
     expected, sums = one(in_float32(1), supervised_gradient, models, short, 100)
     results = two.run(in_float32(2), supervised_gradient, models, short, 100)
-    assert [part.tokens for _, part in results] == [short[0].response_tokens, 0]
+    assert [part.tokens for _, part in results] == [short[0].loss_tokens, 0]
     assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
     arguments = (models, short, ADVANTAGES[:1], 100)
     expected, sums = one(reinforced_spec(1, "token_mean"), reinforced_gradient, *arguments)
@@ -157,12 +163,12 @@ def test_scoring_without_gradient_sees_the_newest_weights(models, two, reshard_a
 def scores_after_an_update(worker, models):
     """Log-probabilities of a policy that has scored before its weights changed, and of one that has not."""
     worker.load(models[0])
-    worker.log_probs(SEQUENCES, 1.0)
+    worker.log_probs(TRAJECTORIES)
     worker.folder = Path(models[1])
-    load_initial_weights(worker.policy, worker.spec, worker.folder, worker.mesh)
-    after_update = worker.log_probs(SEQUENCES, 1.0)
+    load_initial_weights(worker.policy.module, worker.spec, worker.folder, worker.mesh)
+    after_update = worker.log_probs(TRAJECTORIES)
     worker.load(models[1])
-    return np.concatenate(after_update), np.concatenate(worker.log_probs(SEQUENCES, 1.0))
+    return np.concatenate(after_update), np.concatenate(worker.log_probs(TRAJECTORIES))
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -188,15 +194,15 @@ def resumed(worker, models, directory):
 
 def _what_comes_next(worker):
     """Log-probabilities of policy and reference, and the parameters after one more update."""
-    policy = np.concatenate(worker.log_probs(SEQUENCES, 1.0))
+    policy = np.concatenate(worker.log_probs(TRAJECTORIES))
     sums = _reinforce(worker)
     return policy, sums.kl, parameters(worker)
 
 
 def _reinforce(worker):
-    plans, totals = plans_of(SEQUENCES, worker.settings.world, 60)
+    plans, totals = plans_of(TRAJECTORIES, worker.settings.world, 60)
     plan = plans[worker.settings.rank]
-    worker.prepare(plan, totals, *bundle_of(SEQUENCES))
+    worker.prepare(plan, totals, *bundle_of(TRAJECTORIES))
     return worker.update([ADVANTAGES[index] for index in plan.samples], 1e-2, 0.1, MARK).sums
 
 
@@ -204,7 +210,7 @@ def _reinforce(worker):
 def test_a_checkpoint_is_continued_by_any_number_of_ranks(models, device, one, two, tmp_path, writers):
     def run(ranks, task):
         spec = in_float32(ranks, algorithm={"kl": {"placement": "loss"}})
-        arguments = (models, str(tmp_path / "step-2-a1" / "actor"))
+        arguments = (models, str(tmp_path / "step-2-a1" / "ranks"))
         return two.run(spec, task, *arguments) if ranks == 2 else [one(spec, task, *arguments)]
 
     expected = run(writers, trained)

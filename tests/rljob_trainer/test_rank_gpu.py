@@ -5,23 +5,23 @@ import pytest
 import torch
 
 from rljob_trainer.errors import JobError
-from tests.rljob_trainer.actor_support import (
+from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
+    answers_to_prompts,
     bundle_of,
-    groups_of_samples,
     make_spec,
     parameters,
     plans_of,
     random_advantages,
-    random_sequences,
+    random_trajectories,
     write_model,
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-SEQUENCES = [*random_sequences(8), *groups_of_samples(prompts=3, samples=4)]
+TRAJECTORIES = [*random_trajectories(8), *answers_to_prompts(prompts=3, samples=4)]
 """The last twelve share prompts, which a CPU's pass computes once and a GPU's does not."""
-ADVANTAGES = random_advantages(SEQUENCES)
+ADVANTAGES = random_advantages(TRAJECTORIES)
 MODEL = {"path": "model", "dtype": "float32"}
 
 
@@ -32,11 +32,11 @@ def folder(tmp_path_factory):
 
 def train(worker, folder, directory):
     """Two steps with a checkpoint and its restoration between them. Returns log-probabilities and parameters."""
-    plans, totals = plans_of(SEQUENCES, 1, 50)
+    plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.load(folder)
     worker.begin_stage("rl")
     for step in range(2):
-        worker.prepare(plans[0], totals, *bundle_of(SEQUENCES))
+        worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
         worker.update([ADVANTAGES[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
         if step == 0:
             worker.begin_save(directory)
@@ -44,7 +44,7 @@ def train(worker, folder, directory):
             worker.load(folder)
             worker.begin_stage("rl")
             worker.restore(directory)
-    log_probs = np.concatenate(worker.log_probs(SEQUENCES, 1.0))
+    log_probs = np.concatenate(worker.log_probs(TRAJECTORIES))
     return log_probs, parameters(worker)
 
 
@@ -66,7 +66,7 @@ def test_a_micro_batch_that_does_not_fit_names_the_field(folder):
 
 
 def train_with_little_memory(worker, folder):
-    sequences = random_sequences(400, longest=100)
+    sequences = random_trajectories(400, longest=100)
     plans, totals = plans_of(sequences, 1, 100_000)
     worker.load(folder)
     worker.begin_stage("sft")

@@ -1,4 +1,4 @@
-"""Small models with real files, random samples, and ranks in processes of their own, for tests of the actor."""
+"""Small models with real files, random trajectories, and ranks in processes of their own."""
 
 import multiprocessing
 import os
@@ -16,14 +16,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
+from rljob_trainer import types
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.old_types import Group, Prompt, Sample
+from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.plan import RankPlan, plan_step
 from rljob_trainer.rank.rank import Rank
-from rljob_trainer.rank.sequence import TokenSequence
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import TrainingState
+from rljob_trainer.types import Episode, Group, Trajectory, Turn, answered
 
 VOCAB = 97
 SIZES: dict[str, Any] = {
@@ -42,7 +43,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 
 MARK = TrainingState(step=1, digest="digest", stage="rl", before={}, after={})
-"""What a controller would say of an update."""
+"""What a driver would say of an update."""
 
 
 def write_model(
@@ -75,51 +76,71 @@ def make_spec(ranks: int = 1, **blocks: Any) -> ResolvedSpec:
     return resolve(RLJobSpec.model_validate(written | blocks))
 
 
-def random_sequences(count: int, seed: int = 0, longest: int = 14) -> list[TokenSequence]:
+def answer_of(
+    prompt: np.ndarray, answer: np.ndarray, log_probs: np.ndarray | None = None, temperature: float = 1.0
+) -> Trajectory:
+    """One turn, of which the engine says that each token had -1 nats, unless log_probs [R] say otherwise."""
+    found = np.full(len(answer), -1.0, np.float32) if log_probs is None else log_probs
+    return answered(prompt.astype(np.int32), answer.astype(np.int32), found, 0, temperature, "stop")
+
+
+def random_trajectories(count: int, seed: int = 0, longest: int = 14, temperature: float = 1.0) -> list[Trajectory]:
+    """A prompt and one answer each."""
     draw = np.random.default_rng(seed)
     made = []
     for _ in range(count):
-        prompt, response = draw.integers(1, 8), draw.integers(1, longest)
-        made.append(TokenSequence(draw.integers(0, VOCAB, prompt + response).astype(np.int32), int(prompt)))
+        prompt, answer = draw.integers(1, 8), draw.integers(1, longest)
+        tokens = draw.integers(0, VOCAB, prompt + answer)
+        made.append(answer_of(tokens[:prompt], tokens[prompt:], temperature=temperature))
     return made
 
 
-def groups_of_samples(prompts: int, samples: int, seed: int = 0) -> list[TokenSequence]:
-    """For each of some random prompts, responses of different lengths."""
+def answers_to_prompts(prompts: int, samples: int, seed: int = 0) -> list[Trajectory]:
+    """For each of some random prompts, answers of different lengths."""
     draw = np.random.default_rng(seed)
     made = []
     for _ in range(prompts):
         prompt = draw.integers(0, VOCAB, draw.integers(8, 16))
-        for length in range(1, samples + 1):
-            tokens = np.concatenate([prompt, draw.integers(0, VOCAB, length)])
-            made.append(TokenSequence(tokens.astype(np.int32), len(prompt)))
+        made += [answer_of(prompt, draw.integers(0, VOCAB, length)) for length in range(1, samples + 1)]
     return made
 
 
-def bundle_of(
-    sequences: Sequence[TokenSequence], engine_log_probs: Sequence[np.ndarray] | None = None
-) -> tuple[list[tuple[int, int]], list[Group]]:
-    """Each sequence as a group of one sample: the last arguments of Rank.prepare."""
+def several_turns(
+    spans: Sequence[tuple[int, int]], tokens: int, seed: int = 0, temperatures: Sequence[float] = ()
+) -> Trajectory:
+    """Random tokens, of which those in the spans were sampled. temperatures: of each span; 1 by default."""
+    draw = np.random.default_rng(seed)
+    in_loss = np.zeros(tokens, np.bool_)
+    for start, end in spans:
+        in_loss[start:end] = True
+    turns = tuple(
+        Turn(*span, heat, "stop") for span, heat in zip(spans, temperatures or [1.0] * len(spans), strict=True)
+    )
+    sampled = np.where(in_loss, 0, -1).astype(np.int32)
+    ids = draw.integers(0, VOCAB, tokens).astype(np.int32)
+    return Trajectory(ids, in_loss, -in_loss.astype(np.float32), sampled, turns)
+
+
+def bundle_of(trajectories: Sequence[Trajectory]) -> tuple[list[tuple[int, int]], list[Group]]:
+    """Each trajectory as a group of one episode: the last arguments of Rank.prepare."""
     groups = []
-    for index, sequence in enumerate(sequences):
-        prompt, response = np.split(sequence.token_ids, [sequence.prompt_tokens])
-        log_probs = np.full(len(response), -1.0, np.float32) if engine_log_probs is None else engine_log_probs[index]
-        sample = Sample(str(index), 0, response, log_probs, "stop")
-        groups.append(Group(Prompt(str(index), prompt, "", "", {}, ""), (sample,), 0))
+    for index, trajectory in enumerate(trajectories):
+        task = types.Task(f"0/{index}/0", [], trajectory.token_ids[: trajectory.prompt_tokens], "", {}, "")
+        groups.append(Group(task, (Episode(task.id, 0, (trajectory,)),)))
     return [(0, index) for index in range(len(groups))], groups
 
 
 def plans_of(
-    sequences: Sequence[TokenSequence], ranks: int, token_budget: int, minibatches: int = 1
+    trajectories: Sequence[Trajectory], ranks: int, token_budget: int, minibatches: int = 1
 ) -> tuple[list[RankPlan], list[BatchTotals]]:
-    parts = [part.tolist() for part in np.array_split(np.arange(len(sequences)), minibatches)]
-    plans = plan_step([len(sequence.token_ids) for sequence in sequences], parts, ranks, token_budget)
-    return plans, [BatchTotals(sum(sequences[i].response_tokens for i in part), len(part)) for part in parts]
+    parts = [part.tolist() for part in np.array_split(np.arange(len(trajectories)), minibatches)]
+    plans = plan_step([len(each.token_ids) for each in trajectories], parts, ranks, token_budget)
+    return plans, [BatchTotals(sum(trajectories[i].loss_tokens for i in part), len(part)) for part in parts]
 
 
-def random_advantages(sequences: Sequence[TokenSequence], seed: int = 0) -> list[np.ndarray]:
+def random_advantages(trajectories: Sequence[Trajectory], seed: int = 0) -> list[np.ndarray]:
     draw = np.random.default_rng(seed)
-    return [draw.normal(size=sequence.response_tokens).astype(np.float32) for sequence in sequences]
+    return [draw.normal(size=each.loss_tokens).astype(np.float32) for each in trajectories]
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -128,7 +149,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def parameters(worker: Rank) -> dict[str, torch.Tensor]:
     """Collective."""
-    return {name: whole(parameter) for name, parameter in worker.policy.model.named_parameters()}
+    return {name: whole(parameter) for name, parameter in worker.policy.network.named_parameters()}
 
 
 def record_gradients(worker: Rank) -> list[dict[str, torch.Tensor]]:
@@ -136,7 +157,7 @@ def record_gradients(worker: Rank) -> list[dict[str, torch.Tensor]]:
     seen: list[dict[str, torch.Tensor]] = []
 
     def record(*_: Any) -> None:
-        named = worker.policy.model.named_parameters()
+        named = worker.policy.network.named_parameters()
         seen.append({name: whole(parameter.grad) for name, parameter in named if parameter.grad is not None})
 
     worker.trainee.optimizer.register_step_pre_hook(record)
@@ -155,8 +176,11 @@ Task = Callable[..., Any]
 """What a rank does: task(worker, *arguments), the worker connected."""
 
 
-def new_worker(spec: ResolvedSpec, rank: int, world: int, device: Device = "cpu") -> Rank:
-    return Rank(spec, RankSettings(rank, world, device, (tuple(range(world)),), 1, 60.0))
+def new_worker(
+    spec: ResolvedSpec, rank: int, world: int, device: Device = "cpu", parallel: ParallelDims | None = None
+) -> Rank:
+    parallel = parallel or ParallelDims.over(world)
+    return Rank(spec, RankSettings(rank, parallel, device, (tuple(range(world)),), 1, 60.0))
 
 
 def alone(spec: ResolvedSpec, task: Task, *arguments: Any, device: Device = "cpu") -> Any:
@@ -187,10 +211,10 @@ class Ranks(AbstractContextManager["Ranks"]):
             self._pipes.append(ours)
             self.processes.append(process)
 
-    def run(self, spec: ResolvedSpec, task: Task, *arguments: Any) -> list[Any]:
-        """What the task returned on each rank, or the exception that it raised there."""
+    def run(self, spec: ResolvedSpec, task: Task, *arguments: Any, parallel: ParallelDims | None = None) -> list[Any]:
+        """What the task returned on each rank, or the exception that it raised there. parallel: shards by default."""
         for pipe in self._pipes:
-            pipe.send((spec, task, arguments))
+            pipe.send((spec, task, arguments, parallel))
         address = self._pipes[0].recv()
         for pipe in self._pipes:
             pipe.send(address)
@@ -218,10 +242,10 @@ def _serve(pipe: Connection, rank: int, world: int, device: Device) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpus()[rank]
     while True:
         try:
-            spec, task, arguments = pipe.recv()
+            spec, task, arguments, parallel = pipe.recv()
         except EOFError:
             return
-        worker = new_worker(spec, rank, world, device)
+        worker = new_worker(spec, rank, world, device, parallel)
         if rank == 0:
             pipe.send(worker.open_store("127.0.0.1"))
         worker.connect(pipe.recv())

@@ -9,7 +9,7 @@ import torch
 from rljob_trainer.compute.out_of_memory import LOADING, STEPPING, explained
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import InfrastructureError, JobError
-from tests.rljob_trainer.actor_support import MARK, Ranks, make_spec, plans_of, random_sequences, write_model
+from tests.rljob_trainer.rank_support import MARK, Ranks, make_spec, plans_of, random_trajectories, write_model
 
 TOO_MUCH = 1 << 50
 
@@ -76,7 +76,7 @@ def test_a_rank_that_dies_is_an_infrastructure_error_for_the_others(tmp_path):
 
 
 def supervised_step_without_rank_1(worker, folder):
-    sequences = random_sequences(4)
+    sequences = random_trajectories(4)
     plans, totals = plans_of(sequences, 2, 50)
     worker.load(folder)
     worker.begin_stage("sft")
