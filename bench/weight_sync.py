@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -28,11 +27,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from bench.step.shapes import SHAPES, write_model
-from rljob_trainer.engines.engine import EngineSettings
-from rljob_trainer.engines.vllm import engine as vllm
+from rljob_trainer.engines.engine import Completion, EngineSettings, Request
+from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.engines.vllm import start as vllm
+from rljob_trainer.engines.vllm.engine import VllmEngine
 from rljob_trainer.engines.vllm.worker_extension import renew_packed_copies
-from rljob_trainer.old_types import GenerationRequest, Sample, Sampling
-from rljob_trainer.weights.probe import PROBE_SIZES, compare, probe_prompts
+from rljob_trainer.types import Ids, Sampling
+from rljob_trainer.weights.probe import compare, probe_prompts
 
 ROOT = Path(__file__).parents[1]
 SAMPLES, TOKENS, GENERATIONS = 128, 128, 3
@@ -101,7 +102,8 @@ def measure(way: Way, model_dir: str, repetitions: int) -> dict[str, Any]:
     if way.dynamo:
         vllm.CPU_ENVIRONMENT.pop("TORCHDYNAMO_DISABLE")
     start = time.process_time()
-    engine = vllm.VllmEngine(EngineSettings("vllm", model_dir, max_model_len=256))
+    vllm.import_vllm("cpu")
+    engine = VllmEngine(EngineSettings("vllm", model_dir, max_model_len=256))
     found: dict[str, Any] = {"start": time.process_time() - start}
     try:
         found["sync"] = [renew(engine, way.method, policy, number) for number in range(repetitions)]
@@ -113,7 +115,7 @@ def measure(way: Way, model_dir: str, repetitions: int) -> dict[str, Any]:
     return found
 
 
-def renew(engine: vllm.VllmEngine, method: str, policy: Any, number: int) -> float:
+def renew(engine: VllmEngine, method: str, policy: Any, number: int) -> float:
     """Change every layer of the policy, and give the engine its weights. Returns the engine's seconds."""
     torch.manual_seed(number)
     layers = [parameter for name, parameter in policy.named_parameters() if ".layers." in name]
@@ -152,27 +154,28 @@ def _load_and_pack(worker: Any, weights: list[tuple[str, Tensor]]) -> None:
 _METHODS = {"load_weights": _load_weights, "reload_weights": _reload_weights, "load_and_pack": _load_and_pack}
 
 
-def generate(engine: vllm.VllmEngine) -> float:
+def generate(engine: VllmEngine) -> float:
     """Tokens a second of the CPU."""
     prompts = probe_prompts(256, length=16, count=SAMPLES)
-    requests = [GenerationRequest("bench", index, ids, index) for index, ids in enumerate(prompts)]
     start = time.process_time()
-    tokens = sum(len(sample.token_ids) for sample in _samples(engine, requests, TOKENS))
+    tokens = sum(len(each.token_ids) for each in _answers(engine, prompts, TOKENS))
     return tokens / (time.process_time() - start)
 
 
-def difference(engine: vllm.VllmEngine, policy: Any) -> float:
+def difference(engine: VllmEngine, policy: Any) -> float:
     """The probe's mean difference of log-probabilities, in nats."""
-    size = PROBE_SIZES["vllm"]
+    size = ENGINES["vllm"].probe
     prompts = probe_prompts(256, size.length)
-    requests = [GenerationRequest("probe", index, ids, 0) for index, ids in enumerate(prompts)]
-    samples = sorted(_samples(engine, requests, size.tokens), key=lambda sample: sample.sample_index)
-    ours = [log_probs(policy, prompts[sample.sample_index], sample.token_ids) for sample in samples]
-    return compare(samples, ours, version=0, tolerance=float("inf")).mean
+    answers = sorted(_answers(engine, prompts, size.tokens), key=lambda each: int(each.request_id))
+    ours = [log_probs(policy, prompt, each.token_ids) for prompt, each in zip(prompts, answers, strict=True)]
+    return compare(answers, ours, version=0, tolerance=float("inf")).mean
 
 
-def _samples(engine: vllm.VllmEngine, requests: list[GenerationRequest], tokens: int) -> Iterator[Sample]:
-    return chain.from_iterable(engine.generate(requests, Sampling(tokens)))
+def _answers(engine: VllmEngine, prompts: list[Ids], tokens: int) -> Iterator[Completion]:
+    for index, ids in enumerate(prompts):
+        engine.submit(Request(str(index), ids, Sampling(tokens), (index,)))
+    while engine.unfinished:
+        yield from engine.step()
 
 
 def log_probs(policy: Any, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
@@ -199,8 +202,8 @@ def _spread(values: list[float], digits: int) -> str:
 
 IMPORTS = """
 import json, psutil, sys, time
-from rljob_trainer.engines.engine import import_engine
-import_engine(sys.argv[1], "cpu")
+from rljob_trainer.engines.registry import ENGINES
+ENGINES[sys.argv[1]].factory("cpu")
 print(json.dumps({"seconds": time.process_time(), "memory": psutil.Process().memory_info().rss}))
 """
 

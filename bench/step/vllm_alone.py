@@ -12,7 +12,7 @@ from statistics import mean
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
-from rljob_trainer.engines.vllm.engine import CPU_ENVIRONMENT, ENVIRONMENT
+from rljob_trainer.engines.vllm.start import CPU_ENVIRONMENT, ENVIRONMENT
 
 TIMES = 3
 """After a first one that does not count."""

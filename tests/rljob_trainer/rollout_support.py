@@ -116,10 +116,10 @@ class RemoteEngine:
     def __getattr__(self, name: str):
         if name in ("capabilities", "policy_version", "unfinished"):
             return self.call(getattr, name)
-        return lambda *arguments: self.call(call_method, name, *arguments)
+        return lambda *arguments, **named: self.call(call_method, name, arguments, named)
 
     def close(self) -> None:
-        self.call(call_method, "close")
+        self.call(call_method, "close", (), {})
         self._pipe.send(None)
         self._process.join(timeout=30)
         assert self._process.exitcode == 0
@@ -163,8 +163,8 @@ def answer(engine: Engine, wanted: Sequence[Request]) -> Answers:
     return answers
 
 
-def call_method(engine: RolloutEngine, name: str, *arguments):
-    return getattr(engine, name)(*arguments)
+def call_method(engine: RolloutEngine, name: str, arguments: tuple, named: dict):
+    return getattr(engine, name)(*arguments, **named)
 
 
 def check_by_probe(

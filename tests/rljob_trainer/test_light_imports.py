@@ -25,6 +25,7 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
         "rljob_trainer.agent",
         "rljob_trainer.cli.app",
         "rljob_trainer.rewards.reward_host",
+        "rljob_trainer.engines.registry",
         "rljob_trainer.old_types",
     ],
 )

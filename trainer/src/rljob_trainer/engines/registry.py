@@ -35,7 +35,8 @@ def _hf(_device: str) -> Callable[[EngineSettings], RolloutEngine]:
 
 
 def _vllm(device: str) -> Callable[[EngineSettings], RolloutEngine]:
-    from rljob_trainer.engines.vllm.engine import VllmEngine, import_vllm
+    from rljob_trainer.engines.vllm.engine import VllmEngine
+    from rljob_trainer.engines.vllm.start import import_vllm
 
     try:
         import_vllm(device)

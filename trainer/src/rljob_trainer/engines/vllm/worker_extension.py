@@ -1,10 +1,9 @@
 """What runs inside each vLLM worker process: weights come in here, one worker for each GPU of the engine."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
+from rljob_trainer.engines.vllm.log_probs import report_before_truncation
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.receiver import BucketReceiver
@@ -20,28 +19,7 @@ class WorkerExtension:
     def rljob_prepare(self) -> None:
         """Once, after the model is built."""
         self._rljob_receiver = BucketReceiver()
-        self._rljob_temperature = 1.0
-        model = self.model_runner.get_model()
-        for name in ("compute_logits", "compute_logits_local"):  # the second where sampling is spread over GPUs
-            if hasattr(model, name):
-                setattr(model, name, self._rljob_at_temperature(getattr(model, name)))
-
-    def _rljob_at_temperature(self, compute_logits: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-        def scaled(*args: Any, **kwargs: Any) -> Tensor | None:
-            logits = compute_logits(*args, **kwargs)
-            if logits is None or self._rljob_temperature == 1.0:
-                return logits
-            return logits.float().div_(self._rljob_temperature)
-
-        return scaled
-
-    def rljob_set_temperature(self, temperature: float) -> None:
-        """Scale logits from here on; requests then sample at temperature 1.
-
-        vLLM reports log-probabilities either before temperature (raw) or after top-k and top-p (processed). With the
-        temperature in the logits, raw ones are what types.Sample promises.
-        """
-        self._rljob_temperature = temperature
+        report_before_truncation(self.model_runner.sampler)
 
     def rljob_begin_update(self, version: int) -> None:
         self._rljob_loaded: set[str] = set()
@@ -62,7 +40,7 @@ class WorkerExtension:
 
 
 def renew_packed_copies(model: Any) -> None:
-    """Renew the copies that a CPU multiplies with (vllm._keep_plain_weights)."""
+    """Renew the copies that a CPU multiplies with (start._keep_plain_weights)."""
     layers = [layer for layer in model.modules() if hasattr(layer, "cpu_linear")]
     if layers:
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm

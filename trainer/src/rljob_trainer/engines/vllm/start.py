@@ -1,0 +1,110 @@
+"""How vLLM is imported and started: CUDA, or its CPU build."""
+
+import math
+import os
+from typing import Any
+
+from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
+from rljob_trainer.engines.vllm.worker_extension import EXTENSION
+from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.weights.bucket import torch_dtype
+
+CPU_KV_CACHE_BYTES = 1 << 30
+"""KV cache of a CPU engine, at most, unless one sequence needs more."""
+
+CPU_BLOCK = 32
+"""Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+CPU_ENVIRONMENT = {
+    "TORCHDYNAMO_DISABLE": "1",  # vLLM's sampler is compiled even so, which needs a C++ compiler
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding gives every engine of a node the same cores
+}
+
+
+def import_vllm(device: str) -> None:
+    """Import it with the environment that this engine needs. Raises ImportError if it is missing."""
+    os.environ.update(ENVIRONMENT | (CPU_ENVIRONMENT if device == "cpu" else {}))
+    import vllm
+
+    if device == "cpu":  # on GPUs it might look at them before CUDA_VISIBLE_DEVICES says which are the engine's
+        vllm.LLMEngine  # noqa: B018  vLLM imports most of itself when this name is asked for
+
+
+def start(settings: EngineSettings) -> Any:
+    """Build the LLMEngine, once in a process: vLLM leaves things behind where it fails.
+
+    Raises JobError if memory does not suffice.
+    """
+    from vllm import EngineArgs, LLMEngine
+
+    cpu = settings.device == "cpu"
+    arguments = EngineArgs(
+        model=settings.model_dir,
+        load_format="dummy",
+        dtype=settings.dtype,
+        seed=settings.seed,
+        trust_remote_code=settings.trust_remote_code,
+        generation_config="vllm",  # sampling is the job's, whatever the model's folder suggests
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        block_size=CPU_BLOCK if cpu else None,
+        kv_cache_memory_bytes=_cpu_kv_cache_bytes(settings) if cpu else None,
+        enforce_eager=settings.enforce_eager or cpu,
+        enable_sleep_mode=not cpu,
+        enable_prefix_caching=True,
+        # On a CPU, vLLM 0.32 fails on a prompt that is computed in parts and has a seed of its own.
+        enable_chunked_prefill=False if cpu else None,
+        logprobs_mode=LOGPROBS_MODE,
+        worker_extension_cls=EXTENSION,
+        disable_log_stats=True,
+    )
+    if cpu:
+        _keep_plain_weights()
+    try:
+        return LLMEngine.from_engine_args(arguments)
+    except AssertionError as error:
+        if "memory" not in str(error):
+            raise
+        raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
+    except (RuntimeError, ValueError) as error:
+        if "memory" not in str(error):
+            raise
+        raise JobError(
+            f"vLLM does not fit into {settings.gpu_memory_utilization:.0%} of the memory: raise it, or lower "
+            f"spec.data.maxResponseTokens or spec.rollout.maxNumSeqs ({error})",
+            field="spec.rollout.gpuMemoryUtilization",
+        ) from error
+
+
+def _keep_plain_weights() -> None:
+    """Let linear layers keep their parameters beside the copies that oneDNN multiplies with.
+
+    vLLM's CPU layers otherwise drop the parameters when those are packed, and load_weights has nothing to write into.
+    The worker packs anew after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
+    """
+    from vllm.model_executor.layers import utils
+
+    pack = utils.dispatch_cpu_unquantized_gemm
+    utils.check_cpu_sgl_kernel = lambda *_: False  # it changes the type of biases, for which there is no second copy
+    utils.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: pack(layer, remove_weight=False)  # noqa: ARG005
+
+
+def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
+    """Room for max_num_seqs full sequences, within bounds; vLLM's own default is a share of the whole machine."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
+    config = config.get_text_config()
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layer_bytes = 2 * config.num_key_value_heads * head_size * torch_dtype(settings.dtype).itemsize
+    blocks = math.ceil(settings.max_model_len / CPU_BLOCK) + 1
+    sequence = blocks * CPU_BLOCK * config.num_hidden_layers * layer_bytes
+    return max(sequence, min(settings.max_num_seqs * sequence, CPU_KV_CACHE_BYTES))
