@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import Rewards
-from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.policy import Response
 from rljob_trainer.rewards.pool import RewardPool
 

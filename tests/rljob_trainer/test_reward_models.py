@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.models.formats import Unscored, format_of
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import RewardError
 from rljob_trainer.local.reward_servers import Plan, RewardServers
-from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, Messages, classifier, judge

@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+from rljob_trainer.old_types import Prompt
 
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.old_types import Prompt
 from rljob_trainer.rewards.pool import RewardPool
 from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
 

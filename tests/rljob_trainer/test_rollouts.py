@@ -18,9 +18,7 @@ from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal import Journal
-from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rollouts.calls import Order, PolicyName
-from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.rollout_host import RolloutSettings
