@@ -5,9 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
 from e2e.cluster_chaos.cluster_watch import Running
-from e2e.cluster_chaos.volume_watch import Attempts, Checkpoint, Made
+from e2e.cluster_chaos.volume_watch import Attempts, Checkpoint, Made, Match
 from rljob_trainer.checkpoint.lineage import Claim
-from rljob_trainer.journal.record import Match
 from rljob_trainer.progress.history import Line
 
 SIDE_BY_SIDE_SECONDS = 30.0
@@ -38,7 +37,7 @@ def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str
 
 def unseen(made: Sequence[Made], steps: Sequence[int], each: int) -> list[str]:
     """Of the journal: where groups were not seen, nobody can say that they were not made again. each: of a step."""
-    groups = _by_step((match.step, match.prompt_id) for _, match in made)
+    groups = _by_step((match.step, match.task_id) for _, match in made)
     missing = [step for step in steps if len(groups[step]) < each]
     return (
         [f"groups of {len(missing)} steps were not seen in the journal, of step {missing[0]} first"] if missing else []
@@ -53,7 +52,7 @@ def renamed(made: Sequence[Made]) -> list[str]:
     prompts: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
     for _, match in made:
         policies[match.step].add((match.policy_digest, match.fingerprint))
-        prompts[match.step, match.prompt_id].add(match.prompt)
+        prompts[match.step, match.task_id].add(match.prompt)
     wrong = [
         f"groups of step {step} were made for {len(of)} policies or settings"
         for step, of in policies.items()

@@ -7,17 +7,29 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Claim, read_claim
 from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.journal.files import list_files
 from rljob_trainer.journal.frames import read_frames
-from rljob_trainer.journal.record import Match, read_match
+from rljob_trainer.journal.record import key_of, read_header
 from rljob_trainer.progress.state import last_attempt
 from rljob_trainer.volume import Volume
 
 Checkpoint = tuple[int, int]
 """Step and attempt."""
+
+
+class Match(NamedTuple):
+    """What a group was made for. step: the update of the policy that made it. prompt: hash of its token ids."""
+
+    step: int
+    policy_digest: str
+    fingerprint: str
+    task_id: str
+    prompt: str
+
 
 Made = tuple[int, Match]
 """A finished group: the attempt that journaled it, and what it was made for."""
@@ -61,7 +73,7 @@ class VolumeWatch:
         self._checkpoints |= set(_durable(self._volume))  # after the claims: what came between is not held against them
         with suppress(FileNotFoundError):  # a folder that was emptied meanwhile
             for file in list_files(self._volume):
-                self._keep(file.path, f"{file.attempt}-{file.step}")
+                self._keep(file.path, f"{file.attempt}-{file.version}")
 
     def end(self) -> None:
         """Read what was kept."""
@@ -86,6 +98,10 @@ def _durable(volume: Volume) -> Iterator[Checkpoint]:
 def _made(kept: Path) -> Iterator[Made]:
     for path in kept.glob("*"):
         with path.open("rb") as file:
-            for frame in read_frames(file):
-                if frame.payload is not None:
-                    yield int(path.name.split("-")[0]), read_match(frame.payload)
+            payloads = [frame.payload for frame in read_frames(file) if frame.payload is not None]
+        headers = [header for header in map(read_header, payloads) if header["kind"] == "made"]
+        for key, policies in map(key_of, headers):
+            if key.sample == 0:  # the episodes of a group are written together
+                version = max(policies)
+                match = Match(version + 1, policies[version], key.fingerprint, key.task_id, key.prompt)
+                yield int(path.name.split("-")[0]), match

@@ -13,11 +13,10 @@ from e2e.cluster_chaos.faults import FAULTS
 from e2e.cluster_chaos.report import costs, page
 from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, patiently, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, renamed, repeated_within, unseen, went_back
-from e2e.cluster_chaos.volume_watch import Attempts, VolumeWatch
+from e2e.cluster_chaos.volume_watch import Attempts, Match, VolumeWatch
 from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.journal import JournalWriter, truncate
 from rljob_trainer.journal.files import list_files
-from rljob_trainer.journal.record import Match
 from rljob_trainer.volume import Volume, write_json
 from tests.rljob_trainer.journal_support import KEY, group, key, score_of
 
@@ -30,7 +29,7 @@ ALL_STEPS = range(SUPERVISED + 1, SUPERVISED + STEPS + 1)
 
 
 def of_step(step, policy="same"):
-    return [Match(step, f"{policy}-{step}", "settings", f"0/{number}", "hash") for number in range(PROMPTS)]
+    return [Match(step, f"{policy}-{step}", "settings", f"0/{number}/0", "hash") for number in range(PROMPTS)]
 
 
 def made(**steps):

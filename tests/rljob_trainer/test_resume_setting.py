@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from rljob_trainer.attempt.claim import claim, record_resume
-from rljob_trainer.attempt.wiring import Wiring
+from rljob_trainer.attempt.origin import Origin, find_origin
 from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.errors import DataError, FencedError
-from rljob_trainer.rank.training_state import RankState, TrainingState
+from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed, resumption_of
+from tests.rljob_trainer.checkpoint_support import begin_attempt, read_claimed, resumption_of
 
 ELSEWHERE = "elsewhere"
 """Stands for the path of another run's checkpoint, of step 4."""
@@ -100,24 +100,15 @@ class LivingRanks:
 
     asked = False
 
-    def take_over(self) -> RankState:
+    def take_over(self) -> RankStates:
         self.asked = True
-        return RankState(TrainingState(7, "digest", "rl", {}, {}, {}, 0), [None])
+        return RankStates(TrainingState(7, "digest", "rl", {}, {}, {}, 0))
 
 
-class Silent:
-    def phase(self, _: str) -> None: ...
-
-
-def origin_of(volume: Volume, number: int, ranks: LivingRanks, start_id: str, resume: str) -> Any:
-    """Where an attempt goes on that finds living ranks."""
-    wiring, resumption = Wiring.__new__(Wiring), resumption_of(volume, start_id, resume)
-    vars(wiring).update(
-        _volume=volume, _attempt=number, _nonce=claim(volume, number), _actors=ranks, _progress=Silent(),
-        _resumption=resumption,
-        _checkpoints=checkpoints_of(volume, number, resumption.spared, resume=resume),
-    )  # fmt: skip
-    return wiring._origin()
+def origin_of(volume: Volume, number: int, ranks: LivingRanks, start_id: str, resume: str) -> Origin:
+    """Where an attempt continues that finds living ranks."""
+    resumption = resumption_of(volume, start_id, resume)
+    return find_origin(volume, number, claim(volume, number), resumption, ranks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("resume", ["auto", "never", ELSEWHERE])

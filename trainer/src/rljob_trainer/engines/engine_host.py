@@ -1,6 +1,7 @@
 """The Ray worker of a rollout engine. Light: the driver imports it."""
 
 import os
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -105,6 +106,10 @@ class EngineProcess:
     def close(self) -> None:
         self._loop.close()
 
+    def generating_since(self) -> float | None:
+        """time.monotonic() when it began to generate; None while it does not."""
+        return self._loop.busy_since
+
     # ------------------------------------------------------------------ in the loop
 
     def _engine(self) -> RolloutEngine:
@@ -160,3 +165,7 @@ class EngineHost(Host):
             keep_freed_memory()
             torch.set_num_threads(threads)
         return EngineProcess(name, settings)
+
+    def also_doing(self) -> list[tuple[str, float]]:
+        since = self.worker.generating_since()
+        return [] if since is None else [("generate", time.monotonic() - since)]

@@ -30,7 +30,10 @@ class EngineLoop:
     """Runs work and decode steps in one thread.
 
     deliver: gets completions, or the error that ended the requests; called in that thread.
+    busy_since: time.monotonic() when it began to generate; None while it does not.
     """
+
+    busy_since: float | None = None
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -99,8 +102,10 @@ class EngineLoop:
                 self._send()
             while self._when_idle and not self._busy():
                 self._when_idle.pop(0)()
+            busy = self._busy()
+            self.busy_since = (self.busy_since or time.monotonic()) if busy else None
             try:
-                work = self._mailbox.get(block=not self._busy())
+                work = self._mailbox.get(block=not busy)
             except queue.Empty:
                 self._step()
                 continue

@@ -73,6 +73,10 @@ class Host:
         """What helps a person to tell a worker that hangs from those that wait for it."""
         return ""
 
+    def also_doing(self) -> list[tuple[str, float]]:
+        """What it does besides calls, and for how many seconds."""
+        return []
+
     def pace(self) -> int | None:
         """A number that grows while it works step by step with others, who wait for the one whose number is smaller.
 
@@ -103,7 +107,7 @@ class Host:
         self._check(attempt)
         self._heard = time.monotonic()
         doing = [(method, self._heard - since) for method, since in list(self._doing.values())]
-        return Beat(os.getpid(), doing, self.detail(), self.pace())
+        return Beat(os.getpid(), doing + self.also_doing(), self.detail(), self.pace())
 
     # ------------------------------------------------------------------ work
 
