@@ -15,10 +15,10 @@ from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, p
 from e2e.cluster_chaos.verdicts import durable_step, made_again, renamed, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, Match, VolumeWatch
 from rljob_trainer.checkpoint.lineage import Claim
-from rljob_trainer.journal import JournalWriter, truncate
+from rljob_trainer.journal import truncate
 from rljob_trainer.journal.files import list_files
 from rljob_trainer.volume import Volume, write_json
-from tests.rljob_trainer.journal_support import KEY, group, key, score_of
+from tests.rljob_trainer.journal_support import VERSION, episode, write
 
 
 def line(step, attempt=1, **more):
@@ -177,16 +177,15 @@ def test_a_journal_that_was_not_seen_says_nothing():
 def test_groups_are_seen_whose_files_a_checkpoint_made_needless(tmp_path):
     volume = Volume(tmp_path / "volume")
     watch = VolumeWatch(volume)
-    with JournalWriter(volume) as writer:
-        for attempt, numbers in ((1, (0, 1)), (2, (2,))):
-            for number in numbers:
-                writer.append(key(attempt=attempt), group(number), score_of(group(number)))
-                watch.look()
-    truncate(volume, KEY.step, attempt=2)
+    for attempt, numbers in ((1, (0, 1)), (2, (2,))):
+        for number in numbers:
+            write(volume, episode(number), attempt=attempt)
+            watch.look()
+    truncate(volume, VERSION + 1, attempt=2)
     assert list_files(volume) == []
     watch.end()
-    found = sorted((attempt, match.step, match.prompt_id) for attempt, match in watch.attempts.made)
-    assert found == [(1, 7, "0/0"), (1, 7, "0/1"), (2, 7, "0/2")]
+    found = sorted((attempt, match.step, match.task_id) for attempt, match in watch.attempts.made)
+    assert found == [(1, VERSION + 1, "0/0/0"), (1, VERSION + 1, "0/1/0"), (2, VERSION + 1, "0/2/0")]
     assert [path.name for path in tmp_path.iterdir()] == ["volume"], "nothing is left beside it"
 
 

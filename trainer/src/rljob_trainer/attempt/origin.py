@@ -63,6 +63,7 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
     """Take over living ranks, else find the newest checkpoint; from now on the claim records the decision."""
     # The attempt that this one continues, if any.
     before = decided(volume).newest if resumption.goes_on() else None
+    parent: int | None = None
     step: int | None = None
     held = ranks.take_over() if before is not None else None
     if held is not None and before is not None:
