@@ -9,7 +9,6 @@ import threading
 
 import numpy as np
 import pytest
-from rljob_trainer.old_types import Group, Prompt, Sample
 from rljob_trainer.rewards.reward_worker import RewardWorker
 
 from rljob_api.v1alpha1 import Rewards
@@ -17,6 +16,7 @@ from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.journal.summary import summarise
+from rljob_trainer.old_types import Group, Prompt, Sample
 from rljob_trainer.rewards.scorer import GroupScorer
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.journal_support import find
