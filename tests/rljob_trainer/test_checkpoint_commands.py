@@ -12,7 +12,7 @@ from rljob_api.v1alpha1 import Data
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.checkpoint.manifest import MANIFEST, read_trainer_state
 from rljob_trainer.data.prompts import load_prompts
-from rljob_trainer.data.stream import PromptStream
+from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.volume import Volume
@@ -95,7 +95,7 @@ def test_no_prompt_is_skipped_or_repeated_by_a_resume_at_any_point_of_the_epochs
     dataset = load_prompts(data, build_tokenizer(TokenizerSpec(), ["abcdefgh"]), volume.root)
 
     def stream():
-        return PromptStream(dataset, seed=3, epochs=3)
+        return TaskStream(dataset, seed=3, epochs=3)
 
     whole, first, second = stream(), stream(), stream()
     expected = [prompt.id for _ in range(3 * ROWS // 2) for prompt in whole.next(2)]
