@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import psutil
 from rljob_trainer.old_types import Prompt
 
@@ -50,16 +49,12 @@ def rewards(*functions, timeout="20s", processes=1, on_error="fail"):
     )
 
 
-def prompt(number=7):
-    return Prompt(f"0/{number}", np.arange(3, dtype=np.int32), "test", "truth", {"a": 1}, "text")
-
-
 def responses(*texts):
     return [Response(text, tokens=len(text)) for text in texts]
 
 
-def scored(pool, prompt, responses):
-    return pool.submit(prompt, responses).result()
+def scored(pool, task, responses):
+    return pool.submit(task, responses).result()
 
 
 def load(rewards, base_dir):

@@ -1,4 +1,4 @@
-"""From a spec to prompts and examples: token ids, lengths, ids, and a stream that resumes."""
+"""From a spec to tasks and examples: token ids, lengths, ids, and a stream that resumes."""
 
 import json
 
@@ -11,7 +11,7 @@ import structlog
 from rljob_api.v1alpha1 import Data, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.prompts import load_prompts
-from rljob_trainer.data.stream import PromptStream, SupervisedStream
+from rljob_trainer.data.stream import SupervisedStream, TaskStream
 from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError
@@ -56,21 +56,35 @@ def job(**changes):
     )
 
 
-def test_a_prompt_is_the_row_through_the_chat_template(folder, tokenizer):
-    prompt = load_prompts(data(), tokenizer, folder).item(0, 3)
-    assert prompt.id == "3/0"
-    assert prompt.text == "<|user|>abc<|assistant|>"
-    assert prompt.token_ids.tolist() == tokenizer.encode("<|user|>abc<|assistant|>", add_special_tokens=False)
-    assert prompt.token_ids.dtype == np.int32
-    assert (prompt.data_source, prompt.ground_truth, prompt.extra_info) == ("test", "cba", {"length": 3})
+def test_a_task_is_the_row_through_the_chat_template(folder, tokenizer):
+    task = load_prompts(data(), tokenizer, folder).item(0, 3)
+    assert task.id == "3/0/0"
+    assert task.messages == [{"role": "user", "content": "abc"}]
+    assert task.token_ids.tolist() == tokenizer.encode("<|user|>abc<|assistant|>", add_special_tokens=False)
+    assert task.token_ids.dtype == np.int32
+    assert (task.data_source, task.ground_truth, task.extra_info) == ("test", "cba", {"length": 3})
+    assert (task.again().id, task.again().again().id) == ("3/0/1", "3/0/2")
+
+
+def test_a_task_is_found_by_its_id(folder, tokenizer):
+    dataset = load_prompts(data(maxPromptTokens=5), tokenizer, folder)
+    task = dataset.item_of("4/3/2")
+    assert (task.id, task.ground_truth, task.token_ids.tolist()) == (
+        "4/3/2",
+        "cb",
+        dataset.item(2, 0).token_ids.tolist(),
+    )
+    for unknown in ("0/2/0", "0/9/0"):  # one that was left out, and one that there is not
+        with pytest.raises(KeyError):
+            dataset.item_of(unknown)
 
 
 def test_long_prompts_are_left_out_and_counted_and_ids_keep_the_files_row(folder, tokenizer):
     with structlog.testing.capture_logs() as logs:
         dataset = load_prompts(data(maxPromptTokens=5), tokenizer, folder)
     assert [(each["event"], each["rows"], each["filtered"]) for each in logs] == [("rows_tokenized", 4, 1)]
-    assert [prompt.id for prompt in dataset.all("validation")] == [f"validation/{i}" for i in (0, 1, 3, 4)]
-    assert [prompt.ground_truth for prompt in dataset.all(0)] == ["cba", "a", "cb", "bac"]
+    assert [task.id for task in dataset.all("validation")] == [f"validation/{i}/0" for i in (0, 1, 3, 4)]
+    assert [task.ground_truth for task in dataset.all(0)] == ["cba", "a", "cb", "bac"]
 
 
 def test_a_prompt_of_exactly_the_limit_stays(folder, tokenizer):
@@ -116,27 +130,45 @@ def test_a_broken_template_and_a_missing_one_name_their_field(folder, tokenizer)
         load_prompts(data(), tokenizer, folder)
 
 
-def test_a_resumed_stream_gives_the_same_prompts(folder, tokenizer):
-    def stream():
-        return PromptStream(load_prompts(data(), tokenizer, folder), seed=5)
+def stream_of(folder, tokenizer, seed=5, **options):
+    return TaskStream(load_prompts(data(), tokenizer, folder), seed=seed, **options)
 
-    whole, first = stream(), stream()
-    expected = [prompt.id for _ in range(4) for prompt in whole.next(3)]
-    before = [prompt.id for prompt in first.next(3) + first.next(3)]
-    second = stream()
-    second.load_state_dict(first.state_dict())
-    assert before + [prompt.id for prompt in second.next(3) + second.next(3)] == expected
+
+def ids_of(tasks):
+    return [task.id for task in tasks]
+
+
+def test_a_resumed_stream_gives_the_same_tasks(folder, tokenizer):
+    whole, first, second = (stream_of(folder, tokenizer) for _ in range(3))
+    expected = [name for _ in range(4) for name in ids_of(whole.next(3))]
+    before = ids_of(first.next(3) + first.next(3))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert before + ids_of(second.next(3) + second.next(3)) == expected
     assert len(set(expected[:5])) == 5
+    assert second.task(expected[0]).id == expected[0], "without moving the position"
+    assert second.state_dict() == whole.state_dict()
+
+
+def test_tasks_that_were_issued_come_first_also_after_a_resume(folder, tokenizer):
+    first, second = stream_of(folder, tokenizer), stream_of(folder, tokenizer)
+    used, open_ = first.next(2), first.next(3)
+    first.issue_again(ids_of(open_))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert ids_of(second.next(2)) == ids_of(open_[:2])
+    rest = ids_of(second.next(3))
+    assert rest[0] == open_[2].id
+    assert not set(rest) & set(ids_of(used))
+    assert second.state_dict()["issued"] == []
 
 
 def test_a_bounded_stream_ends_with_a_short_batch(folder, tokenizer):
-    stream = PromptStream(load_prompts(data(), tokenizer, folder), seed=0, epochs=1)
+    stream = stream_of(folder, tokenizer, epochs=1)
     assert (len(stream.next(3)), stream.exhausted, len(stream.next(3)), stream.exhausted) == (3, False, 2, True)
 
 
 @pytest.mark.parametrize("change", ["ground_truth", "word", "order"])
 def test_a_resume_on_changed_data_is_refused(folder, tokenizer, change):
-    state = PromptStream(load_prompts(data(), tokenizer, folder), seed=0).state_dict()
+    state = stream_of(folder, tokenizer).state_dict()
     rows = [row(word) for word in WORDS]
     if change == "ground_truth":
         rows[1]["reward_model"]["ground_truth"] = "b"
@@ -146,7 +178,7 @@ def test_a_resume_on_changed_data_is_refused(folder, tokenizer, change):
         rows.reverse()
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
     with pytest.raises(DataError, match="the data changed since the checkpoint"):
-        PromptStream(load_prompts(data(), tokenizer, folder), seed=0).load_state_dict(state)
+        stream_of(folder, tokenizer).load_state_dict(state)
 
 
 def test_the_fingerprint_is_the_same_from_parquet_and_jsonl(folder, tokenizer):
@@ -158,8 +190,9 @@ def test_the_fingerprint_is_the_same_from_parquet_and_jsonl(folder, tokenizer):
 def test_an_example_is_prompt_response_and_end(folder, tokenizer):
     example = SupervisedStream(load_supervised(job(), tokenizer, folder), seed=0, shuffle=False).next(1)[0]
     assert example.id == "0/0"
-    assert tokenizer.decode(example.token_ids.tolist()) == "<|user|>abc<|assistant|>cba<|end|>"
-    assert tokenizer.decode(example.token_ids[example.prompt_tokens :].tolist()) == "cba<|end|>"
+    ids, in_loss = example.trajectory.token_ids, example.trajectory.in_loss
+    assert tokenizer.decode(ids.tolist()) == "<|user|>abc<|assistant|>cba<|end|>"
+    assert tokenizer.decode(ids[in_loss].tolist()) == "cba<|end|>"
 
 
 def test_conversations_are_examples_too(folder, tokenizer):
@@ -167,9 +200,9 @@ def test_conversations_are_examples_too(folder, tokenizer):
     messages = [{"role": role, "content": content} for role, content in turns]
     (folder / "chat.jsonl").write_text(json.dumps({"messages": messages}))
     example = load_supervised(job(train=["chat.jsonl"]), tokenizer, folder).item(0, 0)
-    text = tokenizer.decode(example.token_ids.tolist())
-    assert text == "<|user|>a<|assistant|>b<|end|><|user|>c<|assistant|>d<|end|>"
-    assert tokenizer.decode(example.token_ids[: example.prompt_tokens].tolist()).endswith("<|user|>c<|assistant|>")
+    ids, in_loss = example.trajectory.token_ids, example.trajectory.in_loss
+    assert tokenizer.decode(ids.tolist()) == "<|user|>a<|assistant|>b<|end|><|user|>c<|assistant|>d<|end|>"
+    assert tokenizer.decode(ids[in_loss].tolist()) == "d<|end|>"
 
 
 def test_long_responses_are_left_out_with_their_end_token_counted(folder, tokenizer):

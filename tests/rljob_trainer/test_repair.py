@@ -1,6 +1,5 @@
-"""Which losses the driver mends by itself, in which order, and when it leaves them to its supervisor."""
+"""Which losses the driver repairs by itself, in which order, and when it leaves them to its supervisor."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,9 +15,9 @@ RANK = RankLost("rank-1 died", worker="rank-1")
 
 @dataclass
 class Site:
-    """Engines, scorer and heartbeats at once: raises `losses` one after the other, in work and in repairs alike.
+    """Engines, rollout host and heartbeats at once: raises `losses` one after the other, in work and in repairs alike.
 
-    diagnosis: what the heartbeats finds when somebody asks.
+    diagnosis: which loss the heartbeats show.
     """
 
     losses: list[InfrastructureError] = field(default_factory=list)
@@ -31,27 +30,32 @@ class Site:
         if self.losses:
             raise self.losses.pop(0)
 
-    def keep_spare(self) -> bool:
-        self.done.append("keep spare")
-        return self.spare_lives
-
-    def diagnose(self) -> WorkerLost | None:
-        return self.diagnosis
-
     def repair(self) -> Repair:
-        scorer = _Replaced(lambda: self.act("replace rewards"))
-        engines = _Replaced(lambda name: self.act(f"replace {name}"), self.keep_spare)
-        return Repair(Recovery(), engines, scorer, self, worth_spare=False)  # type: ignore[arg-type]
+        return Repair(Recovery(), Engines(self), Host(self), lambda: self.diagnosis, worth_spare=False)
 
 
 @dataclass
-class _Replaced:
-    replace: Callable[..., None]
-    keep_spare: Callable[[], bool] | None = None
+class Engines:
+    site: Site
 
     def place(self, name: str) -> str:
         """A spare has another name than the engine that it stands in for."""
         return "0"
+
+    def replace(self, name: str) -> None:
+        self.site.act(f"replace {name}")
+
+    def keep_spare(self) -> bool:
+        self.site.done.append("keep spare")
+        return self.site.spare_lives
+
+
+@dataclass
+class Host:
+    site: Site
+
+    def replace(self) -> None:
+        self.site.act("replace rewards")
 
 
 def work(site: Site) -> list[str]:
@@ -64,20 +68,20 @@ def test_work_is_done_again_after_a_repair(loss: WorkerLost, repair: str):
     assert work(Site([loss])) == ["work", repair, "work"]
 
 
-def test_a_failure_is_its_cause_where_the_pulse_knows_one():
+def test_a_failure_is_its_cause_if_the_heartbeats_show_one():
     assert work(Site([InfrastructureError("a connection broke")], diagnosis=ENGINE)) == [
         "work", "replace engine-0", "work",
     ]  # fmt: skip
 
 
-def test_a_failure_that_nobody_died_of_is_raised():
+def test_a_failure_without_a_lost_worker_is_raised():
     site = Site([InfrastructureError("the volume is slow")])
     with pytest.raises(InfrastructureError, match="slow"):
         work(site)
     assert site.done == ["work"]
 
 
-def test_a_loss_during_a_repair_is_mended_first_and_the_repair_begun_anew():
+def test_a_loss_during_a_repair_is_repaired_first_and_the_repair_begins_again():
     done = work(Site([REWARDS, ENGINE]))
     assert done == ["work", "replace rewards", "replace engine-0", "replace rewards", "work"]
 
@@ -126,7 +130,7 @@ def test_a_lost_engine_gets_the_next_one_a_spare_after_the_next_step():
     assert site.done == ["work", "replace engine-0", "work", "keep spare"]
 
 
-def test_a_durable_checkpoint_begins_the_count_anew():
+def test_a_durable_checkpoint_begins_the_count_again():
     site = Site()
     repair = site.repair()
     for _ in range(5):

@@ -17,6 +17,7 @@ from rljob_trainer.errors import InfrastructureError, JobError, RewardError
 from rljob_trainer.rewards.models.formats import Unscored, format_of
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
+from rljob_trainer.types import Task
 
 CLASSIFIER = {"name": "rm", "path": "m", "kind": "classifier"}
 JUDGE = {
@@ -24,7 +25,7 @@ JUDGE = {
     "scorePattern": r"Score: (\S+)",
 }  # fmt: skip
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
-PROMPT = Prompt("0/7", np.arange(3, dtype=np.int32), "test", {"answer": 2}, {}, "text", MESSAGES)
+TASK = Task("0/7/0", MESSAGES, np.arange(3, dtype=np.int32), {"answer": 2}, {}, "test")
 
 
 def format_(**fields: Any) -> Any:
@@ -44,7 +45,7 @@ def said(text: str | None) -> dict[str, Any]:
 
 def test_a_classifier_gets_the_conversation_with_the_response_and_gives_a_logit():
     classifier = format_(**CLASSIFIER)
-    body = classifier.request(PROMPT, "2")
+    body = classifier.request(TASK, "2")
 
     assert body["messages"] == [*MESSAGES, {"role": "assistant", "content": "2"}]
     assert (body["task"], body["use_activation"]) == ("classify", False)
@@ -53,18 +54,18 @@ def test_a_classifier_gets_the_conversation_with_the_response_and_gives_a_logit(
 
 def test_placeholders_are_replaced_once_and_other_braces_stay():
     template = '{prompt}|{response}|{ground_truth}|{"score": 1}|{x}'
-    body = format_(**CLASSIFIER, promptTemplate=template).request(PROMPT, "I say {ground_truth}")
+    body = format_(**CLASSIFIER, promptTemplate=template).request(TASK, "I say {ground_truth}")
     assert body["input"] == 'Be brief.\n\n1+1?|I say {ground_truth}|{"answer": 2}|{"score": 1}|{x}'
 
 
 def test_a_judge_is_asked_in_a_message_and_its_last_score_counts():
     judge = format_(**JUDGE)
-    body = judge.request(PROMPT, "2")
+    body = judge.request(TASK, "2")
 
     assert body["messages"] == [{"role": "user", "content": "Be brief.\n\n1+1? -> 2"}]
     assert (body["temperature"], body["max_tokens"]) == (0, 512)
     assert judge.score(said("Score: 1\nNo. Score: 0.25")) == 0.25
-    assert format_(**JUDGE, maxTokens=9).request(PROMPT, "2")["max_tokens"] == 9
+    assert format_(**JUDGE, maxTokens=9).request(TASK, "2")["max_tokens"] == 9
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def asking(url: str, on_error: str = "fail", **fields: Any) -> Iterator[RewardMo
 
 
 def score(models: RewardModels, *texts: str) -> Any:
-    return models.submit(PROMPT, [Response(text, len(text)) for text in texts]).result(timeout=120)
+    return models.submit(TASK, [Response(text, len(text)) for text in texts]).result(timeout=120)
 
 
 def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
@@ -166,7 +167,7 @@ def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
         models.close()
     assert group.rewards.tolist() == [0.5 - 2, 2 - 2]
     assert {name: values.tolist() for name, values in group.components.items()} == {"rm": [1, 4], "other": [1, 1]}
-    assert (group.prompt_id, group.error, group.retries) == ("0/7", None, 0)
+    assert (group.task_id, group.error, group.retries) == ("0/7/0", None, 0)
 
 
 def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
@@ -179,7 +180,7 @@ def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
 
     responses = [Response("abc", 3)] * 8
     with played(answer) as url, asking(url, timeout="30s", lostAfter="30s") as models:
-        groups = [group.result(120) for group in [models.submit(PROMPT, responses) for _ in range(2)]]
+        groups = [group.result(120) for group in [models.submit(TASK, responses) for _ in range(2)]]
     assert [(group.rewards.tolist(), group.retries) for group in groups] == [([3.0] * 8, 0)] * 2
 
 
@@ -235,7 +236,7 @@ def bad(body: dict[str, Any], _number: int) -> Answer:
     ("text", "words"), [("nan", "gave nan as score"), ("long", "refused it with 400: .*length is 8.*")]
 )
 def test_a_response_without_a_score_ends_the_job_by_name_or_its_group_alone(text, words):
-    named = f"reward rm {words}, for prompt 0/7, sample 1: '{text}'"
+    named = f"reward rm {words}, for prompt 0/7/0, sample 1: '{text}'"
     with played(bad) as url:
         with asking(url) as models, pytest.raises(RewardError, match=f"{named}; correct it") as error:
             score(models, "ok", text)
@@ -269,7 +270,7 @@ def test_closing_ends_what_is_asked():
 
     with played(answer) as url:
         with asking(url) as models:
-            future = models.submit(PROMPT, [Response("a", 1)])
+            future = models.submit(TASK, [Response("a", 1)])
         held.set()
         with pytest.raises(InfrastructureError, match="closed before the group was scored"):
             future.result(timeout=60)

@@ -18,6 +18,7 @@ from rljob_trainer.errors import RewardError
 from rljob_trainer.local.reward_servers import Plan, RewardServers
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
+from rljob_trainer.types import Task
 from tests.rljob_trainer.reward_models_support import ENVIRONMENT, SERVED, Messages, classifier, judge
 from tests.rljob_trainer.run_support import finish, machine, trained, write_job
 
@@ -61,14 +62,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert list(Path(temporary).iterdir()) == [], "nothing is left"
 
 
-def prompt(text: str, truth: str = "truth") -> Prompt:
-    return Prompt("0/7", np.arange(3, dtype=np.int32), "test", truth, {}, text, [{"role": "user", "content": text}])
+def task(text: str) -> Task:
+    messages = [{"role": "user", "content": text}]
+    return Task("0/7/0", messages, np.arange(3, dtype=np.int32), "truth", {}, "test")
 
 
 def scores(served: Served, text: str, *texts: str, **rewards: Any) -> Any:
     models = RewardModels(Rewards.model_validate({"models": [JUDGE, CLASSIFIER], **rewards}), served.urls)
     try:
-        return models.submit(prompt(text), [Response(each, len(each)) for each in texts]).result(timeout=240)
+        return models.submit(task(text), [Response(each, len(each)) for each in texts]).result(timeout=240)
     finally:
         models.close()
 
@@ -131,7 +133,7 @@ def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(se
     [("a" * 400, "reward (rm|judge) refused it with 400: .*256"), ("abzc", "reward rm gave nan as score")],
 )
 def test_what_has_no_score_is_named_with_its_sample(served: Served, text: str, words: str):
-    with pytest.raises(RewardError, match=f"(?s){words}.*for prompt 0/7, sample 0: '{text[:4]}"):
+    with pytest.raises(RewardError, match=f"(?s){words}.*for prompt 0/7/0, sample 0: '{text[:4]}"):
         scores(served, "abc", text)
     dropped = scores(served, "abc", text, onError="drop_group")
     assert np.isnan(dropped.rewards).all()

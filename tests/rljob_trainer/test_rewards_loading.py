@@ -6,7 +6,8 @@ import pytest
 
 from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards import process as reward_process
-from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
+from tests.rljob_trainer.journal_support import task
+from tests.rljob_trainer.rewards_support import BEHAVE, children, load, responses, reward_pools, rewards, scored
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_file_is_read_in_the_encoding_that_it_names(tmp_path, pool_of, monkeyp
     text = "\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None): return len('é')\n"
     (tmp_path / "mine.py").write_bytes(head + text.encode("latin-1" if b"latin-1" in head else "utf-8"))
     pool = pool_of(rewards({"name": "own", "path": "~/mine.py"}), tmp_path / "elsewhere")
-    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [1]
+    assert scored(pool, task(7), responses("x")).rewards.tolist() == [1]
 
 
 def test_the_failing_functions_place_is_named(tmp_path):
@@ -123,7 +124,7 @@ def test_a_file_may_import_its_neighbours_and_a_module_lies_beside_the_job(tmp_p
             {"name": "module", "module": "beside", "function": "grade"},
         )
     )
-    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [12]
+    assert scored(pool, task(7), responses("x")).rewards.tolist() == [12]
 
 
 def test_code_may_define_dataclasses(pool_of):
@@ -139,4 +140,4 @@ def test_code_may_define_dataclasses(pool_of):
             return Parsed(2.0).value
     """
     pool = pool_of(rewards({"name": "my-own", "source": textwrap.dedent(source)}))
-    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [2]
+    assert scored(pool, task(7), responses("x")).rewards.tolist() == [2]

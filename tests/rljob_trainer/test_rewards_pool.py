@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from rljob_trainer.old_types import Prompt
 
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool
-from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
+from tests.rljob_trainer.journal_support import task
+from tests.rljob_trainer.rewards_support import BEHAVE, children, load, responses, reward_pools, rewards, scored
 
 
 @pytest.fixture
@@ -27,8 +29,8 @@ def test_the_reward_is_the_weighted_sum_and_each_component_is_kept(pool_of):
             {"name": "extra", "source": mapping, "weight": -2, "arguments": {"plus": 3}},
         )
     )
-    score = scored(pool, prompt(), responses("ab", "abcd"))
-    assert score.prompt_id == "0/7"
+    score = scored(pool, task(7), responses("ab", "abcd"))
+    assert score.task_id == "0/7/0"
     assert score.rewards.tolist() == [0.5 * 2 - 6, 0.5 * 4 - 6]
     assert score.rewards.dtype == np.float32
     assert {name: values.tolist() for name, values in score.components.items()} == {
@@ -42,7 +44,7 @@ def test_the_reward_is_the_weighted_sum_and_each_component_is_kept(pool_of):
 def test_a_number_that_some_samples_lack_is_left_out(pool_of):
     source = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
     source += "    return {'score': 1, 'all': 2, solution_str: 3}\n"
-    score = scored(pool_of(rewards({"name": "own", "source": source})), prompt(), responses("a", "b"))
+    score = scored(pool_of(rewards({"name": "own", "source": source})), task(7), responses("a", "b"))
     assert set(score.components) == {"own", "own/all"}
 
 
@@ -52,7 +54,7 @@ def test_a_function_gets_the_row_and_cannot_change_it_for_the_next(pool_of):
     source += "    assert extra_info == {'response_tokens': 1, 'truncated': False}\n"
     source += "    return 1\n"
     function = {"source": source}
-    score = scored(pool_of(rewards({"name": "one", **function}, {"name": "two", **function})), prompt(), responses("x"))
+    score = scored(pool_of(rewards({"name": "one", **function}, {"name": "two", **function})), task(7), responses("x"))
     assert score.rewards.tolist() == [2]
 
 
@@ -73,19 +75,19 @@ def test_groups_are_scored_in_parallel(pool_of, tmp_path):
     folder.mkdir()
     function = {"name": "meet", "source": MEET, "arguments": {"folder": str(folder)}}
     pool = pool_of(rewards(function, processes=4))
-    futures = [pool.submit(prompt(i), responses(str(i))) for i in range(4)]
-    assert [future.result().prompt_id for future in futures] == [f"0/{i}" for i in range(4)]
+    futures = [pool.submit(task(i), responses(str(i))) for i in range(4)]
+    assert [future.result().task_id for future in futures] == [f"0/{i}/0" for i in range(4)]
 
 
 def test_the_deadline_counts_from_the_start_of_the_call_not_from_queueing(pool_of):
     pool = pool_of(rewards(timeout="1s"))
-    futures = [pool.submit(prompt(i), responses("sleep")) for i in range(5)]  # 2 s one after the other
+    futures = [pool.submit(task(i), responses("sleep")) for i in range(5)]  # 2 s one after the other
     assert all(future.result().rewards.tolist() == [5] for future in futures)
 
 
 def test_math_verify_can_use_its_alarm_there(pool_of):
     pool = pool_of(rewards({"name": "math", "builtin": "boxed_math"}))
-    row = Prompt("0/0", np.arange(3, dtype=np.int32), "math", "0.5", {}, "")
+    row = replace(task(), data_source="math", ground_truth="0.5")
     assert scored(pool, row, responses(r"\boxed{\frac{1}{2}}", r"\boxed{2}")).rewards.tolist() == [1, 0]
 
 
@@ -109,11 +111,11 @@ FAILURES = [
 def test_a_failure_ends_the_job_and_names_reward_prompt_sample_and_text(pool_of, kind, reason):
     pool = pool_of(rewards(timeout="500ms"))
     with pytest.raises(
-        RewardError, match=f"reward own {reason}, for prompt 0/7, sample 1: '{kind}'; correct it"
+        RewardError, match=f"reward own {reason}, for prompt 0/7/0, sample 1: '{kind}'; correct it"
     ) as error:
-        scored(pool, prompt(), responses("fine", kind, "fine"))
+        scored(pool, task(7), responses("fine", kind, "fine"))
     assert error.value.field == "spec.rewards.functions[0]"
-    assert scored(pool, prompt(), responses("fine")).rewards.tolist() == [4]
+    assert scored(pool, task(7), responses("fine")).rewards.tolist() == [4]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -121,12 +123,12 @@ def test_a_failure_ends_the_job_and_names_reward_prompt_sample_and_text(pool_of,
 def test_a_failure_may_drop_its_group_alone(pool_of, kind, reason, processes):
     """Also where a process gets many responses in a message, as it does of quick functions."""
     pool = pool_of(rewards(timeout="500ms", on_error="drop_group", processes=processes))
-    scored(pool, prompt(), responses(*["ab"] * 10))
-    futures = [pool.submit(prompt(i), responses("ab", kind if i == 30 else "abc")) for i in range(60)]
+    scored(pool, task(7), responses(*["ab"] * 10))
+    futures = [pool.submit(task(i), responses("ab", kind if i == 30 else "abc")) for i in range(60)]
     scores = [future.result() for future in futures]
     dropped = scores.pop(30)
     assert re.search(reason, dropped.error)
-    assert "prompt 0/30, sample 1" in dropped.error
+    assert "prompt 0/30/0, sample 1" in dropped.error
     assert np.isnan(dropped.rewards).all()
     assert all((score.error, score.rewards.tolist()) == (None, [2, 3]) for score in scores)
 
@@ -134,33 +136,33 @@ def test_a_failure_may_drop_its_group_alone(pool_of, kind, reason, processes):
 def test_the_failing_one_of_several_functions_is_named(pool_of):
     pool = pool_of(rewards({"name": "fine", "builtin": "exact_match"}, {"name": "own", "source": BEHAVE}))
     with pytest.raises(RewardError, match="reward own raised") as error:
-        scored(pool, prompt(), responses("raise"))
+        scored(pool, task(7), responses("raise"))
     assert error.value.field == "spec.rewards.functions[1]"
-    assert scored(pool, prompt(), responses("truth")).rewards.tolist() == [6]
+    assert scored(pool, task(7), responses("truth")).rewards.tolist() == [6]
 
 
 def test_long_responses_are_cut_in_messages(pool_of):
     source = "def compute_score(data_source, solution_str, ground_truth, extra_info=None): raise ValueError"
     with pytest.raises(RewardError) as error:
-        scored(pool_of(rewards({"name": "own", "source": source})), prompt(), responses("x" * 500))
+        scored(pool_of(rewards({"name": "own", "source": source})), task(7), responses("x" * 500))
     assert len(error.value.message) < 300
 
 
 def test_a_process_killed_between_two_calls_is_replaced_and_nobody_is_blamed(pool_of):
     pool = pool_of(rewards())
-    first = int(scored(pool, prompt(), responses("pid")).rewards[0])
+    first = int(scored(pool, task(7), responses("pid")).rewards[0])
     for child in children():
         child.kill()
         child.wait()
-    second = int(scored(pool, prompt(), responses("pid")).rewards[0])
+    second = int(scored(pool, task(7), responses("pid")).rewards[0])
     assert first != second
 
 
 def test_a_hang_costs_other_groups_nothing(pool_of):
     pool = pool_of(rewards(timeout="4s", processes=2, on_error="drop_group"))
-    scored(pool, prompt(), responses("sleep", "sleep"))
-    hanging = pool.submit(prompt(0), responses("hang"))
-    assert scored(pool, prompt(1), responses("fine")).rewards.tolist() == [4]
+    scored(pool, task(7), responses("sleep", "sleep"))
+    hanging = pool.submit(task(0), responses("hang"))
+    assert scored(pool, task(1), responses("fine")).rewards.tolist() == [4]
     assert not hanging.done()
     assert "did not return" in hanging.result().error
 
@@ -169,9 +171,9 @@ def test_when_no_process_can_be_started_it_is_infrastructure(pool_of, monkeypatc
     pool = pool_of(rewards())
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(RewardError):
-        scored(pool, prompt(), responses("exit"))
+        scored(pool, task(7), responses("exit"))
     with pytest.raises(InfrastructureError, match="cannot start a reward process"):
-        scored(pool, prompt(), responses("fine"))
+        scored(pool, task(7), responses("fine"))
     with pytest.raises(InfrastructureError, match="cannot start a reward process"):
         load(rewards(), tmp_path)
 

@@ -15,7 +15,8 @@ import pytest
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool
 from rljob_trainer.rewards.protocol import Inbox, send
-from tests.rljob_trainer.rewards_support import BEHAVE, children, load, prompt, responses, reward_pools, rewards, scored
+from tests.rljob_trainer.journal_support import task
+from tests.rljob_trainer.rewards_support import BEHAVE, children, load, responses, reward_pools, rewards, scored
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def until(condition, seconds=60.0):
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_a_response_whose_process_is_killed_or_stopped_from_outside_is_scored_again(counted, sign):
     pool, calls = counted
-    future = pool.submit(prompt(), responses("slow once", "fine"))
+    future = pool.submit(task(7), responses("slow once", "fine"))
     until(calls)
     os.kill(calls()[0], sign)
     score = future.result()
@@ -77,7 +78,7 @@ def test_a_response_whose_process_is_killed_or_stopped_from_outside_is_scored_ag
 def test_a_function_that_ends_its_own_process_is_blamed_in_the_end(counted, kind, expected):
     pool, calls = counted
     with pytest.raises(RewardError, match=f"reward own .*process.*sample 0: '{kind}'"):
-        scored(pool, prompt(), responses(kind))
+        scored(pool, task(7), responses(kind))
     assert len(calls()) == expected
 
 
@@ -85,22 +86,22 @@ def test_a_function_that_ends_its_own_process_is_blamed_in_the_end(counted, kind
 def test_an_error_of_the_function_is_not_tried_again(counted, kind):
     pool, calls = counted
     with pytest.raises(RewardError):
-        scored(pool, prompt(), responses(kind))
+        scored(pool, task(7), responses(kind))
     assert len(calls()) == 1
 
 
 def test_retries_are_counted_for_a_dropped_group_too(pool_of):
-    score = scored(pool_of(rewards(on_error="drop_group")), prompt(), responses("fine", "oom"))
+    score = scored(pool_of(rewards(on_error="drop_group")), task(7), responses("fine", "oom"))
     assert "SIGKILL" in score.error
     assert score.retries == 2
 
 
 def test_an_idle_process_that_was_stopped_is_replaced(pool_of):
     pool = pool_of(rewards())
-    first = int(scored(pool, prompt(), responses("pid")).rewards[0])
+    first = int(scored(pool, task(7), responses("pid")).rewards[0])
     os.kill(first, signal.SIGSTOP)
     until(lambda: psutil.Process(first).status() == psutil.STATUS_STOPPED)
-    score = scored(pool, prompt(), responses("pid"))
+    score = scored(pool, task(7), responses("pid"))
     assert (int(score.rewards[0]) != first, score.retries) == (True, 0)
 
 
@@ -118,7 +119,7 @@ def test_a_process_killed_while_it_loads_is_started_again(tmp_path, pool_of):
             return 1
     """
     pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
-    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [1]
+    assert scored(pool, task(7), responses("x")).rewards.tolist() == [1]
     with pytest.raises(RewardError, match=r"loading 'own' crashed its process: SIGKILL \(out of memory\?\)"):
         load(rewards({"name": "own", "source": "import os; os.kill(os.getpid(), 9)"}), tmp_path)
 
@@ -128,12 +129,11 @@ def test_time_in_which_the_pool_itself_was_stopped_is_not_held_against_the_funct
         from pathlib import Path
         from rljob_api.v1alpha1 import Rewards
         from rljob_trainer.rewards.pool import RewardPool, Response
-        from rljob_trainer.old_types import Prompt
-        import numpy as np, os
+        from tests.rljob_trainer.journal_support import task
         function = {{"name": "own", "source": {BEHAVE!r}, "arguments": {{"seconds": 1.0}}}}
         rewards = Rewards.model_validate({{"functions": [function], "processes": 1, "timeout": "4s"}})
         with RewardPool(rewards, Path(".")) as pool:
-            future = pool.submit(Prompt("0/0", np.arange(3), "t", "x", {{}}, ""), [Response("hang", 1)])
+            future = pool.submit(task(), [Response("hang", 1)])
             print("scoring", flush=True)
             print(future.result().rewards.tolist())
     """
@@ -158,10 +158,10 @@ def test_what_functions_print_goes_to_the_log_and_never_to_our_output(tmp_path, 
     source = "print('loading')\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
     source += "    print('scoring', solution_str)\n    return 1\n"
     given = rewards({"name": "own", "source": source})
-    scored(pool_of(given, log=tmp_path / "log"), prompt(), responses("abc"))
+    scored(pool_of(given, log=tmp_path / "log"), task(7), responses("abc"))
     assert (tmp_path / "log").read_text() == "loading\nscoring abc\n"
     assert capfd.readouterr() == ("", "")
-    scored(pool_of(given), prompt(), responses("abc"))
+    scored(pool_of(given), task(7), responses("abc"))
     assert capfd.readouterr() == ("", "loading\nscoring abc\n")
 
 
@@ -205,12 +205,12 @@ def test_reward_processes_import_nothing_heavy(pool_of):
             return len(heavy)
     """
     pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}))
-    assert scored(pool, prompt(), responses("x")).rewards.tolist() == [0]
+    assert scored(pool, task(7), responses("x")).rewards.tolist() == [0]
 
 
 def test_closing_ends_a_call_and_whoever_waits_for_it(tmp_path):
     pool = RewardPool(rewards(processes=2), tmp_path)
-    futures = [pool.submit(prompt(i), responses("hang", "deaf")) for i in range(3)]
+    futures = [pool.submit(task(i), responses("hang", "deaf")) for i in range(3)]
     time.sleep(0.3)
     pool.close()
     assert not children()
@@ -218,7 +218,7 @@ def test_closing_ends_a_call_and_whoever_waits_for_it(tmp_path):
         with pytest.raises(InfrastructureError, match="closed"):
             future.result(timeout=0)
     with pytest.raises(InfrastructureError, match="closed"):
-        scored(pool, prompt(), responses("fine"))
+        scored(pool, task(7), responses("fine"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reward-")]
 
 
@@ -233,7 +233,7 @@ def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of):
     """
     pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}, timeout="500ms"))
     with pytest.raises(RewardError, match="did not return"):
-        scored(pool, prompt(), responses("x"))
+        scored(pool, task(7), responses("x"))
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -252,14 +252,13 @@ def test_reward_processes_die_with_a_killed_parent(tmp_path, how):
         from pathlib import Path
         from rljob_api.v1alpha1 import Rewards
         from rljob_trainer.rewards.pool import RewardPool, Response
-        from rljob_trainer.old_types import Prompt
-        import numpy as np, psutil, time
+        from tests.rljob_trainer.journal_support import task
+        import psutil, time
         rewards = Rewards.model_validate({{"functions": [{{"name": "own", "source": {BEHAVE!r}}}], "processes": 2}})
         pool = RewardPool(rewards, Path("."))
-        prompt = Prompt("0/0", np.arange(3), "t", "x", {{}}, "")
-        pool.submit(prompt, [Response("sleep", 1)] * 2).result()
+        pool.submit(task(), [Response("sleep", 1)] * 2).result()
         if {how!r} != "idle":
-            pool.submit(prompt, [Response({how!r}, 1)] * 2)
+            pool.submit(task(), [Response({how!r}, 1)] * 2)
             time.sleep(0.5)
         print(*[child.pid for child in psutil.Process().children()], flush=True)
         time.sleep(60)

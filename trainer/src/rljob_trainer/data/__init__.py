@@ -6,5 +6,5 @@
     -> SupervisedDataset      supervised.py the same with a response
     -> DataStream             stream.py     seeded order of each epoch; a position to save and restore
 
-Imported by its modules: `from rljob_trainer.data.stream import PromptStream`.
+Imported by its modules: `from rljob_trainer.data.stream import TaskStream`.
 """
