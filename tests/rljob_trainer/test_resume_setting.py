@@ -15,7 +15,7 @@ from rljob_trainer.checkpoint.retention import Pruning
 from rljob_trainer.errors import DataError, FencedError
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import begin_attempt, read_claimed, resumption_of
+from tests.rljob_trainer.checkpoint_support import begin_attempt, checkpoints_of, read_claimed, resumption_of
 
 ELSEWHERE = "elsewhere"
 """Stands for the path of another run's checkpoint, of step 4."""
@@ -108,7 +108,9 @@ class LivingRanks:
 def origin_of(volume: Volume, number: int, ranks: LivingRanks, start_id: str, resume: str) -> Origin:
     """Where an attempt continues that finds living ranks."""
     resumption = resumption_of(volume, start_id, resume)
-    return find_origin(volume, number, claim(volume, number), resumption, ranks)  # type: ignore[arg-type]
+    origin = find_origin(volume, number, claim(volume, number), resumption, ranks)  # type: ignore[arg-type]
+    checkpoints_of(volume, number, resumption.spared, resume=resume).prune_if_possible()
+    return origin
 
 
 @pytest.mark.parametrize("resume", ["auto", "never", ELSEWHERE])

@@ -120,16 +120,19 @@ class EngineLoop:
 
     def _step(self) -> None:
         assert self._engine is not None
+        start = time.monotonic()
         try:
             completions = self._engine.step()
         except Exception as error:  # noqa: BLE001  the subscriber must see it
             self._broken = error  # what the engine holds is unknown: it is replaced
             self._fail(error)
             return
+        now = time.monotonic()
         if completions and not self._bundle:
-            self._bundled = time.monotonic()
+            self._bundled = now
         self._bundle += completions
-        if self._bundle and time.monotonic() - self._bundled > BUNDLE_SECONDS:
+        after_next = now + (now - start)  # when the next step ends, if it takes as long
+        if self._bundle and (not self._engine.unfinished or after_next - self._bundled > BUNDLE_SECONDS):
             self._send()
 
     def _send(self) -> None:
