@@ -57,7 +57,7 @@ class Journaled:
         )  # fmt: skip
 
 
-def test_a_step_uses_the_groups_of_its_record_in_their_order() -> None:
+def test_a_step_uses_the_groups_of_its_record_in_their_order():
     journaled = Journaled([group(1), *sorted(GROUPS, key=lambda group: group.task.id)])
     steps = journaled.steps()
     assert steps._next_used() == USED
@@ -76,14 +76,14 @@ def test_a_step_uses_the_groups_of_its_record_in_their_order() -> None:
     [GROUPS[:2], [], [*GROUPS[:2], group(4, length=5)]],
     ids=["a group is missing", "all are", "a group is another one"],
 )
-def test_a_record_without_one_of_its_groups_is_void(groups: list[Group]) -> None:
+def test_a_record_without_one_of_its_groups_is_void(groups):
     with capture_logs() as logs:
         assert Journaled(groups).steps()._groups_of(USED) is None
     assert [each["event"] for each in logs] == ["used_record_void"]
 
 
 @pytest.mark.parametrize("change", [{"digest": "policy 6"}, {"fingerprint": "other settings"}])
-def test_no_record_of_another_policy_or_of_other_settings_is_replayed(change: dict[str, str]) -> None:
+def test_no_record_of_another_policy_or_of_other_settings_is_replayed(change):
     steps = Journaled(GROUPS, [replace(USED, **change)]).steps()
     assert steps._next_used() is None
     assert not steps.replaying, "later steps are not looked for"
@@ -98,7 +98,7 @@ def loop_of(volume: Volume) -> Loop:
     return loop
 
 
-def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_took_over(tmp_path: Any) -> None:
+def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_took_over(tmp_path):
     volume = Volume(tmp_path)
     first = begin_attempt(volume, 1)
     write(volume, episode(1), version=39)
@@ -111,9 +111,7 @@ def test_a_driver_that_thaws_after_its_save_deletes_nothing_of_the_attempt_that_
     assert len(list(volume.journals.rglob("*.journal"))) == 6
 
 
-def test_a_durable_checkpoint_is_no_failure_if_the_journal_cannot_be_truncated(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_durable_checkpoint_is_no_failure_if_the_journal_cannot_be_truncated(tmp_path, monkeypatch):
     """The next checkpoint tries again."""
 
     def refuse(*_: Any) -> None:
