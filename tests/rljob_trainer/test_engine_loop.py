@@ -126,7 +126,7 @@ def submit(loop: EngineLoop, *requests: Request) -> None:
     loop.post(work)
 
 
-def test_an_engine_that_cannot_be_made_is_its_makers_failure(loop: EngineLoop) -> None:
+def test_an_engine_that_cannot_be_made_is_its_makers_failure(loop):
     def make() -> Any:
         raise JobError("vLLM is missing", field="spec.rollout.engine")
 
@@ -136,9 +136,7 @@ def test_an_engine_that_cannot_be_made_is_its_makers_failure(loop: EngineLoop) -
     assert loop.do(lambda: 3) == 3
 
 
-def test_work_runs_between_steps_and_requests_join_those_that_run(
-    loop: EngineLoop, engine: CountingEngine, inbox: Inbox
-) -> None:
+def test_work_runs_between_steps_and_requests_join_those_that_run(loop, engine, inbox):
     submit(loop, request("a", 10**9))
     loop.do(lambda: engine.log.append("work"))
     submit(loop, request("b", 3))
@@ -156,23 +154,19 @@ def fail() -> None:
     raise ValueError("not this")
 
 
-def test_completions_wait_for_others_while_the_engine_generates_on(
-    loop: EngineLoop, engine: CountingEngine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_completions_wait_for_others_while_the_engine_generates_on(loop, engine, inbox, monkeypatch):
     monkeypatch.setattr(engine_loop, "BUNDLE_SECONDS", 60.0)
     submit(loop, request("a", 1, 4), request("b", 2))
     inbox.wait(lambda inbox: len(inbox.samples) == 3)
     assert inbox.bundles == [[("a", 0), ("b", 0), ("a", 1)]]
 
 
-def test_a_completion_waits_no_longer_than_that(loop: EngineLoop, engine: CountingEngine, inbox: Inbox) -> None:
+def test_a_completion_waits_no_longer_than_that(loop, engine, inbox):
     submit(loop, request("a", 1, 10**9))
     inbox.wait(lambda inbox: inbox.bundles == [[("a", 0)]])
 
 
-def test_a_completion_is_sent_if_what_it_waited_for_is_aborted(
-    loop: EngineLoop, engine: CountingEngine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_completion_is_sent_if_what_it_waited_for_is_aborted(loop, engine, inbox, monkeypatch):
     monkeypatch.setattr(engine_loop, "BUNDLE_SECONDS", 60.0)
     submit(loop, request("a", 1), request("b", 10**9))
     while engine.unfinished > 1 or not engine.log:
@@ -181,23 +175,19 @@ def test_a_completion_is_sent_if_what_it_waited_for_is_aborted(
     inbox.wait(lambda inbox: inbox.bundles == [[("a", 0)]])
 
 
-def test_completions_that_work_has_kept_are_sent(loop: EngineLoop, engine: CountingEngine, inbox: Inbox) -> None:
+def test_completions_that_work_has_kept_are_sent(loop, engine, inbox):
     loop.do(lambda: loop.keep([completion(request("a", 1))]))
     inbox.wait(lambda inbox: inbox.samples == [("a", 0)])
 
 
-def test_what_waits_for_an_idle_engine_comes_after_what_is_unfinished(
-    loop: EngineLoop, engine: CountingEngine, inbox: Inbox
-) -> None:
+def test_what_waits_for_an_idle_engine_comes_after_what_is_unfinished(loop, engine, inbox):
     submit(loop, request("a", 1000))
     loop.do_when_idle(lambda: engine.log.append("rest"))
     assert engine.log == ["submit a", *["step"] * 1000, "rest"]
     assert loop.do_when_idle(lambda: 5) == 5
 
 
-def test_an_error_in_a_step_breaks_the_engine_and_reaches_the_subscriber(
-    loop: EngineLoop, engine: CountingEngine, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_step_breaks_the_engine_and_reaches_the_subscriber(loop, engine, inbox, monkeypatch):
     monkeypatch.setattr(engine_loop, "BUNDLE_SECONDS", 60.0)
     submit(loop, request("a", 1, 10**9))
     while engine.unfinished > 1 or not engine.log:
@@ -213,7 +203,7 @@ def test_an_error_in_a_step_breaks_the_engine_and_reaches_the_subscriber(
     assert engine.log.count("step") == steps
 
 
-def test_a_bug_arrives_with_its_traceback(loop: EngineLoop, engine: CountingEngine, inbox: Inbox) -> None:
+def test_a_bug_arrives_with_its_traceback(loop, engine, inbox):
     engine.failure = ZeroDivisionError("a bug")
     submit(loop, request("a", 1))
     inbox.wait(lambda inbox: inbox.errors)
@@ -221,7 +211,7 @@ def test_a_bug_arrives_with_its_traceback(loop: EngineLoop, engine: CountingEngi
     assert "ZeroDivisionError: a bug" in str(inbox.errors[0])
 
 
-def test_a_request_that_is_refused_breaks_nothing(loop: EngineLoop, engine: CountingEngine, inbox: Inbox) -> None:
+def test_a_request_that_is_refused_breaks_nothing(loop, engine, inbox):
     submit(loop, request("a", 1, prompt=9))
     inbox.wait(lambda inbox: inbox.errors)
     assert isinstance(inbox.errors[0], JobError)
@@ -229,7 +219,7 @@ def test_a_request_that_is_refused_breaks_nothing(loop: EngineLoop, engine: Coun
     inbox.wait(lambda inbox: inbox.samples == [("b", 0)])
 
 
-def test_closing_ends_the_engine(loop: EngineLoop, engine: CountingEngine) -> None:
+def test_closing_ends_the_engine(loop, engine):
     submit(loop, request("a", 10**9))
     loop.close()
     assert engine.log[-1] == "close"
@@ -262,7 +252,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
     process.close()
 
 
-def test_an_engine_serves_the_host_that_subscribed_last(process: EngineProcess) -> None:
+def test_an_engine_serves_the_host_that_subscribed_last(process):
     first, second = Host(), Host()
     process.start([], 0)
     process.subscribe(Subscriber("first", first))  # type: ignore[arg-type]
@@ -278,7 +268,7 @@ def test_an_engine_serves_the_host_that_subscribed_last(process: EngineProcess) 
     assert [each.request_id for each in delivery.completions] == ["new"]
 
 
-def test_an_update_ends_with_the_answers_to_the_probe(process: EngineProcess) -> None:
+def test_an_update_ends_with_the_answers_to_the_probe(process):
     host = Host()
     process.start([], 0)
     process.subscribe(Subscriber("host", host))  # type: ignore[arg-type]
@@ -294,7 +284,7 @@ def test_an_update_ends_with_the_answers_to_the_probe(process: EngineProcess) ->
     assert engine.log[-1] == "sleep"
 
 
-def test_an_engine_that_was_never_started_can_only_rest(process: EngineProcess) -> None:
+def test_an_engine_that_was_never_started_can_only_rest(process):
     assert not process.rest()
     with pytest.raises(InfrastructureError, match="not running"):
         process.sleep()

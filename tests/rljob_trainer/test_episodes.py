@@ -101,14 +101,14 @@ def by_task(groups: Sequence[Group]) -> list[Group]:
 # ---- what is made
 
 
-def test_seeds_depend_on_task_sample_and_turn_and_are_the_same_everywhere() -> None:
+def test_seeds_depend_on_task_sample_and_turn_and_are_the_same_everywhere():
     assert turn_seed(3, "0/1/0", 0, 0) == 3050294596046115606
     names = [(3, "0/1/0", 0, 0), (4, "0/1/0", 0, 0), (3, "0/1/1", 0, 0), (3, "0/1/0", 1, 0), (3, "0/1/0", 0, 1)]
     assert len({turn_seed(*name) for name in names}) == len(names)
     assert all(0 <= turn_seed(*name) < 2**63 for name in names)
 
 
-def test_an_order_gives_a_scored_group_for_each_task(episodes: Episodes, site: Site) -> None:
+def test_an_order_gives_a_scored_group_for_each_task(episodes, site):
     number = episodes.begin(ORDER, ())
     groups = by_task(collected(episodes, number))
     assert [each.task for each in groups] == ORDER.tasks
@@ -126,13 +126,13 @@ def test_an_order_gives_a_scored_group_for_each_task(episodes: Episodes, site: S
     assert episodes.news(number, 0, 0).generated > 0
 
 
-def test_groups_that_were_made_before_are_there_and_not_played(episodes: Episodes, site: Site) -> None:
+def test_groups_that_were_made_before_are_there_and_not_played(episodes, site):
     number = episodes.begin(ORDER, [group_ref(group(1), [group(1)])])
     assert len(collected(episodes, number)) == 3
     assert sorted(request.token_ids[0] for request in site.engine.requests) == [0, 2]
 
 
-def test_groups_that_end_while_others_are_kept_are_kept_together(episodes: Episodes, site: Site) -> None:
+def test_groups_that_end_while_others_are_kept_are_kept_together(episodes, site):
     site.gate.clear()
     number = begun(episodes, site)
     site.engine.deliver(site.engine.finish(request=1))
@@ -157,7 +157,7 @@ async def two_turns(task: Task, policy: Policy) -> Episode:
     return Episode(task.id, policy.sample, (part,))
 
 
-def test_an_environment_may_take_a_second_turn() -> None:
+def test_an_environment_may_take_a_second_turn():
     site = Site()
     episodes = site.start(two_turns)
     try:
@@ -174,7 +174,7 @@ def test_an_environment_may_take_a_second_turn() -> None:
 # ---- orders that come again, and that end
 
 
-def test_the_same_order_is_not_repeated(episodes: Episodes, site: Site) -> None:
+def test_the_same_order_is_not_repeated(episodes, site):
     number = episodes.begin(ORDER, ())
     assert episodes.same(replace(ORDER)) == number
     others: list[dict[str, Any]] = [
@@ -184,7 +184,7 @@ def test_the_same_order_is_not_repeated(episodes: Episodes, site: Site) -> None:
     assert [episodes.same(replace(ORDER, **other)) for other in others] == [None] * 5
 
 
-def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episodes: Episodes, site: Site) -> None:
+def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episodes, site):
     training, validation = begun(episodes, site), begun(episodes, site, VALIDATION)
     episodes.end(purpose="validation")
     assert len(site.engine.aborted) == 3
@@ -197,7 +197,7 @@ def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episode
     assert episodes.same(ORDER) is None
 
 
-def test_a_number_is_given_to_one_order_alone(episodes: Episodes) -> None:
+def test_a_number_is_given_to_one_order_alone(episodes):
     first = episodes.begin(ORDER, ())
     episodes.end()
     assert episodes.begin(ORDER, ()) != first
@@ -207,7 +207,7 @@ def test_a_number_is_given_to_one_order_alone(episodes: Episodes) -> None:
 
 
 @pytest.mark.parametrize("where", ["scorer", "environment", "journal"])
-def test_an_error_ends_the_order_and_reaches_the_driver(site: Site, where: str) -> None:
+def test_an_error_ends_the_order_and_reaches_the_driver(site, where):
     error = RewardError(f"the {where} failed", field="spec.rewards")
 
     async def environment(task: Task, policy: Policy) -> Episode:
@@ -241,7 +241,7 @@ def wait(condition: Callable[[], bool]) -> bool:
     return any(condition() or pause.wait(0.01) for _ in range(1000))
 
 
-def test_an_engine_that_fails_is_reported_until_others_are_attached(episodes: Episodes, site: Site) -> None:
+def test_an_engine_that_fails_is_reported_until_others_are_attached(episodes, site):
     number = begun(episodes, site)
     failed = Delivery("engine-0", "host", (), InfrastructureError("CUDA error"))
     episodes.deliver(failed)
@@ -253,7 +253,7 @@ def test_an_engine_that_fails_is_reported_until_others_are_attached(episodes: Ep
     assert episodes.news(number, 3, 0).engine_failed is None
 
 
-def test_a_mistake_in_the_job_that_an_engine_finds_ends_all_orders(episodes: Episodes, site: Site) -> None:
+def test_a_mistake_in_the_job_that_an_engine_finds_ends_all_orders(episodes, site):
     numbers = [begun(episodes, site), begun(episodes, site, VALIDATION)]
     episodes.deliver(Delivery("engine-0", "host", (), JobError("no room", field="spec.data.maxPromptTokens")))
     for number in numbers:

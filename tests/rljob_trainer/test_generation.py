@@ -1,7 +1,6 @@
 """Which engine gets which request, and what becomes of requests whose engine or whose episode is gone."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -12,16 +11,24 @@ from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollouts_support import FakeEngine, attached, ids
 
 GREEDY, WARM = Sampling(8, temperature=0), Sampling(8)
-Scenario = Callable[[Generation, FakeEngine, FakeEngine], Coroutine[Any, Any, None]]
 
 
-def played(scenario: Scenario, *, whole_requests: bool = False, incarnation: str = "host") -> None:
-    async def play() -> None:
+def play(scenario: Any, *, whole_requests: bool = False, incarnation: str = "host") -> None:
+    async def playing() -> None:
         host: Any = None
         generation = Generation(Subscriber(incarnation, host), whole_requests=whole_requests)
         await asyncio.wait_for(scenario(generation, FakeEngine("one"), FakeEngine("two")), 10)
 
-    asyncio.run(play())
+    asyncio.run(playing())
+
+
+def played(scenario: Any) -> Any:
+    """A test with a generation and two engines."""
+
+    def test() -> None:
+        play(scenario)
+
+    return test
 
 
 def ask(generation: Generation, owner: str, *seeds: int, prompt: int = 5, sampling: Sampling = WARM) -> list[Any]:
@@ -39,58 +46,52 @@ def seeds(engine: FakeEngine) -> list[tuple[int, ...]]:
     return [request.seeds for request in engine.requests]
 
 
-def test_turns_of_one_owner_with_the_same_tokens_and_sampling_share_a_request() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        turns = ask(generation, "a", 1, 2, 3) + ask(generation, "b", 4)
-        turns += ask(generation, "a", 5, prompt=6) + ask(generation, "a", 6, sampling=GREEDY)
-        await tick()
-        assert one.calls == ["subscribe", "submit"], "all in one message"
-        assert seeds(one) == [(1, 2, 3), (4,), (5,), (6,)]
-        assert [request.token_ids.tolist() for request in one.requests] == [[5, 2], [5, 2], [6, 2], [5, 2]]
-        assert one.requests[3].sampling == GREEDY
-        turns += ask(generation, "a", 7)
-        await tick()
-        assert seeds(one)[-1] == (7,), "later calls go by themselves"
-        for request in (3, 4, 0, 2, 1):
-            generation.deliver(one.finish(request=request))
-        assert [(await turn).token_ids[0] for turn in turns] == [1, 2, 3, 4, 5, 6, 7]
-
-    played(scenario)
+@played
+async def test_turns_of_one_owner_with_the_same_tokens_and_sampling_share_a_request(generation, one, two):
+    generation.attach(attached(one))
+    turns = ask(generation, "a", 1, 2, 3) + ask(generation, "b", 4)
+    turns += ask(generation, "a", 5, prompt=6) + ask(generation, "a", 6, sampling=GREEDY)
+    await tick()
+    assert one.calls == ["subscribe", "submit"], "all in one message"
+    assert seeds(one) == [(1, 2, 3), (4,), (5,), (6,)]
+    assert [request.token_ids.tolist() for request in one.requests] == [[5, 2], [5, 2], [6, 2], [5, 2]]
+    assert one.requests[3].sampling == GREEDY
+    turns += ask(generation, "a", 7)
+    await tick()
+    assert seeds(one)[-1] == (7,), "later calls go by themselves"
+    for request in (3, 4, 0, 2, 1):
+        generation.deliver(one.finish(request=request))
+    assert [(await turn).token_ids[0] for turn in turns] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_each_request_goes_to_the_engine_with_the_fewest_unfinished_samples() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one, two))
-        ask(generation, "a", 1, 2, 3)
-        ask(generation, "b", 4)
-        ask(generation, "c", 5)
-        ask(generation, "d", 6)
-        await tick()
-        assert (seeds(one), seeds(two)) == ([(1, 2, 3)], [(4,), (5,), (6,)])
-        generation.deliver(one.finish(0, 2))
-        await tick()
-        ask(generation, "e", 7)
-        await tick()
-        assert seeds(one)[-1] == (7,), "it has one unfinished sample, the other has three"
-
-    played(scenario)
+@played
+async def test_each_request_goes_to_the_engine_with_the_fewest_unfinished_samples(generation, one, two):
+    generation.attach(attached(one, two))
+    ask(generation, "a", 1, 2, 3)
+    ask(generation, "b", 4)
+    ask(generation, "c", 5)
+    ask(generation, "d", 6)
+    await tick()
+    assert (seeds(one), seeds(two)) == ([(1, 2, 3)], [(4,), (5,), (6,)])
+    generation.deliver(one.finish(0, 2))
+    await tick()
+    ask(generation, "e", 7)
+    await tick()
+    assert seeds(one)[-1] == (7,), "it has one unfinished sample, the other has three"
 
 
-def test_turns_wait_for_the_first_engine() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        (turn,) = ask(generation, "a", 1)
-        await tick()
-        generation.attach(attached(one))
-        generation.deliver(one.finish())
-        assert (await turn).token_ids[0] == 1
-
-    played(scenario)
+@played
+async def test_turns_wait_for_the_first_engine(generation, one, two):
+    (turn,) = ask(generation, "a", 1)
+    await tick()
+    generation.attach(attached(one))
+    generation.deliver(one.finish())
+    assert (await turn).token_ids[0] == 1
 
 
 @pytest.mark.parametrize(("whole_requests", "moved"), [(False, (2,)), (True, (1, 2, 3))])
-def test_what_a_lost_engine_had_not_finished_goes_to_another(whole_requests: bool, moved: tuple[int, ...]) -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
+def test_what_a_lost_engine_had_not_finished_goes_to_another(whole_requests, moved):
+    async def scenario(generation, one, two):
         generation.attach(attached(one))
         turns = ask(generation, "a", 1, 2, 3)
         await tick()
@@ -107,90 +108,80 @@ def test_what_a_lost_engine_had_not_finished_goes_to_another(whole_requests: boo
         done = [await turn for turn in turns]
         assert [(turn.token_ids[0], turn.versions[0]) for turn in done] == [(1, 7), (2, 7), (3, 7)]
 
-    played(scenario, whole_requests=whole_requests)
+    play(scenario, whole_requests=whole_requests)
 
 
-def test_an_engine_that_stays_keeps_its_requests() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        ask(generation, "a", 1)
-        await tick()
-        generation.attach(attached(one, two))
-        assert (seeds(one), seeds(two)) == ([(1,)], [])
-        assert one.calls == ["subscribe", "submit", "subscribe"]
-
-    played(scenario)
+@played
+async def test_an_engine_that_stays_keeps_its_requests(generation, one, two):
+    generation.attach(attached(one))
+    ask(generation, "a", 1)
+    await tick()
+    generation.attach(attached(one, two))
+    assert (seeds(one), seeds(two)) == ([(1,)], [])
+    assert one.calls == ["subscribe", "submit", "subscribe"]
 
 
-def test_requests_keep_while_no_engine_is_attached() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        (turn,) = ask(generation, "a", 1)
-        await tick()
-        generation.attach({})
-        generation.attach(attached(two))
-        generation.deliver(two.finish())
-        assert (await turn).token_ids[0] == 1
-
-    played(scenario)
+@played
+async def test_requests_keep_while_no_engine_is_attached(generation, one, two):
+    generation.attach(attached(one))
+    (turn,) = ask(generation, "a", 1)
+    await tick()
+    generation.attach({})
+    generation.attach(attached(two))
+    generation.deliver(two.finish())
+    assert (await turn).token_ids[0] == 1
 
 
-def test_a_request_is_aborted_once_all_its_turns_are_cancelled() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        turns = ask(generation, "a", 1, 2) + ask(generation, "b", 3)
-        await tick()
-        turns[0].cancel()
-        await tick()
-        generation.forget_cancelled()
-        assert one.aborted == []
-        late = one.finish()
-        turns[1].cancel()
-        await tick()
-        generation.forget_cancelled()
-        assert seeds(one) == [(3,)]
-        generation.deliver(late)
-        generation.forget_cancelled()
-        assert len(one.aborted) == 1
-
-    played(scenario)
+@played
+async def test_a_request_is_aborted_once_all_its_turns_are_cancelled(generation, one, two):
+    generation.attach(attached(one))
+    turns = ask(generation, "a", 1, 2) + ask(generation, "b", 3)
+    await tick()
+    turns[0].cancel()
+    await tick()
+    generation.forget_cancelled()
+    assert one.aborted == []
+    late = one.finish()
+    turns[1].cancel()
+    await tick()
+    generation.forget_cancelled()
+    assert seeds(one) == [(3,)]
+    generation.deliver(late)
+    generation.forget_cancelled()
+    assert len(one.aborted) == 1
 
 
-def test_a_turn_that_is_cancelled_before_it_was_sent_is_not() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        (turn,) = ask(generation, "a", 1)
-        await asyncio.sleep(0)
-        turn.cancel()
-        await tick()
-        assert one.calls == ["subscribe"]
-
-    played(scenario)
+@played
+async def test_a_turn_that_is_cancelled_before_it_was_sent_is_not(generation, one, two):
+    generation.attach(attached(one))
+    (turn,) = ask(generation, "a", 1)
+    await asyncio.sleep(0)
+    turn.cancel()
+    await tick()
+    assert one.calls == ["subscribe"]
 
 
-def test_turns_that_are_cancelled_move_to_no_other_engine() -> None:
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
-        generation.attach(attached(one))
-        (turn,) = ask(generation, "a", 1)
-        await tick()
-        turn.cancel()
-        await tick()
-        generation.attach(attached(two))
-        assert two.requests == []
-
-    played(scenario)
+@played
+async def test_turns_that_are_cancelled_move_to_no_other_engine(generation, one, two):
+    generation.attach(attached(one))
+    (turn,) = ask(generation, "a", 1)
+    await tick()
+    turn.cancel()
+    await tick()
+    generation.attach(attached(two))
+    assert two.requests == []
 
 
-def test_requests_of_two_hosts_never_have_the_same_name() -> None:
+def test_requests_of_two_hosts_never_have_the_same_name():
     """An engine may still send what a lost host had asked for."""
     names = []
 
-    async def scenario(generation: Generation, one: FakeEngine, two: FakeEngine) -> None:
+    async def scenario(generation, one, two):
         generation.attach(attached(one))
         ask(generation, "a", 1)
         await tick()
         names.append(one.requests[0].id)
 
-    played(scenario, incarnation="first")
-    played(scenario, incarnation="second")
+    play(scenario, incarnation="first")
+    play(scenario, incarnation="second")
     assert len(set(names)) == 2

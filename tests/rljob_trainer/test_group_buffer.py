@@ -22,7 +22,7 @@ def filled(max_staleness: int) -> GroupBuffer:
     ("max_staleness", "version", "dropped"),
     [(0, 6, []), (0, 7, [OLD, MIXED]), (0, 8, [OLD, NEW, MIXED]), (1, 7, []), (1, 8, [OLD, MIXED])],
 )
-def test_groups_older_than_allowed_are_dropped(max_staleness: int, version: int, dropped: list[object]) -> None:
+def test_groups_older_than_allowed_are_dropped(max_staleness, version, dropped):
     buffer = filled(max_staleness)
     assert buffer.drop_stale(version) == dropped
     for each in (OLD, NEW, MIXED):
@@ -30,7 +30,7 @@ def test_groups_older_than_allowed_are_dropped(max_staleness: int, version: int,
     assert len(buffer) == 3 - len(dropped)
 
 
-def test_of_one_task_the_last_group_counts() -> None:
+def test_of_one_task_the_last_group_counts():
     buffer, again = filled(0), group_ref(group(1, version=8))
     buffer.add(again)
     assert buffer.get("0/1/0") is again

@@ -24,9 +24,10 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
         "rljob_trainer",
         "rljob_trainer.agent",
         "rljob_trainer.cli.app",
-        "rljob_trainer.rewards.reward_host",
+        "rljob_trainer.rewards.scorer",
+        "rljob_trainer.journal",
         "rljob_trainer.engines.registry",
-        "rljob_trainer.old_types",
+        "rljob_trainer.types",
     ],
 )
 def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
@@ -36,9 +37,9 @@ def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("module", ["rljob_trainer.attempt.wiring", "rljob_trainer.attempt.driver"])
-def test_a_driver_loads_ray_alone(module: str) -> None:
-    assert loaded_by(f"import {module}") & HEAVY == {"ray"}
+@pytest.mark.parametrize("module", ["attempt.wiring", "attempt.driver", "rollouts.rollout_host"])
+def test_the_driver_and_the_rollout_host_load_ray_alone(module: str) -> None:
+    assert loaded_by(f"import rljob_trainer.{module}") & HEAVY == {"ray"}
 
 
 TOKENIZER = """

@@ -92,9 +92,7 @@ def digests(groups: Sequence[GroupRef]) -> list[str]:
     return [each.summary.digest for each in groups]
 
 
-def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(
-    hosts: Callable[..., RolloutProcess], volume: Volume
-) -> None:
+def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(hosts, volume):
     host = hosts()
     attach(host)
     collected(host, order_of(purpose="validation"))
@@ -112,9 +110,7 @@ def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the same host", "another host"])
-def test_groups_are_found_again_for_the_same_policy_and_by_no_other(
-    hosts: Callable[..., RolloutProcess], lost: bool
-) -> None:
+def test_groups_are_found_again_for_the_same_policy_and_by_no_other(hosts, lost):
     host = hosts()
     attach(host)
     groups = collected(host, ORDER)
@@ -134,7 +130,7 @@ def test_groups_are_found_again_for_the_same_policy_and_by_no_other(
     assert not any(each.journaled for each in collected(host, order_of(other)))
 
 
-def test_what_a_policy_is_to_answer_waits_for_engines_that_hold_it(hosts: Callable[..., RolloutProcess]) -> None:
+def test_what_a_policy_is_to_answer_waits_for_engines_that_hold_it(hosts):
     host, later = hosts(), PolicyName(8, "policy 8")
     old = attach(host)
     number = host.begin(order_of(later))
@@ -159,9 +155,7 @@ class RecordingWriter(JournalWriter):
         self.log.append("sync")
 
 
-def test_what_an_update_uses_is_durable_behind_the_groups_that_it_names(
-    hosts: Callable[..., RolloutProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_update_uses_is_durable_behind_the_groups_that_it_names(hosts, monkeypatch):
     log: list[str] = []
     monkeypatch.setattr(rollout_host, "JournalWriter", RecordingWriter)
     monkeypatch.setattr(RecordingWriter, "log", log, raising=False)
@@ -178,7 +172,7 @@ def test_what_an_update_uses_is_durable_behind_the_groups_that_it_names(
     assert host.step_used("policy 7", "step settings") == used
 
 
-def test_a_driver_that_was_superseded_records_nothing(hosts: Callable[..., RolloutProcess], volume: Volume) -> None:
+def test_a_driver_that_was_superseded_records_nothing(hosts, volume):
     host = hosts()
     claim(volume, 2)
     with pytest.raises(FencedError):
@@ -186,9 +180,7 @@ def test_a_driver_that_was_superseded_records_nothing(hosts: Callable[..., Rollo
     assert Journal.read(volume, 1, 0).used("policy 7", "step settings") is None
 
 
-def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(
-    hosts: Callable[..., RolloutProcess], volume: Volume, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(hosts, volume, monkeypatch):
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -207,7 +199,7 @@ def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(
     assert len(journal) == 6
 
 
-def test_it_says_what_its_journal_lacks(hosts: Callable[..., RolloutProcess], volume: Volume) -> None:
+def test_it_says_what_its_journal_lacks(hosts, volume):
     host = hosts()
     attach(host)
     collected(host, ORDER)
@@ -218,7 +210,7 @@ def test_it_says_what_its_journal_lacks(hosts: Callable[..., RolloutProcess], vo
     assert host.start(1, from_version=8).made == 0
 
 
-def test_a_new_driver_ends_validations_alone(hosts: Callable[..., RolloutProcess]) -> None:
+def test_a_new_driver_ends_validations_alone(hosts):
     host = hosts()
     orders = ORDER, order_of(purpose="validation")
     training, validation = (host.begin(order) for order in orders)
@@ -228,7 +220,7 @@ def test_a_new_driver_ends_validations_alone(hosts: Callable[..., RolloutProcess
         host.news(validation, 0, 0)
 
 
-def test_completions_for_another_host_are_ignored(hosts: Callable[..., RolloutProcess]) -> None:
+def test_completions_for_another_host_are_ignored(hosts):
     host = hosts()
     engine = attach(host)
     engine.deliver = lambda delivery: host.deliver(replace(delivery, incarnation="another"))
