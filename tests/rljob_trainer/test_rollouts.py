@@ -18,14 +18,17 @@ from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal import GroupKey, Journal
 from rljob_trainer.old_types import Prompt, Sampling
+from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rollouts.engine_group import EngineGroup
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollouts import Order, Rollout, Rollouts
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.groups import RankGroup, Scorer, WorkerContext
+from rljob_trainer.workers.context import WorkerContext
+from rljob_trainer.workers.groups import Scorer
 from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.roster import Roster, Worker
+from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.worker import Worker
 from tests.rljob_trainer.rank_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
@@ -50,7 +53,7 @@ class Engines:
     def place(self, name: str) -> str:
         return name
 
-    def _start(self, name: str) -> Worker:
+    def _start(self, name: str) -> Worker[Any]:
         return self.roster.start(name, "s", SteadyHost, {}, str(self.notes), self.pace)
 
     def replace(self, name: str) -> None:
@@ -93,8 +96,8 @@ class Site:
         """Groups that engines began to make, in order, repetitions included."""
         return self.engines.notes.read_text().split() if self.engines.notes.exists() else []
 
-    def process(self, worker: Worker) -> psutil.Process:
-        return psutil.Process(wait_for(worker.ask("beat"), 60.0, "a worker of a test").pid)
+    def process(self, worker: Worker[Any]) -> psutil.Process:
+        return psutil.Process(wait_for(worker.beat(), 60.0, "a worker of a test").pid)
 
     @contextmanager
     def after(self, groups: int, strike: Callable[[], None]) -> Iterator[None]:
@@ -228,7 +231,7 @@ def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_
     roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
     try:
         context = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats)
-        ranks = RankGroup(context)
+        ranks = RankClient(context)
         ranks.start()
         engines = EngineGroup(context, EngineSettings("hf", str(tmp_path / "no model"), 32), ranks)
         assert "engine-0" in roster
