@@ -1,7 +1,7 @@
 """Workers for tests of hosting: what they do, and the attempts that have them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,9 @@ import psutil
 from rljob_trainer.errors import EngineLost, InfrastructureError, WorkerLost
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.host import Host
-from rljob_trainer.workers.roster import Roster, Worker
+from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.worker import Answer, Worker
 
 SECONDS = 100.0
 PATIENT = 15.0
@@ -93,16 +94,16 @@ def first_attempt() -> Iterator[tuple[Roster, Heartbeats]]:
         roster.end_all()
 
 
-def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0.0) -> Worker:
+def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0.0) -> Worker[Any]:
     return roster.start(name, signature, NoteHost, {}, slow_start)
 
 
-def value(reference: Any) -> Any:
-    return wait_for(reference, SECONDS, "a worker of a test")
+def value(asked: Answer[Any] | Sequence[Answer[Any]]) -> Any:
+    return wait_for(asked, SECONDS, "a worker of a test")
 
 
-def process_of(worker: Worker) -> psutil.Process:
-    return psutil.Process(value(worker.ask("beat")).pid)
+def process_of(worker: Worker[Any]) -> psutil.Process:
+    return psutil.Process(value(worker.beat()).pid)
 
 
 def loss_of(heartbeats: Heartbeats) -> WorkerLost:

@@ -20,6 +20,7 @@ from tests.rljob_trainer.hosting_support import (
     PATIENT,
     SECONDS,
     SILENT_AFTER,
+    Notes,
     driver,
     first_attempt,
     loss_of,
@@ -46,9 +47,9 @@ def mine() -> Iterator[tuple[Roster, Heartbeats]]:
 def test_a_worker_answers_while_it_works_and_says_what_it_does(mine: tuple[Roster, Heartbeats]):
     roster, heartbeats = mine
     worker = start(roster, "rank-0")
-    assert value(worker.call("tell", "started")) == ["started"]
-    resting = worker.call("rest", 3.0)
-    beside = worker.call("tell", "beside", group="background")
+    assert value(worker.call(Notes.tell, "started")) == ["started"]
+    resting = worker.call(Notes.rest, 3.0)
+    beside = worker.call_beside("background", Notes.tell, "beside")
     assert value(beside) == ["started", "beside"]
     time.sleep(2.5)
     heartbeats.check()
@@ -101,7 +102,7 @@ def test_a_spare_that_freezes_as_it_is_put_to_work_is_missed(mine: tuple[Roster,
     roster, heartbeats = mine
     spare = start(roster, "engine-1")
     heartbeats.watch(spare, vital=False)
-    spare.call("rest", 60.0)
+    spare.call(Notes.rest, 60.0)
     until(lambda: "engine-1: rest" in heartbeats.doing())
     process = process_of(spare)
     process.suspend()
@@ -132,10 +133,10 @@ def test_one_that_answers_and_keeps_others_waiting_is_named(monkeypatch):
     monkeypatch.setattr(hosting_pulse, "STUCK", 0.6)
     with driver(1, PATIENT) as (roster, heartbeats):
         workers = [start(roster, f"rank-{number}") for number in range(3)]
-        value([worker.ask("beat") for worker in workers])
-        workers[0].call("meet", 1000)
-        workers[1].call("meet", 1000, 0.2)  # slow, but it goes on
-        workers[2].call("meet", 7)
+        value([worker.beat() for worker in workers])
+        workers[0].call(Notes.meet, 1000)
+        workers[1].call(Notes.meet, 1000, 0.2)  # slow, but it goes on
+        workers[2].call(Notes.meet, 7)
         found = loss_of(heartbeats)
         roster.end_all()
     assert (type(found), found.worker) == (RankLost, "rank-2")
@@ -152,7 +153,7 @@ try:
     with driver(1, {SILENT_AFTER}) as (roster, heartbeats):
         worker = start(roster, "rank-9")
         while True:
-            value(worker.call("rest", 0.05))
+            value(worker.call(Notes.rest, 0.05))
             heartbeats.check()
             print("alive", flush=True)
 except RLJobError as error:
@@ -177,14 +178,14 @@ def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_re
             adopted = newer.adopt({"rank-9": ["s"]})
             assert frozen.wait(SECONDS) == 77
             assert "attempt 2 has taken over from attempt 1" in frozen.stdout.read()
-            assert value(adopted["rank-9"].call("tell", "by the newer"))[-1] == "by the newer"
+            assert value(adopted["rank-9"].call(Notes.tell, "by the newer"))[-1] == "by the newer"
             newer.end_all()
 
 
 def test_an_engine_that_fails_in_a_weight_update_is_lost(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     engines = [start(roster, f"engine-{number}") for number in range(2)]
-    asked = [(engines[0], engines[0].call("tell", "a")), (engines[1], engines[1].call("refuse", "no such parameter"))]
+    asked = [engines[0].call(Notes.tell, "a"), engines[1].call(Notes.refuse, "no such parameter")]
     with pytest.raises(EngineLost, match=r"engine-1 failed to take weights: no such parameter") as found:
         wait_for_engines(asked, SECONDS, "take weights")
     assert found.value.worker == "engine-1"
@@ -194,10 +195,10 @@ def test_who_is_in_a_collective_operation_that_another_never_joined_is_not_waite
     """As ranks after a driver that died between its calls to them; those that are just busy may take their time."""
     with driver(1) as (roster, heartbeats):
         ranks = [start(roster, f"rank-{number}") for number in range(2)]
-        value([rank.ask("beat") for rank in ranks])
-        together = [rank.call("rest", 5.0) for rank in ranks]
+        value([rank.beat() for rank in ranks])
+        together = [rank.call(Notes.rest, 5.0) for rank in ranks]
         assert wait_together(together, SECONDS, 4.0, "them") == [None, None]
-        apart = [ranks[0].call("rest", 2 * SECONDS), ranks[1].call("rest", 0.0)]
+        apart = [ranks[0].call(Notes.rest, 2 * SECONDS), ranks[1].call(Notes.rest, 0.0)]
         until(lambda: "rank-0: rest" in heartbeats.doing())
         with pytest.raises(InfrastructureError, match=r"waited 1 s for them \(rank-0: rest for "):
             wait_together(apart, SECONDS, 1.0, "them", lambda: heartbeats.check("rank"), heartbeats.doing)
@@ -208,8 +209,8 @@ def test_of_calls_that_failed_together_one_may_know_whose_fault_it_is(mine: tupl
     """As ranks of one sync group do: the first delivers, the others only hear that it failed."""
     roster, _ = mine
     first, second = start(roster, "rank-0"), start(roster, "rank-1")
-    value([first.ask("beat"), second.ask("beat")])
-    found = loss_among([second.call("refuse", "the first rank failed"), first.call("accuse", "engine-3")])
+    value([first.beat(), second.beat()])
+    found = loss_among([second.call(Notes.refuse, "the first rank failed"), first.call(Notes.accuse, "engine-3")])
     assert found is not None
     assert found.worker == "engine-3"
-    assert loss_among([second.call("refuse", "the first rank failed")]) is None
+    assert loss_among([second.call(Notes.refuse, "the first rank failed")]) is None

@@ -21,6 +21,7 @@ from tests.rljob_trainer.hosting_support import (
     GONE_SECONDS,
     SECONDS,
     NoteHost,
+    Notes,
     driver,
     first_attempt,
     process_of,
@@ -46,22 +47,24 @@ def mine() -> Iterator[tuple[Roster, Heartbeats]]:
 def test_a_claimed_worker_obeys_the_newer_attempt_alone(mine: tuple[Roster, Heartbeats]):
     roster, heartbeats = mine
     old = start(roster, "engine-0")
-    assert value(old.call("tell", "first")) == ["first"]
+    assert value(old.call(Notes.tell, "first")) == ["first"]
     with driver(2) as (newer, _):
         new = newer.adopt({"engine-0": ["s"]})["engine-0"]
-        assert value(new.call("tell", "second")) == ["first", "second"], "it kept what it held"
-        assert [ray.get(item) for item in new.stream("count", 3)] == [0, 1, 2]
+        assert value(new.call(Notes.tell, "second")) == ["first", "second"], "it kept what it held"
+        assert [ray.get(item) for item in new.stream(NoteHost.count, 3)] == [0, 1, 2]
         refused: list[Callable[[], Any]] = [
-            lambda: value(old.call("rest", 0.0)),
-            lambda: value(old.ask("beat")),
-            lambda: value(old.ask("claim")),
-            lambda: [value(item) for item in old.stream("count", 3)],
+            lambda: value(old.call(Notes.rest, 0.0)),
+            lambda: value(old.beat()),
+            lambda: value(old.claim()),
+            lambda: [ray.get(item) for item in old.stream(NoteHost.count, 3)],
         ]
         for call in refused:
             with pytest.raises(FencedError, match="attempt 2 has taken over from attempt 1"):
                 call()
-        assert value(old.call("tell", "of a replaced driver"))[-1] == "of a replaced driver", "harmless stays allowed"
-        assert value(new.ask("beat")).detail == ", 1 claims"
+        assert value(old.call(Notes.tell, "of a replaced driver"))[-1] == "of a replaced driver", (
+            "harmless stays allowed"
+        )
+        assert value(new.beat()).detail == ", 1 claims"
         heartbeats.check()  # being refused is no loss: the old driver's next call says what happened
 
 
@@ -99,7 +102,7 @@ def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
     claim(volume, 1)
     with driver(1, fence=lambda: check_not_superseded(volume, 1)) as (old, _):
         worker = start(old, "rank-5")
-        value(worker.ask("beat"))
+        value(worker.beat())
         claim(volume, 2)
         with driver(2) as (newer, _):
             taken = newer.adopt({"rank-5": ["s"]})["rank-5"]
@@ -109,7 +112,7 @@ def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
             for act in refused:
                 with pytest.raises(FencedError, match="attempt 2 has taken over from attempt 1"):
                     act()
-            assert value(taken.call("tell", "alive")) == ["alive"]
+            assert value(taken.call(Notes.tell, "alive")) == ["alive"]
             newer.end_all()
 
 
@@ -146,7 +149,7 @@ def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tu
     monkeypatch.setattr(hosting_roster, "LATE_SECONDS", 30.0)
     roster, _ = mine
     spare = start(roster, "engine-1", "spare")
-    value(start(roster, "engine-0", "place 0").ask("beat"))
+    value(start(roster, "engine-0", "place 0").beat())
     process = process_of(spare)
     process.suspend()
     thaw = threading.Timer(0.2, process.resume)
@@ -160,7 +163,7 @@ def test_a_takeover_takes_the_spare_along_that_answers_after_the_engine(mine: tu
 def test_takeover_waits_for_nobody_but_those_it_wants(mine: tuple[Roster, Heartbeats]):
     """A spare that imports for a minute keeps no driver from its engines."""
     roster, _ = mine
-    value(start(roster, "engine-0", "place 0").ask("beat"))
+    value(start(roster, "engine-0", "place 0").beat())
     start(roster, "engine-1", "spare", slow_start=60.0)
     with driver(2) as (successor, _):
         adopted = successor.adopt(dict.fromkeys(("engine-0", "engine-1"), ("place 0", "spare")), wanted=("place 0",))

@@ -1,5 +1,6 @@
 """What must not depend on the number of ranks, nor on how a batch is split: gradients, updates, checkpoints."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from rljob_trainer.rank.results import StepSums
+from rljob_trainer.rank.shard import ShardSample
 from rljob_trainer.rank.sharding import load_initial_weights
 from tests.rljob_trainer.rank_support import (
     MARK,
@@ -151,6 +153,42 @@ def test_a_rank_without_samples_takes_part(models, device, one, two):
     results = two.run(reinforced_spec(2, "token_mean"), reinforced_gradient, *arguments)
     assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
     assert added([part for _, part in results]) == pytest.approx(added([sums]), rel=1e-4)
+
+
+def uneven(sample):
+    """Rejects a whole trajectory, all but one token of another, and nothing of most."""
+    first, R = int(sample.trajectory.token_ids[0]), sample.loss_tokens
+    return np.arange(R) >= (R if first % 3 == 0 else R - 1 if first % 3 == 1 else 0)
+
+
+def masked_gradient(worker, *arguments):
+    worker.rejection = uneven
+    return reinforced_gradient(worker, *arguments)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
+def test_tokens_are_rejected_before_anything_is_divided_by_their_number(models, device, one, two, aggregation):
+    """As if the rejected tokens had not been in the loss at all, for any number of ranks and any split."""
+    remain = [uneven(ShardSample(each)) for each in TRAJECTORIES]
+    assert {mask.all() for mask in remain} == {True, False}
+    assert any(not mask.any() for mask in remain)
+    kept = [without(each, mask) for each, mask in zip(TRAJECTORIES, remain, strict=True) if mask.any()]
+    advantages = [each[mask] for each, mask in zip(ADVANTAGES, remain, strict=True) if mask.any()]
+    expected, sums = one(reinforced_spec(1, aggregation), reinforced_gradient, models, kept, advantages, 10_000)
+    arguments = (models, TRAJECTORIES, ADVANTAGES)
+    for budget in (10_000, 40):
+        results = [one(reinforced_spec(1, aggregation), masked_gradient, *arguments, budget)]
+        results += two.run(reinforced_spec(2, aggregation), masked_gradient, *arguments, budget)
+        assert all(largest_difference(ours, expected) < TOLERANCE[device] for ours, _ in results)
+        for parts in (results[:1], results[1:]):
+            assert added([part for _, part in parts]) == pytest.approx(added([sums]), rel=1e-4)
+
+
+def without(trajectory, mask):
+    """The trajectory with only those of its tokens in the loss that the mask leaves."""
+    in_loss = trajectory.in_loss.copy()
+    in_loss[np.flatnonzero(in_loss)[~mask]] = False
+    return replace(trajectory, in_loss=in_loss)
 
 
 @pytest.mark.parametrize("reshard_after_forward", [True, False])

@@ -1,0 +1,60 @@
+"""How ranks share the work: dimensions, their meshes, and the same gradient whichever of them executes."""
+
+import pytest
+
+from rljob_trainer.errors import JobError
+from rljob_trainer.rank.parallel import ParallelDims
+from tests.rljob_trainer.rank_support import (
+    MARK,
+    Ranks,
+    alone,
+    largest_difference,
+    make_spec,
+    plans_of,
+    random_trajectories,
+    record_gradients,
+    write_model,
+)
+
+ROWS = random_trajectories(7)
+
+
+def test_shards_are_what_the_other_dimensions_leave():
+    assert ParallelDims.over(6) == ParallelDims(replicate=1, shard=6)
+    dims = ParallelDims.over(6, replicate=2)
+    assert (dims.shard, dims.world, dims.data, dims.loss) == (3, 6, 6, 6)
+
+
+def test_dimensions_that_do_not_divide_the_ranks_are_refused():
+    with pytest.raises(JobError, match=r"^spec\.actor\.parallel: replicate 4 .* does not divide the job's 6 ranks"):
+        ParallelDims.over(6, replicate=4)
+
+
+@pytest.mark.parametrize("name", ["context", "tensor", "expert"])
+def test_a_dimension_that_is_not_executed_is_refused_by_name(name: str):
+    with pytest.raises(JobError, match=rf"^spec\.actor\.parallel\.{name}: {name} parallelism is not supported yet"):
+        ParallelDims(**{name: 2})
+    with pytest.raises(JobError, match=rf"^spec\.actor\.parallel\.{name}: {name} is 0"):
+        ParallelDims(**{name: 0})
+
+
+@pytest.mark.parametrize("dims", [ParallelDims(replicate=2), ParallelDims(shard=2)])
+def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, dims: ParallelDims):
+    folder = write_model(tmp_path, "tied")
+    (expected, alone_mesh) = alone(make_spec(1), gradient_and_mesh, folder)
+    with Ranks(2) as two:
+        results = two.run(make_spec(2), gradient_and_mesh, folder, parallel=dims)
+    assert alone_mesh == {"shard": 1}
+    for ours, mesh in results:
+        assert mesh == ({"replicate": 2, "shard": 1} if dims.replicate > 1 else {"shard": 2})
+        assert largest_difference(ours, expected) < 2e-5
+
+
+def gradient_and_mesh(worker, folder):
+    plans, totals = plans_of(ROWS, worker.settings.world, 40)
+    worker.load(folder)
+    worker.begin_stage("sft")
+    gradients = record_gradients(worker)
+    worker.supervised_step(plans[worker.settings.rank], totals, ROWS, 1e-3, MARK)
+    names = worker.mesh.mesh_dim_names
+    return gradients[0], dict(zip(names, worker.mesh.shape, strict=True))
