@@ -159,7 +159,7 @@ def test_a_group_that_a_lost_scorer_scores_again_is_not_made_again_but_another_a
         ({}, []),
         ({"policy_digest": "other"}, ["groups of step 16 were made for 2 policies or settings"]),
         ({"fingerprint": "other"}, ["groups of step 16 were made for 2 policies or settings"]),
-        ({"prompt": "other"}, ["8 prompts had two hashes within a step, 0/0 of step 16 first"]),
+        ({"prompt": "other"}, ["8 prompts had two hashes within a step, 0/0/0 of step 16 first"]),
         ({"step": 17, "policy_digest": "other", "prompt": "other"}, []),
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
@@ -16,6 +17,7 @@ from rljob_trainer.workers import heartbeats as hosting_pulse
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import loss_among, wait_for_engines, wait_together
+from rljob_trainer.workers.worker import Answer
 from tests.rljob_trainer.hosting_support import (
     PATIENT,
     SECONDS,
@@ -119,6 +121,7 @@ def test_one_that_freezes_before_the_first_round_of_questions_is_missed(monkeypa
         worker = start(roster, "engine-0")
         first = heartbeats._patients["engine-0"].asked  # other questions may be answered before it, by another thread
         process = process_of(worker)
+        assert first is not None
         value(first)
         process.suspend()
         try:
@@ -185,7 +188,7 @@ def test_a_driver_that_was_frozen_takes_nobody_for_dead_and_leaves_when_it_is_re
 def test_an_engine_that_fails_in_a_weight_update_is_lost(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     engines = [start(roster, f"engine-{number}") for number in range(2)]
-    asked = [engines[0].call(Notes.tell, "a"), engines[1].call(Notes.refuse, "no such parameter")]
+    asked: list[Answer[Any]] = [engines[0].call(Notes.tell, "a"), engines[1].call(Notes.refuse, "no such parameter")]
     with pytest.raises(EngineLost, match=r"engine-1 failed to take weights: no such parameter") as found:
         wait_for_engines(asked, SECONDS, "take weights")
     assert found.value.worker == "engine-1"

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rljob_trainer.old_types import Prompt
 
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool

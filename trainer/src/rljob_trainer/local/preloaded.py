@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_worker import ENVIRONMENT, LANGUAGE
@@ -41,7 +42,8 @@ OOM_SCORE = "1000"
 
 
 def main() -> None:
-    path, engine, device = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    path, device = Path(sys.argv[1]), sys.argv[3]
+    engine: Engine = "vllm" if sys.argv[2] == "vllm" else "hf"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(path))
         server.listen(64)  # whoever asks early waits
@@ -53,8 +55,8 @@ def main() -> None:
                 _serve(client, server)
 
 
-def _import(engine: str, device: str) -> None:
-    """The engine first, for vLLM wants its environment before torch comes."""
+def _import(engine: Engine, device: str) -> None:
+    """The engine first: vLLM wants its environment before torch is imported."""
     sys.modules["ray"] = None  # type: ignore[assignment]  # "not installed": it must not be imported here, and vLLM would
     with uncollected():
         with suppress(JobError):  # vLLM is missing: the engine says so
