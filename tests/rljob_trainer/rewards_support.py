@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.rewards.policy import Response

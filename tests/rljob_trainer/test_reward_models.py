@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
@@ -194,20 +193,17 @@ def test_trouble_that_passes_is_waited_for_and_never_a_reward(trouble):
     assert group.retries == 3
 
 
-def test_a_server_that_is_gone_ends_the_attempt_as_infrastructure_by_name():
-    with played(length) as url:
-        pass
-    with asking(url, timeout="1s", lostAfter="1s") as models, pytest.raises(InfrastructureError) as error:
-        score(models, "abc")
-    assert error.value.message.startswith(f"reward model rm at {url} gave no answer for 1s: ConnectError")
-
-
-def test_a_server_that_only_fails_is_infrastructure_too_whatever_on_error_says():
-    failing = played(lambda body, number: (500, "EngineDeadError"))
-    soon = {"timeout": "1s", "lostAfter": "1s"}
-    with failing as url, asking(url, "drop_group", **soon) as models, pytest.raises(InfrastructureError) as error:
-        score(models, "abc")
-    assert error.value.message.endswith("gave no answer for 1s: it answered 500: EngineDeadError")
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_server_that_is_gone_or_only_fails_is_infrastructure_whatever_on_error_says(gone):
+    soon, reason = {"timeout": "1s", "lostAfter": "1s"}, "ConnectError" if gone else "it answered 500: EngineDeadError"
+    with played(lambda body, number: (500, "EngineDeadError")) as url:
+        if not gone:
+            with asking(url, "drop_group", **soon) as models, pytest.raises(InfrastructureError) as error:
+                score(models, "abc")
+    if gone:
+        with asking(url, "drop_group", **soon) as models, pytest.raises(InfrastructureError) as error:
+            score(models, "abc")
+    assert error.value.message.startswith(f"reward model rm at {url} gave no answer for 1s: {reason}")
 
 
 def test_a_server_that_hangs_is_asked_again():

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rljob_trainer.old_types import Prompt
 
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import RewardError

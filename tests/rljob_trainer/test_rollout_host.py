@@ -50,7 +50,7 @@ def volume(tmp_path: Path) -> Volume:
 def hosts(volume: Volume, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RolloutProcess]]:
     """Makes hosts, each with an engine that answers at once."""
     monkeypatch.setattr(rollout_host, "Scorer", FakeScorer)
-    monkeypatch.setattr(rollout_host.ray, "put", lambda value: value)
+    monkeypatch.setattr("ray.put", lambda value: value)
     made = []
 
     def make(attempt: int = 1, from_version: int = 0) -> RolloutProcess:
