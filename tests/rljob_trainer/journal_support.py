@@ -89,7 +89,8 @@ def as_record(record: Episode | Used | bytes) -> bytes:
     return encode_used(record) if isinstance(record, Used) else record
 
 
-def find(journal: Journal, number: int = 0, sample: int = 0, policies: dict[int, str] = POLICIES) -> Episode | None:
+def find(journal: Journal, number: int = 0, sample: int = 0, policies: dict[int, str] = POLICIES) -> Any:
+    """The episode, or None."""
     found = journal.find(task(number), sample, FINGERPRINT, policies)
     return found.episode if found is not None else None
 

@@ -73,6 +73,7 @@ class Inbox:
     def __init__(self) -> None:
         self.bundles: list[list[tuple[str, int]]] = []
         self.errors: list[Exception] = []
+        self.before_error = 0
         self._arrived = threading.Condition()
 
     def deliver(self, completions: Sequence[Completion], error: Exception | None) -> None:
@@ -81,6 +82,7 @@ class Inbox:
                 self.bundles.append([(each.request_id, each.sample) for each in completions])
             if error is not None:
                 self.errors.append(error)
+                self.before_error = len(self.bundles)
             self._arrived.notify_all()
 
     def wait(self, arrived: Callable[["Inbox"], object]) -> None:
@@ -195,6 +197,7 @@ def test_an_error_in_a_step_breaks_the_engine_and_reaches_the_subscriber(loop, e
     engine.failure = InfrastructureError("CUDA error")
     inbox.wait(lambda inbox: inbox.errors)
     assert inbox.bundles == [[("a", 0)]], "what was finished is not lost"
+    assert inbox.before_error == 1, "it is not generated again"
     assert str(inbox.errors[0]) == "CUDA error"
     steps = engine.log.count("step")
     for ask in (loop.do, loop.do_when_idle):
