@@ -79,7 +79,7 @@ def kill_driver_between_update_and_metrics(place: Machine, run: Path) -> None:
 @contextmanager
 def lost_groups_of(run: Path, step: int) -> Iterator[None]:
     """Attempt 1's journal of that step cannot be read meanwhile, as if it were damaged."""
-    journal = Volume(run).journal(1, step)
+    journal = Volume(run).journal(1, step - 1)
     aside = journal.rename(journal.with_suffix(".aside"))
     yield
     aside.rename(journal)
