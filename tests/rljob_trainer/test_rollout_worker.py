@@ -8,8 +8,7 @@ import pytest
 from rljob_trainer.engines.engine import NO_WEIGHTS
 from rljob_trainer.engines.engine_worker import RolloutWorker, sample_seed
 from rljob_trainer.errors import FencedError, InfrastructureError
-from rljob_trainer.old_types import Prompt
-from rljob_trainer.types import Sampling
+from rljob_trainer.old_types import Prompt, Sampling
 from rljob_trainer.weights.probe import probe_prompts
 from tests.rljob_trainer.rollout_support import (
     VOCAB,

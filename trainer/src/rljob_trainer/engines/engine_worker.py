@@ -11,6 +11,7 @@ from rljob_trainer.engines.engine import Completion, EngineSettings, Request, Ro
 from rljob_trainer.engines.registry import create_engine
 from rljob_trainer.errors import FencedError, InfrastructureError
 from rljob_trainer.old_types import Group, Ids, Prompt, Sample
+from rljob_trainer.old_types import Sampling as OldSampling
 from rljob_trainer.types import Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 
@@ -54,7 +55,7 @@ class RolloutWorker:
         return self._engine is not None
 
     def generate_groups(
-        self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[Sequence[int]]
+        self, prompts: Sequence[Prompt], sampling: OldSampling, seeds: Sequence[Sequence[int]]
     ) -> Iterator[list[Group]]:
         """Yield each prompt's group as soon as all its samples are done, with those that are done at the same time.
 
@@ -63,9 +64,9 @@ class RolloutWorker:
         waiting: dict[str, list[Sample]] = {prompt.id: [] for prompt in prompts}
         wanted = {prompt.id: (prompt, len(row)) for prompt, row in zip(prompts, seeds, strict=True)}
         version = self.engine.policy_version
-        sampling = Sampling(sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop)
+        how = Sampling(sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop)
         pairs = zip(prompts, seeds, strict=True)
-        requests = [Request(prompt.id, prompt.token_ids, sampling, tuple(row)) for prompt, row in pairs]
+        requests = [Request(prompt.id, prompt.token_ids, how, tuple(row)) for prompt, row in pairs]
         for finished in self._generate(requests):
             groups = []
             for each in finished:

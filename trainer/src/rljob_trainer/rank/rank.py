@@ -258,9 +258,9 @@ class Rank:
         """
         answers = [answer for each in sent for answer in each.answers]
         sequences = [
-            TokenSequence(np.concatenate([prompts[sample.sample_index], sample.token_ids]), len(prompts[0]))
+            TokenSequence(np.concatenate([prompt, each.token_ids]), len(prompt))
             for answer in answers
-            for sample in answer
+            for prompt, each in zip(prompts, answer, strict=True)
         ]
         ours = iter(self.log_probs(sequences, 1.0))
         return [[next(ours) for _ in answer] for answer in answers]
