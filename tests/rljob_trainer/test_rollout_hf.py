@@ -116,6 +116,16 @@ def test_a_deterministic_request_larger_than_the_batch_is_refilled_alike(model_d
     assert bits(answer(engine, WANTED[3:4])).items() <= together.items()
 
 
+def test_the_samples_of_a_request_share_the_pass_over_its_prompt(model_dir, policy):
+    engine, rows = HfEngine(settings("hf", model_dir)), []
+    sync(engine, policy, 0)
+    engine._model.register_forward_pre_hook(lambda _, ids: rows.append(len(ids[0])))
+    for request in requests(random_prompts(2), Sampling(2), samples=8):
+        engine.submit(request)
+    engine.step()
+    assert rows == [2]
+
+
 def test_tied_embeddings_are_loaded_once(tmp_path):
     folder = write_model_dir(tmp_path, tied=True)
     policy, engine = make_policy(folder, 5), HfEngine(settings("hf", folder))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.compute.out_of_memory import Remedies, Remedy
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine
 from rljob_trainer.errors import JobError
@@ -60,7 +59,7 @@ def _vllm_missing(reason: str) -> JobError:
 
 _HOST = Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens, or give the engine more memory")
 
-ENGINES: Mapping[Engine, EngineKind] = {
+ENGINES: Mapping[str, EngineKind] = {
     "hf": EngineKind(
         factory=_hf,
         preflight=lambda: None,
