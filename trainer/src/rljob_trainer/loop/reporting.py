@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.old_types import Group, Ids
 from rljob_trainer.progress import names
+from rljob_trainer.progress.answers import question
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -89,6 +90,7 @@ class Reporting:
                 row = {
                     "step": step,
                     "prompt": self._text(group.prompt.token_ids),
+                    "question": question(group.prompt.messages),
                     "response": self._text(group.samples[0].token_ids),
                     "groundTruth": group.prompt.ground_truth,
                     "reward": float(each.summary.score.rewards[0]),
