@@ -74,8 +74,8 @@ class RewardModel(ApiModel):
     image: Text | None = Field(
         None, description="Image with vLLM for the server; the default is the image of the job's other pods."
     )
-    cpu: Quantity = Field("4", description="CPUs of a server, as request.")
-    memory: Quantity = Field("32Gi", description="Memory of a server, as request and limit.")
+    cpu: Quantity = Field("4", description="CPU request of a server.")
+    memory: Quantity = Field("32Gi", description="Memory request and limit of a server.")
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description="Pod template that the operator merges into the server's; its container is vllm.",
