@@ -9,7 +9,8 @@ CRD := crds/rljobs.rljob.dev.yaml
 CHART_CRD := charts/rljob-operator/files/rljobs.rljob.dev.yaml
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# make lock resolves as of this day, so it gives everybody the same answer until the date is moved.
+# make lock takes no package that was uploaded on this day or later. To upgrade, move the date and name what to upgrade:
+# make lock ARGS="ray vllm", or ARGS=all.
 LOCK_DATE := 2026-11-21
 
 .PHONY: help root go setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
@@ -100,8 +101,8 @@ generate: $(READY)  ## Write the CRD, also into the chart, the API reference and
 	$(BIN)/python -m rljob_api.reference
 	$(BIN)/python -m rljob_api.conditions_reference
 
-lock:  ## Resolve dependencies as of LOCK_DATE into requirements/
-	tools/lock.sh $(LOCK_DATE)
+lock:  ## Write requirements/ for the dependencies of today's pyproject.toml files; upgrades nothing but ARGS="PACKAGE..." (or all)
+	tools/lock.sh $(LOCK_DATE) $(ARGS)
 
 clean:  ## Remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -2,8 +2,8 @@
 
     python -m bench.weight_sync [--repetitions 20] [--output docs/benchmarks]
 
-Every way has a process of its own and takes weights that lie in its memory: the transport is not part of the times.
-Times are of the CPU, so that whatever else the machine does counts little.
+Each way runs in its own process and reads weights from the process's memory: the times do not include the transport.
+They are CPU time, so other work on the machine has little influence.
 """
 
 import argparse
@@ -52,8 +52,8 @@ class Way:
 
 
 WAYS = {
-    "both, load_weights, packed anew": Way("both", "load_and_pack"),
-    "both, load_weights, packed anew, TorchDynamo enabled": Way("both", "load_and_pack", dynamo=True),
+    "both, load_weights, packed again": Way("both", "load_and_pack"),
+    "both, load_weights, packed again, TorchDynamo enabled": Way("both", "load_and_pack", dynamo=True),
     "parameters, load_weights": Way("parameters", "load_weights"),
     "oneDNN's copies, load_weights": Way("copies", "load_weights"),
     "oneDNN's copies, reload in place": Way("copies", "reload_weights"),
@@ -217,14 +217,15 @@ def imports() -> Iterator[str]:
 
 PAGE = """# Weights into vLLM on a CPU
 
-Written by `python -m bench.weight_sync`; {packages}; one thread for each process.
-Seconds are of the CPU, so what else the machine did counts little.
+Written by `python -m bench.weight_sync`; {packages}; one thread per process. Seconds are
+CPU time, so other work on the machine has little influence.
 
-vLLM packs linear weights into copies in oneDNN's form, and drops the parameters. both: the parameters and the copies;
-the first row is what engine vllm does. start: of the engine, vLLM's imports included. new weights: median and range of
-{updates} updates, from weights that lie in the process's memory. probe: mean difference of log-probabilities from
-transformers' after the last one, in nats. tokens/s: of {samples} samples of {tokens} tokens, median and range of
-{generations}. memory: of the process at the end, the benchmark's own copies of the weights included.
+vLLM packs linear weights into copies in oneDNN's format and drops the parameters. "both" keeps the parameters and the
+copies; the first row is what engine vllm does. start: start of the engine, including vLLM's imports. new weights:
+median and range of {updates} updates from weights in the process's memory. probe: mean difference between its
+log-probabilities and those of transformers after the last update, in nats. tokens/s: {samples} samples of {tokens}
+tokens, median and range of {generations} repetitions. memory: memory of the process at the end, including the
+benchmark's own copies of the weights.
 
 | parameters | layers hold, and how new weights get in | start, s | new weights, s | probe | tokens/s | memory, MiB |
 |---|---|---|---|---|---|---|

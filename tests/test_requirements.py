@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tools.pins import constraints
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"rljob-api": "crds", "rljob-operator": "operator", "rljob-trainer": "trainer"}
 
@@ -96,3 +98,17 @@ def test_the_vllm_of_a_gpu_keeps_what_was_built_with_its_torch_and_the_one_for_c
 
     assert companions <= {one.name for one in pins("cuda.txt", "3.11")}
     assert not companions & {one.name for one in pins("cpu.txt", "3.11")}
+
+
+def test_make_lock_keeps_each_version_unless_the_package_is_named() -> None:
+    numpy = ["numpy==1 ; python_full_version < '3.13' \\\n", "numpy==2 ; python_full_version >= '3.13' \\\n"]
+    cpu = "".join(["ffi==1 \\\n", *numpy, "ray==2.60 \\\n"])
+    cuda = "ffi==2 \\\nray==2.60 \\\n"
+
+    assert constraints([cpu, cuda]) == [
+        "numpy==1 ; python_full_version < '3.13'",
+        "numpy==2 ; python_full_version >= '3.13'",
+        "ray==2.60",
+    ]
+    assert constraints([cpu, cuda], ["numpy"]) == ["ray==2.60"]
+    assert constraints([cpu, cuda], ["all"]) == []

@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # Write requirements/*.txt: exact versions with hashes, and no registry's name, so that any mirror serves them.
 #
-#   tools/lock.sh DATE     resolve with the packages that had been published on DATE (YYYY-MM-DD)
+#   tools/lock.sh DATE [PACKAGE...]
+#
+# DATE (YYYY-MM-DD): take no file that was uploaded on that day or later.
+# PACKAGE: a package to upgrade; "all" upgrades every package.
+#
+# Every other package keeps its version in requirements/. The date alone does not repeat a result, because a registry or
+# a mirror may list a version days after its upload.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv
 
-[[ $# -eq 1 ]] || { echo "usage: tools/lock.sh DATE" >&2; exit 64; }
+[[ $# -ge 1 ]] || { echo "usage: tools/lock.sh DATE [PACKAGE...]" >&2; exit 64; }
 [[ -x $uv ]] || tools/setup.sh
-rm -f uv.lock  # it names registries and is not kept; the date makes the result repeatable
-"$uv" lock --quiet --exclude-newer "${1}T00:00:00Z"
+rm -f uv.lock  # it names registries, so it is not kept
+mapfile -t pins < <(.venv/bin/python tools/pins.py "${@:2}")
+"$uv" lock --quiet --exclude-newer "${1}T00:00:00Z" ${pins[@]+"${pins[@]/#/--upgrade-package=}"}
 
 export_to() {  # FILE OPTIONS...
     local file=requirements/$1

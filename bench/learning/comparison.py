@@ -22,16 +22,15 @@ _MEASURES: Final = {
     "mean over all validations": attrgetter("height"),
 }
 
-ABOUT: Final = f"""TRL's GRPOTrainer, generating with transformers, from the weights that our run has after its
-supervised steps; the same data, rewards and hyper-parameters, equally many samples a step. Mean, and range over seeds.
-TRL's trainer takes biases and norms out of the weight decay, begins its warm-up with a step of 0, and adds 1e-4 to a
-group's standard deviation where ours adds 1e-6. Seconds compare nothing: runs went side by side on
-one GPU, more of them or fewer, and TRL's hold our supervised steps and the export.
+ABOUT: Final = f"""TRL's GRPOTrainer generates with transformers and starts from the weights of our run after its
+supervised steps. Data, rewards, hyper-parameters and the number of samples per step are the same. Values are means and
+ranges over seeds. TRL's trainer excludes biases and norms from the weight decay, starts its warm-up with a step of 0,
+and adds 1e-4 to a group's standard deviation instead of 1e-6. Seconds are not comparable: different numbers of runs
+shared a GPU, and TRL's include our supervised steps and the export.
 
-Each run is compared with the other's of the same seed. Ours is within seed noise or better where the mean
-difference lies no more than {NOISE:g} standard errors below 0, at the end and over all validations. Of equal trainers
-9% would not with three seeds, 5% with six, at either; a difference that is smaller than that, so few seeds cannot
-show."""
+The comparison pairs runs of the same seed. Ours is within seed noise or better if the mean difference is at most
+{NOISE:g} standard errors below 0, at the end and over all validations. For equal trainers the chance of a larger
+difference is 9% with three seeds and 5% with six; so few seeds cannot show a smaller one."""
 
 
 def comparison(ours: Sequence[Result], theirs: Sequence[Result]) -> str:
@@ -70,7 +69,7 @@ def spread(values: Sequence[float], digits: int = 3, sign: str = "-") -> str:
 
 def _verdict(differences: Mapping[str, Sequence[float]]) -> str:
     if len(differences["end"]) < 2:
-        return "One seed says nothing of seed noise, so there is no verdict."
+        return "There is no verdict, because one seed does not show seed noise."
     below = [name for name, each in differences.items() if not level(each)]
     return (
         f"Ours is below TRL: {', '.join(below)}." if below else "Ours is within seed noise or better, at equal samples."

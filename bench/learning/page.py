@@ -24,50 +24,47 @@ from rljob_api.markdown import table
 from rljob_trainer.progress import names
 
 _METHOD = """Each task is its example: [reverse-text](../../examples/reverse-text/README.md),
-[addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are of greedy
-responses to held-out prompts, after the supervised steps (start) and after the last RL step (end):
+[addition](../../examples/addition/README.md), [countdown](../../examples/countdown/README.md). Rewards are those of
+greedy responses to held-out prompts, after the supervised steps (start) and after the last RL step (end):
 {prompts}.
-Training never sees them, nor a sum with its numbers exchanged or another target of the same numbers; it sees
-{backwards} of reverse-text's words backwards. Whoever adds all numbers of a countdown, whatever its target, gets
-{sums:.3f}. The examples' settings were chosen by what runs with some of these seeds did. The controls are the same
-jobs with a learning rate of 0, and with every response paid the reward of another one; that also with a stronger KL
-penalty, beside the same job with its own rewards: {held}."""
+Training uses none of them, no sum with exchanged numbers and no other target of the same numbers; it uses the reverse
+of {backwards} words of reverse-text. Adding all numbers of a countdown, whatever its target, scores {sums:.3f}. The
+examples' settings were chosen from runs with some of these seeds. The controls are the same jobs with a learning rate
+of 0, and with the rewards of a step shuffled among its responses; the latter also with a stronger KL penalty, beside
+the same job with its own rewards: {held}."""
 
-_PICTURE = """Lines are means over the seeds that the tables show, bands reach from the lowest of them to the highest,
-dotted lines are goals. Advantages and losses are of seed 0 alone. A line has its markers at validations of its own:
-they tell lines apart that are one."""
+_PICTURE = """Lines are means over the seeds of the tables, bands reach from the lowest seed to the highest, and dotted
+lines are goals. Advantages and losses are those of seed 0. Each line has markers at different validations, so that
+equal lines can be told apart."""
 
-_CONTROLS = """A control is flat where no validation lies further from its start than its goal says, above or below; it
-gains where one lies further above, and else it falls and gains nothing. "Furthest" is how far the highest validation of
-all seeds lies above its run's start, and the lowest below. Rewards that say nothing move the weights all
-the same: advantages keep their size, so Adam's steps are as large as ever, and at the examples' penalty, whose
-coefficient is 0.001, nothing brings the policy back to what the supervised steps had taught: it falls. A stronger
-penalty holds it, and gives way to rewards that do say something. How far shuffled rewards may lie above the start
-shrinks near 1, where a band of 0.1 could not be left. What an arm with a stronger penalty has set was tried out first:
-on seed 0, so that the other seeds' results chose nothing; addition's on all three seeds."""
+_CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
+validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above
+and below its run's start. Shuffled rewards also move the weights: advantages keep their size, so Adam's steps are
+equally large, and a KL penalty of 0.001 does not pull the policy back to the supervised one, so the reward falls. A
+stronger penalty holds the policy, but still lets it learn from informative rewards. The band for shuffled rewards
+shrinks near 1, where a band of 0.1 could not be left. The settings of arms with a stronger penalty were chosen on seed
+0 only; those of addition on all three seeds."""
 
-_ONE_SEED = """On reverse-text, seed 0. Every advantage has the example's settings, which were chosen for grpo:
-learning rate, aggregation of tokens, KL penalty and its coefficient. The presets of the others take other penalties or
-none, and no other advantage was given settings of its own: what lies below grpo does so at grpo's settings, with one
-seed, which says not how well it can do, nor ranks the advantages: those of one differ by more between seeds, as the
-three of dr_grpo below show. Losses are compared with four updates a step, because with one no ratio leaves
-1."""
+_ONE_SEED = """On reverse-text, seed 0. Every advantage uses the example's settings, which were chosen for grpo:
+learning rate, aggregation of tokens, KL penalty and its coefficient. Other presets have other penalties or none. So
+this is one seed at grpo's settings and no ranking of advantages: the results of one advantage differ by more between
+seeds, as those of dr_grpo below show. Losses are compared with four updates per step, because with one update every
+ratio is 1."""
 
-_DR_GRPO = """TRL has dr_grpo too (there: `scale_rewards="none"`), from the same weights and compared as above, so that
-one can tell what is the advantage's own and what is ours. rloo and reinforce_plus_plus_baseline, which TRL's trainer
-has not, take the same differences from the group's mean, times a factor that all responses of a step share (the latter
-also less their mean over the step's tokens)."""
+_DR_GRPO = """TRL has dr_grpo too (`scale_rewards="none"`). Starting from the same weights and compared as above, it
+separates the effect of the advantage from that of our implementation. TRL's trainer lacks rloo and
+reinforce_plus_plus_baseline. They use the same differences from the group's mean, times a factor that all responses of
+a step share (the latter also subtracts their mean over the step's tokens)."""
 
-_CLOSING = f"""Means over the last {LAST} steps, over all seeds. A run's own metrics have them at every step. The
-benchmark removes a run's folder when it has ended, and keeps these means, the rewards of all steps and validations, and
-a picture of seed 0 of each task's grpo. Seconds are of runs that went side by side on one GPU, and compare nothing."""
+_CLOSING = f"""Means over the last {LAST} steps and all seeds. A run's metrics have them for every step. The benchmark
+deletes a run's folder at its end and keeps these means, the rewards of all steps and validations, and a picture of
+seed 0 of each task's grpo. Several runs shared one GPU, so their seconds are not comparable."""
 
-_SETTINGS = f"""A run has its example's settings but for its arm's, its seeds and `checkpoint.everySteps=0`. On a GPU it
-also gets {", ".join(f"`{each}`" for each in ON_A_GPU)}; several runs may share the GPU, more
-of them or fewer, so seconds say how long it took and compare nothing.
-Versions there are the machine's, as the table says, not those that this project locks."""
+_SETTINGS = f"""A run has its example's settings, except for those of its arm, its seeds and `checkpoint.everySteps=0`.
+On a GPU it also has {", ".join(f"`{each}`" for each in ON_A_GPU)}. Different numbers of runs shared a GPU, so their
+seconds are not comparable. Versions are those of the machine, not those that this project locks."""
 
-_NO_CPUS = "No run here was on CPUs alone, so the page says nothing of how long that takes."
+_NO_CPUS = "No run used CPUs only, so this page does not say how long that takes."
 
 _NOT_RUN = "Not run yet."
 
@@ -124,18 +121,15 @@ def _parts(every: Sequence[tuple[Arm, list[Result]]]) -> list[str]:
 def _about(runs: Sequence[Result]) -> str:
     hours = sum(run.seconds for run in runs) / 3600
     tried = dict.fromkeys(each for run in runs for each in run.overrides)
-    said = (
-        f" All of it with {', '.join(f'`--set {each}`' for each in tried)}, over what the page says." if tried else ""
-    )
+    said = f" All runs had {', '.join(f'`--set {each}`' for each in tried)} on top of these settings." if tried else ""
     commits, dates = sorted({run.commit for run in runs}), sorted({run.date for run in runs})
     of = f"{len(commits)} commits" if len(commits) > 1 else f"commit {commits[0]}"
     when = f"from {dates[0]} to {dates[-1]}" if len(dates) > 1 else f"of {dates[0]}"
     return (
-        f"{len(runs)} runs of {of} ([which](#machines)), {when}; they took {hours:.1f} hours in all, some side by side."
-        " `make bench-learning` does them, in as many calls as it takes: a call runs what has no result of the last"
-        " commit that changed the task's example or the code that decides it (`CODE` in"
-        " [results.py](../../bench/learning/results.py)), so any change there has the next call run all again. Until"
-        " then the page has the older ones. Written by the benchmark from"
+        f"{len(runs)} runs of {of} ([list](#machines)), {when}; they took {hours:.1f} hours in all, some side by side."
+        " `make bench-learning` runs them and continues after an interruption. It repeats runs whose example, or whose"
+        " code (`CODE` in [results.py](../../bench/learning/results.py)), has changed; until then this page has the"
+        " older results. The benchmark writes it from"
         f" [learning.jsonl](learning.jsonl), which has every run with its machine, curves and commit.{said}"
     )
 

@@ -27,26 +27,24 @@ PARTS = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_ADVANTAGE, names.TIM
 _WORK = {"work/update": "a worker updates", "work/none": "no worker works"}
 """Of ours alone, by the workers' clocks, and what the page calls it."""
 
-_METHOD = f"""{PROMPTS} prompts with {SAMPLES} samples, GRPO without a reference model, one update a step. No response
-ends before its limit, or the benchmark fails. Runs of ours and of TRL's GRPOTrainer take turns, and another one is
-first each time; a step is timed from the end of the one before, and the first ones of each run do not count. Ours is
-the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe, journal.
-Phases are by the driver's clock: its "update" holds the messages to the worker that updates, "a worker updates" does
-not. "No worker works" is what Ray and the driver take by themselves; what they do beside busy workers is not in it.
-TRL's update is all of its step that is in no other phase.
-"vLLM alone" is `LLM.chat` of the same responses in a process of its own. Memory counts pages that processes share in
-each of them. Busy cores are other work's, in the second before a run, at most. Seconds compare within a shape only:
-shapes may have been measured on different days, and a virtual machine's cores are not equally fast on all of them."""
+_METHOD = f"""{PROMPTS} prompts with {SAMPLES} samples, GRPO without a reference model, one update per step. The
+benchmark fails if a response ends before its limit. Our runs and those of TRL's GRPOTrainer alternate, with a different
+one first each time. A step's time starts at the end of the previous step; the first steps of each run do not count.
+Ours is the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe,
+journal. The driver measures the phases: its "update" includes messages to the worker, "a worker updates" does not. "No
+worker works" is the time of Ray and the driver while no worker is busy. TRL's update is the part of its step that
+belongs to no other phase. "vLLM alone" is `LLM.chat` for the same responses in its own process. Memory counts shared
+pages once per process. Busy cores are the largest use by other work in the second before a run. Compare seconds within
+a shape only, because shapes may be measured on different days, and the speed of a virtual machine's cores varies."""
 
 
 WHY_SHAPE = "tiny"
 
-_WHY = """Why vllm takes longer than TRL on this shape, in seconds of a step: vLLM alone {alone:.3f}, where TRL's
-rollout takes {rollout:.3f}; sync {sync:.3f}, rewards {rewards:.3f}, and {none:.3f} in which no worker works, of which
-TRL has next to nothing. A worker's update takes {update:.3f}, TRL's {their_update:.3f}. An engine step, which makes
-one token of each response, costs Python, small operations, sampling and scheduling that are the same for any model;
-on the larger shape they hardly count. [What a profiler saw](../architecture.md#where-a-steps-time-goes) of the
-engine's process, and what was done about it."""
+_WHY = """Why vllm takes longer than TRL on this shape, in seconds per step: vLLM alone takes {alone:.3f}, TRL's rollout
+{rollout:.3f}. Sync takes {sync:.3f}, rewards {rewards:.3f}, and no worker works for {none:.3f}; TRL has almost none of
+these. A worker's update takes {update:.3f}, TRL's {their_update:.3f}. Each engine step generates one token per response
+and has a fixed cost for Python, small operations, sampling and scheduling, which matters little on the larger shape.
+[step_time.md](step_time.md) has the profile of the engine's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +111,9 @@ def _about(rows: Sequence[Row]) -> str:
     return (
         "`make bench` of commit"
         f" {said(lambda row: row.commit)} on {said(lambda row: row.cores)} CPU cores"
-        f" ({said(lambda row: row.processor or 'of a processor that was not written down')}),"
+        f" ({said(lambda row: row.processor or 'unknown processor')}),"
         f" {said(lambda row: row.date)}; {said(lambda row: row.packages)}. Written by the benchmark from"
-        " [cpu.jsonl](cpu.jsonl), which has every run. [What was done so that a step is"
-        " fast](../architecture.md#where-a-steps-time-goes)."
+        " [cpu.jsonl](cpu.jsonl), which has every run. [Where a step's time goes](step_time.md)."
     )
 
 
@@ -126,8 +123,8 @@ def _goal(each: Measured) -> list[str]:
         return []
     shares = each.beyond_vllm()
     said = (
-        f"Goal: on this model, with vllm, our overhead outside the engine is at most {GOAL:.0%} of a step. All of a"
-        f" step but a worker's update and what vLLM alone takes is {median(shares):.1%} in the median repetition"
+        f"Goal: on this model, with vllm, our overhead outside the engine is at most {GOAL:.0%} of a step. The step"
+        f" without a worker's update and without vLLM's own time is {median(shares):.1%} in the median repetition"
         f" ({', '.join(f'{share:.1%}' for share in shares)}): {'' if median(shares) <= GOAL else 'not '}reached."
     )
     return [said]
@@ -154,10 +151,10 @@ def _title(each: Measured) -> str:
     runs = [run for runs in (*each.runs.values(), each.vllm_alone) for run in runs]
     steps, seconds = len(each.runs[TRL][0].seconds), sum(sum(run.seconds) for run in runs)
     said = (
-        f"{len(each.runs[TRL])} repetitions of {steps} steps, which took {seconds / 60:.0f} minutes in all, besides"
+        f"{len(each.runs[TRL])} repetitions of {steps} steps, which took {seconds / 60:.0f} minutes in all, without"
         f" starts and first steps; commit {', '.join(each.commits)}"
     )
-    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens a response\n\n{said}."
+    return f"## {shape.name}: {each.parameters:,} parameters, {shape.tokens} tokens per response\n\n{said}."
 
 
 def _steps(each: Measured) -> str:
@@ -194,14 +191,14 @@ def _notes(each: Measured) -> str:
     ]
     said = [
         f"{name}: Ray and the driver, while no worker works, {each.part(name, 'work/none') / each.step(name):.0%} of a"
-        f" step; all but rollout and a worker's update {each.overhead(name):.0%}"
+        f" step; everything except rollout and a worker's update {each.overhead(name):.0%}"
         for name in OURS
         if name in each.runs
     ]
     if each.vllm_alone:
         alone, rollout = median(run.median for run in each.vllm_alone), each.part("vllm", names.TIME_ROLLOUT)
         said.append(
-            f"vLLM alone takes {alone:.3f} s for the responses, our rollout with it {rollout / alone:.2f} times that"
+            f"vLLM alone takes {alone:.3f} s for the responses, our rollout with vLLM {rollout / alone:.2f} times that"
         )
     return f"{'; '.join(verdicts)}.\n\n{'; '.join(said)}."
 

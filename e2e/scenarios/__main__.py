@@ -23,23 +23,23 @@ PAGES = ROOT / "docs/benchmarks"
 RESULTS = PAGES / "scenarios.jsonl"
 
 WITHOUT_SECONDS = (
-    "Scenarios without seconds to the next optimizer step (-) lose nothing that trains: their jobs only train,"
-    " are stopped, changed or deleted on purpose, wait for a person, or end by a mistake of their own. Training goes"
-    " on without an operator that is killed or rolled to another version, and on a node that does not report, so"
-    " there is no gap: where the job trains then, they check that it takes further steps in the same pods. (The"
-    " scenario that kills the operator in every phase takes a head pod away, too, and kills it while the job"
-    " recovers: its seconds are those from the head's loss, with half a minute for the dead operator's Lease.) How"
-    " soon an update follows the operator's death is in the [campaign of faults](recovery_cluster.md)."
+    "Scenarios without seconds (-) lose nothing that trains: their jobs only train, are stopped, changed or deleted on"
+    " purpose, wait for a user, or end because of a mistake in the job. Training continues without an operator that is"
+    " killed or rolled to another version, and on a node that does not report; these scenarios check that the job takes"
+    " further steps in the same pods. The scenario that kills the operator in every phase also deletes a head pod, and"
+    " kills the operator while the job recovers: its seconds start at the loss of the head and include half a minute"
+    " for the dead operator's Lease. The [campaign of faults](recovery_cluster.md) says how soon an update follows the"
+    " operator's death."
 )
 
 CLOCKS = (
-    "Seconds end with the first optimizer step that the next attempt takes itself, and start differently. Where the"
-    " driver is killed: with the kill, by the pod's own word. Where a pod is deleted or a node is drained: before the"
-    " command (where the operator is killed in every phase: after it). That is no sudden death, by force or not: the"
-    " pod's kubelet runs preStop, which asks the driver to save a checkpoint and to end, then sends SIGTERM, and all of"
-    " that is in the seconds. Where a node is lost: before SIGKILL to all that runs on it, so the time until Kubernetes"
-    " misses the node is in them. Where a reward model's server gets SIGKILL: before that; its job stays in its"
-    " attempt, and they end with the step after the longest pause."
+    "Seconds end with the first optimizer step that the next attempt computes itself. They start with the kill, if"
+    " the driver is killed, by the pod's clock. If a pod is deleted or a node is drained, they start before the"
+    " command (in the scenario that kills the operator in every phase, after it). Then the pod's kubelet runs"
+    " preStop, which makes the driver save a checkpoint and exit, and sends SIGTERM, also for a deletion by force;"
+    " the seconds include all of that. If a node is lost, they start before SIGKILL to all its processes, so they"
+    " include the time until Kubernetes detects the loss. If a reward model's server gets SIGKILL, they start before"
+    " that; the job stays in its attempt, and the seconds end with the step after the longest pause."
 )
 """Where the seconds to the next optimizer step start."""
 
@@ -61,8 +61,8 @@ def write_page(results: Iterable[Result]) -> None:
     ]
     heading = ("scenario", "", "seconds", "from the loss to the next optimizer step (s)", "commit", "date")
     about = (
-        "The last result of each, by `make e2e`, on one machine whose two kubelets share its CPUs."
-        " [e2e/scenarios](../../e2e/scenarios) has their stories."
+        "The last result of each scenario of [e2e/scenarios](../../e2e/scenarios), by `make e2e`, on one machine whose"
+        " two kubelets share its CPUs."
         f" {_age(older, len(found))}\n\n{CLOCKS}\n\n{WITHOUT_SECONDS}"
     )
     write_part(
@@ -72,8 +72,8 @@ def write_page(results: Iterable[Result]) -> None:
 
 def _age(older: int, count: int) -> str:
     if not older:
-        return "All ran with one and the same code."
-    return f"{older} of {count} ran with older code than this page was written with, as their commits say."
+        return "All ran with the same code."
+    return f"{older} of {count} ran with older code than the newest; the table has their commits."
 
 
 def main() -> int:

@@ -61,26 +61,26 @@ def test_overhead_is_all_but_rollout_and_a_workers_update(tmp_path):
     written = page(tmp_path, made)
     assert "| ours, hf | 0.200 | 0.200 | 0.200 | 2.00 | 100 | 0.5 |" in written
     assert "| ours, hf | 0.100 | 0.000 | 0.000 | 0.070 | 0.000 | 0.200 | 0.060 | 0.020 |" in written
-    assert "no worker works, 10% of a step; all but rollout and a worker's update 20%." in written
+    assert "no worker works, 10% of a step; everything except rollout and a worker's update 20%." in written
     assert "ours, hf: 2.00 of TRL's time in the median repetition, so it takes longer (in all repetitions)." in written
     assert "`make bench` of commit c1 on 2 CPU cores (" in written
-    assert "## 10M: 7 parameters, 128 tokens a response\n\n1 repetitions of " in written
-    assert " steps, which took 0 minutes in all, besides starts and first steps; commit c1." in written
+    assert "## 10M: 7 parameters, 128 tokens per response\n\n1 repetitions of " in written
+    assert " steps, which took 0 minutes in all, without starts and first steps; commit c1." in written
     assert "), 2026-11-23; torch 2. Written by" in written
     assert "Goal" not in written, "it is of vLLM"
 
 
 def test_the_page_has_vllm_alone_beside_our_rollout(tmp_path):
     made = rows(vllm=[STEPS, STEPS], **{ALONE: [Steps([0.04], 16.0, 0), Steps([0.06, 0.06, 0.5], 16.0, 0)]})
-    assert "vLLM alone takes 0.050 s for the responses, our rollout with it 2.00 times that" in page(tmp_path, made)
+    assert "vLLM alone takes 0.050 s for the responses, our rollout with vLLM 2.00 times that" in page(tmp_path, made)
 
 
 def test_the_page_says_of_the_tiny_shape_what_vllm_and_an_update_take_without_us(tmp_path):
     made = rows(vllm=[STEPS], **{ALONE: [Steps([0.05], 16.0, 0)]})
     assert "Why vllm" not in page(tmp_path, made)
     written = " ".join(page(tmp_path, [replace(row, shape="tiny") for row in made]).split())
-    assert "in seconds of a step: vLLM alone 0.050, where TRL's rollout takes 0.000; sync 0.000, rewards" in written
-    assert "and 0.020 in which no worker works" in written
+    assert "vLLM alone takes 0.050, TRL's rollout 0.000. Sync takes 0.000, rewards" in written
+    assert "no worker works for 0.020" in written
     assert "A worker's update takes 0.060, TRL's 0.000." in written
     quick = rows(vllm=[replace(STEPS, seconds=[0.09])], **{ALONE: [Steps([0.05], 16.0, 0)]})
     for other in (rows(hf=[STEPS]), quick):

@@ -9,7 +9,7 @@ from kubernetes.client import ApiException, CustomObjectsApi
 from e2e.cluster.fixtures import JOBS
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
-from rljob_api.validation import read_documents
+from rljob_api.validation import read_documents, validate
 from tests.rljob_api import api_server
 from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
 from tests.rljob_api.job_files import BROKEN, GOOD
@@ -71,7 +71,8 @@ def test_broken_rules_are_told_in_the_same_words_about_the_same_fields(api):
         form, _ = api_server.admit(document(row))
         lines = [line.replace(": Invalid value: ", ": ") for line in refusal(api, row)]
         theirs = sorted(line for line in lines if not line.startswith("metadata.name: "))
-        ours = sorted(line.partition(": ")[2].replace("metadata.name: ", f"{ROOT}: ") for line in row.expected)
+        problems = validate(row.text, "job.yaml").problems
+        ours = sorted(f"{ROOT if each.field == 'metadata.name' else each.field}: {each.message}" for each in problems)
         if not form and theirs != ours:
             differing[row.name] = (theirs, ours)
     assert differing == {}

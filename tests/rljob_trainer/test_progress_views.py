@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rljob_api.contract import ExitRecord
 from rljob_trainer.progress import names
+from rljob_trainer.progress.answers import question
 from rljob_trainer.progress.history import Line
 from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -131,7 +132,13 @@ def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_ful
         write(writer, 1, RL)
     truths = [{"target": 24, "numbers": [13, 15, 19]}, "24", 24]
     rows = [
-        {"step": step, "prompt": f"p{number}", "response": f"r{step}", "groundTruth": truth}
+        {
+            "step": step,
+            "prompt": f"system p{number}",
+            "question": f"p{number}",
+            "response": f"r{step}",
+            "groundTruth": truth,
+        }
         for step in (1, 2)
         for number, truth in enumerate(truths)
     ]
@@ -141,11 +148,21 @@ def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_ful
     PlainView(run, console).finish(ExitRecord(code=0, reason="Done", message=""))
 
     assert [line.split() for line in out.getvalue().splitlines()[-4:]] == [
-        ["prompt", "step", "1", "step", "2", "ground", "truth"],
+        ["question", "step", "1", "step", "2", "ground", "truth"],
         ["p0", "r1", "r2", '{"target":24,"numbers":[13,15,19]}'],
         ["p1", "r1", "r2", "24"],
         ["p2", "r1", "r2", "24"],
     ]
+
+
+def test_the_question_of_a_conversation_is_the_last_message_of_the_user() -> None:
+    system, first, answer, last = (
+        {"role": role, "content": content}
+        for role, content in (("system", "Be brief."), ("user", "1+1"), ("assistant", "2"), ("user", "2+2"))
+    )
+
+    assert question([system, first, answer, last]) == "2+2"
+    assert question([system]) == "Be brief."
 
 
 def test_a_failure_ends_with_the_field_and_the_remedy(run: RunInfo) -> None:

@@ -51,7 +51,7 @@ def test_it_asks_the_driver_and_waits_for_its_end(tmp_path):
 def test_a_wait_that_is_no_duration_is_a_wrong_call(tmp_path, given):
     done = rljob_stop(Volume(tmp_path), "--wait", given)
     assert done.returncode == 2
-    assert f"Invalid value for '--wait': {given!r} is no duration; write 90s, 1h30m or 500ms" in done.stderr
+    assert f"Invalid value for '--wait': {given!r} is not a duration" in done.stderr
 
 
 @contextmanager

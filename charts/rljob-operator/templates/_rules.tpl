@@ -6,16 +6,16 @@ It writes no spec of an RLJob and reads no Secret. To make an object by server-s
 {{- define "rljob-operator.rules" -}}
 - apiGroups: [rljob.dev]
   resources: [rljobs]
-  verbs: [list, watch, patch]  # patch: its finalizer
+  verbs: [list, watch, patch]  # patch: the finalizer
 - apiGroups: [rljob.dev]
   resources: [rljobs/status]
   verbs: [patch]
 - apiGroups: [rljob.dev]
   resources: [rljobs/finalizers]
-  verbs: [update]  # children block their owner's deletion; OwnerReferencesPermissionEnforcement asks for it
+  verbs: [update]  # for blockOwnerDeletion; OwnerReferencesPermissionEnforcement requires it
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [list, watch, create, patch, delete]  # patch: the label that it is watched by
+  verbs: [list, watch, create, patch, delete]  # patch: the label that the operator watches
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete]
@@ -36,7 +36,7 @@ It writes no spec of an RLJob and reads no Secret. To make an object by server-s
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [list, watch, create, patch]  # a claim with the checkpoints is deleted by people, or with its RLJob
+  verbs: [list, watch, create, patch]  # users delete a checkpoint claim, or it is deleted with its RLJob
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]

@@ -1,4 +1,4 @@
-"""What operator and trainer agree on: the job that a driver gets, exit codes, and the files an attempt leaves."""
+"""The contract of operator and trainer: the driver's job file, exit codes, and files on the volume."""
 
 import json
 from collections.abc import Mapping
@@ -15,52 +15,52 @@ from rljob_api.v1alpha1.base import ApiModel
 T = TypeVar("T")
 
 CONTRACT_VERSION = "1.2"
-"""Of the resolved job that the driver gets. A driver refuses another major version than its own, and leaves out what
-only a newer minor version knows.
+"""Version of the driver's job file. A driver rejects another major version and ignores fields of a newer minor one.
 
-1.2: startId, for checkpoint.resume: never alone.
+1.2: startId, which only checkpoint.resume: never uses.
 """
 
 LAYOUT_VERSION = 1
-"""Of the run's volume."""
+"""Version of the layout of the run's volume."""
 
 
 GENERATION_VARIABLE = "RLJOB_GENERATION"
-"""Of a driver's environment: the least DriverJob.generation that it may begin with. A kubelet brings a changed file to
-a pod that lives only about a minute later."""
+"""Environment variable of a driver: the smallest DriverJob.generation that it may start with. A kubelet updates a
+mounted file about a minute after the change, so a driver could read an old job."""
 
 OWNER_VARIABLE = "RLJOB_UID"
-"""Of a driver's environment: uid of its RLJob, for its claim. So the operator knows what an earlier job left."""
+"""Environment variable of a driver: UID of its RLJob. The attempt's claim records it, so that the operator can tell
+the claims of an earlier job apart."""
 
 
 class DriverJob(ApiModel):
-    """One resolved RLJob: what a driver gets."""
+    """One resolved RLJob: the driver's job file."""
 
     contract_version: str = CONTRACT_VERSION
     name: str = Field(description="metadata.name.")
-    uid: str = Field(description="metadata.uid; a local run makes its own.")
+    uid: str = Field(description="metadata.uid; a local run creates one.")
     start_id: str = Field(
         "",
-        description="Who asks for this start: the RLJob's UID, or one of each `rljob run`. checkpoint.resume: never "
-        "begins anew once for each.",
+        description="Identifies this start: the RLJob's UID, or an ID of the `rljob run` command. checkpoint.resume:"
+        " never starts from step 0 once for each.",
     )
-    generation: int = Field(0, description="metadata.generation that the spec is of; 0 for a local run.")
-    base_dir: str = Field(description="Folder that relative paths of the spec start at.")
-    spec: ResolvedSpec = Field(description="The spec, every blank filled.")
+    generation: int = Field(0, description="metadata.generation of the spec; 0 for a local run.")
+    base_dir: str = Field(description="Folder of relative paths in the spec.")
+    spec: ResolvedSpec = Field(description="The resolved spec.")
     reward_models: dict[str, str] = Field(
-        default_factory=dict, description="URL of the server of each of spec.rewards.models, by name."
+        default_factory=dict, description="URL of each reward model's server, by name."
     )
 
 
 class ExitCode(IntEnum):
-    """How a driver ends. -N and 128 + N are signal N; no exit record at all means infrastructure."""
+    """Exit codes of a driver. -N and 128 + N are signal N; no exit record means an infrastructure failure."""
 
     DONE = 0
     JOB = 64  # the job or its configuration is wrong
     DATA = 65  # data or model is wrong
     REWARD = 66  # the reward code is wrong
     BUG = 70
-    INFRASTRUCTURE = 75  # worth another try
+    INFRASTRUCTURE = 75  # another attempt may succeed
     STOPPED = 76  # checkpointed and stopped on request
     FENCED = 77  # another attempt took over
     NO_CHECKPOINT = 78  # checkpoints exist but none is usable
@@ -75,18 +75,18 @@ REASONS: Final[Mapping[int, Reason]] = {
     ExitCode.NO_CHECKPOINT: Reason.NO_USABLE_CHECKPOINT,
     ExitCode.STORAGE_FULL: Reason.STORAGE_FULL,
 }
-"""Of drivers that could write no record: they did not get the volume, or it was full."""
+"""Reasons of drivers that could not write a record, because the volume was unavailable or full."""
 
 
 def last_words(line: str) -> str:
-    """Of such a driver: what the last line of its log says."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):  # users' code writes there too
+    """The message in the last line of the log of a driver without an exit record."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # users' code writes to the log too
         return _writable(f"{json.loads(line)['message']}")
     return line.removeprefix("error: ")
 
 
 def _writable(text: T) -> T | str:
-    """Halves of characters, as names of files may have them, are in no JSON that others read."""
+    """Replace lone surrogates, which file names may contain and JSON parsers reject."""
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
 
@@ -98,4 +98,4 @@ class ExitRecord(ApiModel):
     message: Annotated[str, BeforeValidator(_writable), Field(max_length=32_768)] = Field(
         description="What happened and what to do, for a person."
     )
-    field: str | None = Field(None, description="Path of the spec's field to change, where one is to blame.")
+    field: str | None = Field(None, description="Path of the field of the spec to change; None if no field caused it.")

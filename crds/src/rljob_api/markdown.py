@@ -1,4 +1,4 @@
-"""What the generated pages are made of."""
+"""Markdown of the generated pages."""
 
 from collections.abc import Iterable
 

@@ -20,9 +20,9 @@ _HEAD = """# API reference: `rljob.dev/v1alpha1`, kind `RLJob`
 
 Generated from the models by `make generate`; do not edit.
 
-A field without a default is optional, unless it says **required**. *By preset* means that
-`algorithm.preset` decides ([presets](#presets)); `rljob show FILE` prints a file with every field filled in.
-Durations are Go's: `90s`, `1h30m`, `500ms`. The API server and `rljob validate` judge by the same schema and rules.
+A field without a default is optional unless it is **required**. *By preset* means that `algorithm.preset` sets the
+default ([presets](#presets)); `rljob show FILE` prints a file with every field. Durations have Go's format: `90s`,
+`1h30m`, `500ms`. The API server and `rljob validate` apply the same schema and the same rules.
 """
 
 
@@ -34,7 +34,7 @@ def render() -> str:
 
 
 def _block(path: str, schema: Schema, level: int) -> Iterator[str]:
-    """One object: what it is, its fields, its rules, then the objects in it, but for parts of Kubernetes' own."""
+    """One object: description, fields, rules, then nested objects, without Kubernetes' own."""
     yield f"{'#' * level} `{path}`\n\n{schema['description']}\n"
     required = schema.get("required", ())
     rows = [
@@ -103,13 +103,13 @@ def _presets() -> Iterator[str]:
     presets = [preset for preset in get_args(Preset) if preset != "sft"]
     columns = [_algorithm(preset) for preset in presets]
     rows = [(f"`{field}`", *(column.get(field, "") for column in columns)) for field in GOVERNED]
-    yield "## Presets\n\nValues of the fields of `spec.algorithm` that a preset governs, until the file sets them;"
-    yield "an empty cell has no effect there. `sft` is supervised fine-tuning and reads none of them.\n"
+    yield "## Presets\n\nDefaults that a preset gives to fields of `spec.algorithm`. A field with an empty cell has no"
+    yield "effect with that preset. `sft` is supervised fine-tuning and reads none of them.\n"
     yield table(("Field", *(f"`{preset}`" for preset in presets)), rows)
 
 
 def _algorithm(preset: str) -> dict[str, str]:
-    """What a preset stands for, by the fields' paths."""
+    """The fields that a preset sets, by path."""
     minimal = {"model": {"path": "m"}, "data": {"train": ["t"]}, "training": {"steps": 1}}
     spec = RLJobSpec.model_validate(minimal | {"algorithm": {"preset": preset}})
     algorithm = resolved_document(spec)["algorithm"]

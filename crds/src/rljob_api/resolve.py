@@ -1,4 +1,4 @@
-"""From a spec with blanks to one without: what the driver gets and what `rljob show` prints."""
+"""Resolves a spec: fills in every field for the driver and for `rljob show`."""
 
 from rljob_api.v1alpha1.actor import Actor
 from rljob_api.v1alpha1.algorithm import Algorithm, DynamicSampling, Kl
@@ -55,7 +55,7 @@ class ResolvedAlgorithm(Algorithm):
 
 
 class ResolvedSpec(RLJobSpec):
-    """A spec in which every field that executes has a value."""
+    """A spec in which every effective field has a value."""
 
     model: ResolvedModel
     algorithm: ResolvedAlgorithm
@@ -64,17 +64,17 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def ranks(self) -> int:
-        """Trainer processes in all."""
+        """Number of trainer processes."""
         return self.cluster.nodes * self.cluster.ranks_per_node
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the KL penalty compares the policy with the one that RL began with."""
+        """Whether the KL penalty needs the policy from before the first RL step."""
         return self.algorithm.kl.placement != "none" and self.algorithm.kl.coefficient > 0
 
     @property
     def kl_in_reward(self) -> bool:
-        """Whether the KL penalty is taken off the rewards, so that advantages wait for it."""
+        """Whether the KL penalty is subtracted from the rewards, so that advantages need it."""
         return self.algorithm.kl.placement == "reward" and self.needs_reference
 
     @property
@@ -83,7 +83,7 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def total_steps(self) -> int:
-        """Supervised and RL steps together."""
+        """Number of supervised and RL steps."""
         return self.training.steps + (self.sft.steps if self.sft else 0)
 
 

@@ -1,4 +1,4 @@
-"""The server of a reward model: what `rljob run` starts here and the operator in a cluster."""
+"""The vLLM server of a reward model, which `rljob run` or the operator starts."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,27 +6,27 @@ from typing import Final
 from rljob_api.v1alpha1 import RewardModel
 
 HEALTH: Final = "/health"
-"""Answers with 200 while the model is loaded and works."""
+"""Returns 200 while the model is loaded and works."""
 
 ENVIRONMENT: Final[Mapping[str, str]] = {"VLLM_NO_USAGE_STATS": "1"}
 CPU_ENVIRONMENT: Final[Mapping[str, str]] = {
-    "TORCHDYNAMO_DISABLE": "1",  # what it would compile takes a C++ compiler and longer than it saves
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding gives each process of a machine the same cores
+    "TORCHDYNAMO_DISABLE": "1",  # compiling needs a C++ compiler and takes longer than it saves
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would give all processes of a machine the same cores
 }
 
 
 _MODULE: Final = ("-m", "vllm.entrypoints.openai.api_server")
-"""What `vllm serve` runs; that command itself looks for a distribution named vllm, and so fails in vLLM's CPU build."""
+"""The module that `vllm serve` runs. The command needs a distribution named vllm, which the CPU build is not."""
 
 
 def command(python: str, model: RewardModel, path: str, host: str, port: int, gpus: int) -> list[str]:
-    """What to execute. path: of the model. gpus: of this server. The user's own arguments come last, so they win."""
+    """The server's command line. path: the model. gpus: GPUs of this server. The user's arguments come last and win."""
     parallel = ["--tensor-parallel-size", str(gpus)] if gpus > 1 else []
     place = ["--model", path, "--served-model-name", model.name, "--host", host, "--port", str(port)]
-    quiet = ["--disable-uvicorn-access-log"]  # else a line for each response
+    quiet = ["--disable-uvicorn-access-log"]  # otherwise it logs a line for each response
     return [python, *_MODULE, *place, *quiet, *parallel, *model.arguments]
 
 
 def environment(gpus: int) -> dict[str, str]:
-    """Variables of the server; the job's own win."""
+    """Environment variables of the server; variables of the job override them."""
     return {**ENVIRONMENT, **({} if gpus else CPU_ENVIRONMENT)}

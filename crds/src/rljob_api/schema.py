@@ -1,7 +1,7 @@
-"""The models as a structural schema, the form that Kubernetes asks of a CRD.
+"""The models as a structural schema, which Kubernetes requires of a CRD.
 
-Structural means: no $ref, no anyOf, oneOf or allOf, a type at every node. What pydantic writes differently is inlined
-and flattened here: `X | None` is an optional X, and a default that pydantic builds is written out.
+Structural means: no $ref, no anyOf, oneOf or allOf, and a type at every node. This module inlines and flattens what
+pydantic writes differently: `X | None` becomes an optional X, and a default factory becomes its value.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 """
 
@@ -22,9 +22,9 @@ RULES = "x-kubernetes-validations"
 FREE_FORM = "x-kubernetes-preserve-unknown-fields"
 
 UNJUDGED: Schema = {FREE_FORM: True, "nullable": True}
-"""Of a key whose value may be anything. It is declared for its changes: see v1alpha1/pod_keys.py.
+"""Schema of a key that accepts any value. It is declared so that changes are detected: see v1alpha1/pod_keys.py.
 
-A null stays, because one in a pod template removes what is there; of any other field the API server drops it.
+The API server keeps a null here, which in a pod template removes a value; it drops a null of any other field.
 """
 
 
@@ -37,9 +37,9 @@ def structural_schema(model: type[ApiModel]) -> Schema:
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """A copy of `value` as the API server judges it: nulls dropped, absent fields filled where they have a default.
+    """A copy of `value` as the API server validates it: without nulls, and with the defaults of absent fields.
 
-    A null at a field that it does not know stays: that is refused.
+    A null at an unknown field stays, so that it is rejected.
     """
     if isinstance(value, dict) and "properties" in schema:
         fields = schema["properties"]
@@ -56,7 +56,7 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 
 
 class _Structural(GenerateJsonSchema):
-    """pydantic's generator, with Kubernetes' words for what JSON Schema says otherwise."""
+    """pydantic's generator with Kubernetes' dialect of JSON Schema."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -97,19 +97,19 @@ class _Structural(GenerateJsonSchema):
 
 
 def judges_updates(rule: Schema) -> bool:
-    """Whether a rule compares an object with what it was before."""
+    """Whether a rule compares an object with its previous state."""
     return "oldSelf" in rule["rule"]
 
 
 def _written_out(default: Any) -> Any:
-    """A default with those inside it: the API server holds each default against the rules as it is written."""
+    """A default including nested defaults, because the API server validates each default as it is written."""
     if isinstance(default, BaseModel):
         return default.model_dump(mode="json", by_alias=True, exclude_none=True)
     return to_jsonable_python(default)
 
 
 def _bounds(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """OpenAPI 3.0 says `minimum: 0, exclusiveMinimum: true` for JSON Schema's `exclusiveMinimum: 0`."""
+    """Write JSON Schema's `exclusiveMinimum: 0` as OpenAPI 3.0's `minimum: 0, exclusiveMinimum: true`."""
     for bound in ("Minimum", "Maximum"):
         if (limit := schema.pop(f"exclusive{bound}", None)) is not None:
             schema |= {bound.lower(): limit, f"exclusive{bound}": True}
@@ -117,7 +117,7 @@ def _bounds(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def _inlined(node: Any, definitions: dict[str, Schema]) -> Any:
-    """`node` with every $ref replaced by what it names; what stands beside a $ref wins."""
+    """`node` with every $ref replaced by its definition; keys beside a $ref take precedence."""
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -130,11 +130,11 @@ def _inlined(node: Any, definitions: dict[str, Schema]) -> Any:
 
 
 def _described(field: str, model: str) -> str:
-    """What a field says of its object, then what the object's own docstring says beyond its first paragraph."""
+    """The field's description, then the model's docstring without its first paragraph."""
     more = model.partition("\n\n")[2]
     return f"{field}\n\n{more}" if more and field != model else field
 
 
 def _dropped(key: str, item: Any) -> bool:
-    """Titles repeat names, definitions are inlined, and Kubernetes closes objects by itself."""
+    """Titles repeat names, definitions are inlined, and Kubernetes rejects unknown fields by itself."""
     return key == "$defs" or (key == "title" and isinstance(item, str)) or (key == "additionalProperties" and not item)

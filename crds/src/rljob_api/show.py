@@ -1,4 +1,4 @@
-"""The resolved job as text: what `rljob show` prints."""
+"""The resolved job as YAML, which `rljob show` prints."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ from rljob_api.validation.source import FieldPath
 
 
 def render_show(job: RLJob) -> str:
-    """`job` with every field that it executes filled in, as YAML in the order of the models.
+    """`job` with every effective field, as YAML in the order of the models.
 
-    Fields without an effect are left out (clipRatioHigh where the loss is clip), so the text is a valid RLJob itself.
+    Fields without an effect are omitted, such as clipRatioHigh with loss clip, so the text is a valid RLJob.
     """
     spec = resolved_document(job.spec)
     metadata = job.metadata.model_dump(mode="json", by_alias=True)
@@ -34,7 +34,7 @@ _SHOWN_METADATA = ("name", "namespace", "labels", "annotations")
 
 
 def resolved_document(spec: RLJobSpec) -> dict[str, Any]:
-    """`resolve(spec)` in JSON values, without the fields that have no effect."""
+    """`resolve(spec)` as JSON values, without the fields that have no effect."""
     document: dict[str, Any] = with_defaults(
         structural_schema(RLJobSpec), resolve(spec).model_dump(mode="json", by_alias=True)
     )
@@ -45,7 +45,7 @@ def resolved_document(spec: RLJobSpec) -> dict[str, Any]:
 
 
 def _effective(algorithm: dict[str, Any]) -> dict[str, Any]:
-    """`algorithm` without the fields that its own rules refuse."""
+    """`algorithm` without the fields that its rules reject."""
     refused = {finding.path for finding in rule_findings(structural_schema(Algorithm), algorithm)}
     return _without(algorithm, refused)
 
@@ -59,7 +59,7 @@ def _without(fields: dict[str, Any], refused: set[FieldPath], path: FieldPath = 
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as a block; text that Kubernetes would read as something else in quotes."""
+    """Writes text of several lines as a block, and quotes text that Kubernetes would not read as text."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:

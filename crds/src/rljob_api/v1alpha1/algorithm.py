@@ -1,7 +1,7 @@
-"""`spec.algorithm`: a preset, and each of its parts to override.
+"""`spec.algorithm`: a preset, and fields that override parts of it.
 
-The fields without a default are those a preset governs: `rljob_api.resolve` fills them from `v1alpha1.presets`.
-A field that the resolved algorithm would not read is refused, so that no setting is silently without effect.
+A preset sets the fields without a default: `rljob_api.resolve` fills them from `v1alpha1.presets`. A rule rejects a
+field that the resolved algorithm would not read, so that every accepted setting has an effect.
 """
 
 from collections import defaultdict
@@ -62,7 +62,7 @@ EFFECTIVE = {
     "kl.horizon": (f"{_CONTROLLER} == 'adaptive'", "kl.controller is adaptive"),
     "dynamicSampling.maxRounds": (_DYNAMIC, "dynamicSampling.enabled is true"),
 }
-"""When a field has an effect: in CEL over the algorithm, and in words."""
+"""When a field has an effect: as CEL over the algorithm, and as text."""
 
 GOVERNED = (
     *("advantage", "loss", "aggregation", "entropyCoefficient", "kl.placement", "dynamicSampling.enabled"),
@@ -78,9 +78,7 @@ class Kl(ApiModel):
 
     placement: KlPlacement | None = Field(
         None,
-        description=(
-            "Where the penalty acts: not at all, as a term of the loss, or subtracted from each token's reward."
-        ),
+        description=("How the penalty applies: none, as a term of the loss, or subtracted from each token's reward."),
     )
     estimator: KlEstimator | None = Field(
         None, description="Estimator of the divergence by Schulman (http://joschu.net/blog/kl-approx.html)."
@@ -104,11 +102,11 @@ class Kl(ApiModel):
 
 
 class DynamicSampling(ApiModel):
-    """Leave out groups whose rewards are all equal, which teach nothing, and sample others for them (DAPO)."""
+    """Replace groups whose rewards are all equal, because their advantages are 0 (DAPO)."""
 
-    enabled: bool | None = Field(None, description="Whether such groups are replaced.")
+    enabled: bool | None = Field(None, description="Replace groups whose rewards are all equal.")
     max_rounds: Annotated[int, Field(ge=1, le=100)] | None = Field(
-        None, description="Rounds of sampling a step may take; then it trains on the groups it has."
+        None, description="Largest number of sampling rounds of one step; then the step uses the groups that it has."
     )
 
 
@@ -118,7 +116,7 @@ class Algorithm(ApiModel):
     preset: Preset = Field(
         "grpo",
         description=(
-            "The named algorithm that fills every field left out here; sft is supervised fine-tuning, which reads"
+            "Named algorithm that sets every omitted field of spec.algorithm. sft is supervised fine-tuning and reads"
             " neither rollout nor rewards."
         ),
     )
@@ -127,8 +125,8 @@ class Algorithm(ApiModel):
     aggregation: Aggregation | None = Field(
         None,
         description=(
-            "How token losses become one number: the mean over all tokens, the mean over responses of each one's mean, "
-            "or Dr.GRPO's sum over tokens divided by responses x maxResponseTokens."
+            "How token losses are averaged: token_mean over all tokens; sequence_mean over each response, then over"
+            " the responses; dr_grpo divides the sum over tokens by responses x maxResponseTokens."
         ),
     )
     clip_ratio: Annotated[float, Field(gt=0, lt=1)] | None = Field(
@@ -142,10 +140,10 @@ class Algorithm(ApiModel):
         None, description="Upper clip range of decoupled_clip."
     )
     clip_ratio_c: Annotated[float, Field(gt=1, le=100)] | None = Field(
-        None, description="Bound of the ratio for negative advantages in dual_clip."
+        None, description="Upper bound of the ratio for negative advantages in dual_clip."
     )
     gamma: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Discount of token rewards; reinforce_plus_plus uses it."
+        None, description="Discount of token rewards in reinforce_plus_plus."
     )
     kl: Kl = Field(default_factory=Kl, description="Penalty for leaving the reference model.")
     entropy_coefficient: Annotated[float, Field(ge=0, le=10)] | None = Field(
@@ -159,20 +157,20 @@ class Algorithm(ApiModel):
         *(
             Rule(
                 f"!has(self.{field}) || {condition}",
-                f"algorithm.{field} has an effect only where {words}: remove it, or change that",
+                f"algorithm.{field} has an effect only if {words}: remove it, or change that",
                 field,
             )
             for field, (condition, words) in EFFECTIVE.items()
         ),
         Rule(
             f"{_CONTROLLER} != 'adaptive' || {_PLACEMENT} == 'reward'",
-            "the adaptive controller steers a penalty in the reward:"
+            "the adaptive controller needs a penalty in the reward:"
             " set algorithm.kl.placement to reward, or algorithm.kl.controller to fixed",
             "kl.controller",
         ),
         Rule(
             f"self.preset != 'sft' || !({_ANY_OVERRIDE})",
-            "preset sft is supervised and reads no other field of algorithm: remove them, or choose an RL preset",
+            "preset sft reads no other field of algorithm: remove the other fields, or choose an RL preset",
             "preset",
         ),
     )

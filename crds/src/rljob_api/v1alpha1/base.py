@@ -1,8 +1,8 @@
-"""What every part of the API shares: camelCase names, closed objects, and rules that hold across fields.
+"""What all parts of the API share: camelCase names, closed objects, and rules across fields.
 
-A rule is written once, in CEL. The API server evaluates it from the CRD; `rljob validate` evaluates the same text
-on the same object, so a file is judged alike on a laptop and in a cluster. Rules keep to CEL's standard subset and
-to `has()`, and every list, map and string they touch is bounded, because Kubernetes prices rules by those bounds.
+A rule is written once, in CEL. The API server evaluates it from the CRD, and `rljob validate` evaluates the same text
+on the same object, so both accept and reject the same files. Rules use CEL's standard subset and `has()`. Every list,
+map and string that a rule reads has a bound, because Kubernetes computes a rule's cost from the bounds.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from rljob_api.durations import DURATION_PATTERN
 class Rule:
     """One condition across the fields of an object.
 
-    cel: an expression over `self`, the object that declares the rule; true where the object is right.
-    message: what is wrong and what would be right, naming the fields.
-    field: the camelCase path below `self` that the error points at ("rollout.topP"); "" is the object itself.
+    cel: an expression over `self`, the object that declares the rule; true if the object is valid.
+    message: what is wrong, which field, and what to do.
+    field: the camelCase path below `self` of the field to report ("rollout.topP"); "" is the object itself.
     """
 
     cel: str
@@ -30,11 +30,11 @@ class Rule:
 
 
 def sized(field: str) -> Rule:
-    """A quantity of bytes that a pod or a volume can live on. A rule, for what is stored stays readable."""
+    """A quantity of bytes above 0. It is a rule and not a pattern, so that stored objects stay readable."""
     size = "^([1-9][0-9]*([.][0-9]+)?|0+[.][0-9]*[1-9][0-9]*)(Mi?|Gi?|Ti?|Pi?)$|^[1-9][0-9]{6,}$"
     return Rule(
         f"!has(self.{field}) || self.{field}.matches('{size}')",
-        f"{field} must be a size above 0 with a unit of bytes, such as 512Mi or 64Gi: correct it",
+        f"{field} must be above 0 and have a unit of bytes: write 512Mi or 64Gi, for example",
         field,
     )
 
@@ -43,25 +43,25 @@ _UPWARDS = "(^|/)[.][.](/|$)"
 
 
 def within_volume(field: str, named: str) -> Rule:
-    """Of a folder of a volume. named: the field as its author finds it."""
+    """The rule of a field that holds a folder within a volume. named: the field's name in the message."""
     return Rule(
         f"!has(self.{field}) || !self.{field}.matches('^/|{_UPWARDS}')",
-        f"{named} is a folder within the volume: begin it without '/', and leave out '..'",
+        f"{named} must be a folder within the volume: remove the leading '/' and every '..'",
         field,
     )
 
 
 def straight(field: str, named: str) -> Rule:
-    """Of a path that is compared with others: by way of '..' it might be any of them."""
+    """The rule of a field whose path is compared with other paths, so it must not contain '..'."""
     return Rule(
         f"!self.{field}.matches('{_UPWARDS}')",
-        f"{named} is compared with other paths: write it without '..'",
+        f"{named} must not contain '..': write the path without it",
         field,
     )
 
 
 class ApiModel(BaseModel):
-    """An object of the API: camelCase outside, snake_case in Python, unknown fields refused."""
+    """An object of the API: camelCase in files, snake_case in Python, unknown fields rejected."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -75,7 +75,7 @@ class ApiModel(BaseModel):
 
 
 def list_map(key: str) -> JsonDict:
-    """A list of objects of which no two have the same `key`; Kubernetes merges it entry by entry."""
+    """A list whose entries differ in `key`; Kubernetes merges it entry by entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
@@ -104,7 +104,7 @@ PATTERN_MEANINGS = {
     MANAGER_PATTERN: "a controller's name with its domain, such as example.com/controller",
     MODULE_PATTERN: "a Python module such as package.module",
 }
-"""Each pattern of the API in words, for people whose text does not match."""
+"""What each pattern of the API accepts, for error messages."""
 
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=63)]
 """A DNS label."""
@@ -113,10 +113,10 @@ ObjectName = Annotated[str, StringConstraints(pattern=OBJECT_NAME_PATTERN, min_l
 """Name of a Kubernetes object: a DNS subdomain."""
 
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN, min_length=3, max_length=256)]
-"""Name of an extended resource, as device plugins have them."""
+"""Name of an extended resource, as device plugins register it."""
 
 ManagerName = Annotated[str, StringConstraints(pattern=MANAGER_PATTERN, min_length=3, max_length=63)]
-"""Name of a controller, as managedBy of Kubernetes' own Job has it."""
+"""Name of a controller, as in managedBy of Kubernetes' Job."""
 
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
 

@@ -1,4 +1,4 @@
-"""`spec.cluster` and what else goes into pods: image, sizes, variables, volumes."""
+"""`spec.cluster` and other settings of pods: image, sizes, variables, volumes."""
 
 from typing import Annotated
 
@@ -20,8 +20,8 @@ from rljob_api.v1alpha1.pods import JOB_VOLUMES, PodTemplate, cel_list
 _VOLUMES = "self.template.spec.volumes"
 _JOB_VOLUMES = Rule(
     f"!has(self.template.spec) || !has({_VOLUMES}) || {_VOLUMES}.all(v, !(v.name in {cel_list(JOB_VOLUMES)}))",
-    "checkpoints, job and auth are the operator's own volumes: choose another name; spec.checkpoint.volume says where"
-    " checkpoints go",
+    "the volume names checkpoints, job and auth are reserved for the operator: choose another name;"
+    " spec.checkpoint.volume configures the checkpoint volume",
     "template.spec.volumes",
 )
 
@@ -29,13 +29,13 @@ _JOB_VOLUMES = Rule(
 class HeadPod(ApiModel):
     """The head pod."""
 
-    cpu: Quantity = Field("4", description="CPUs of the driver's container, as request.")
-    memory: Quantity = Field("16Gi", description="Memory of the driver's container, as request and limit.")
+    cpu: Quantity = Field("4", description="CPU request of the driver's container.")
+    memory: Quantity = Field("16Gi", description="Memory request and limit of the driver's container.")
     template: PodTemplate = Field(
         default_factory=PodTemplate,
         description=(
-            "A pod template that is merged into the pod's, strategically: containers, volumes and variables by name."
-            " Its containers are ray-head and agent."
+            "Pod template that the operator merges into its own by strategic merge: containers, volumes and variables"
+            " by name. The containers are ray-head and agent."
         ),
     )
 
@@ -45,43 +45,40 @@ class HeadPod(ApiModel):
 class WorkerPod(ApiModel):
     """A worker pod."""
 
-    cpu: Quantity = Field("8", description="CPUs, as request.")
-    memory: Quantity = Field("64Gi", description="Memory, as request and limit; shared memory counts.")
+    cpu: Quantity = Field("8", description="CPU request.")
+    memory: Quantity = Field("64Gi", description="Memory request and limit, including shared memory.")
     shared_memory: Quantity = Field(
-        "16Gi", description="Size of /dev/shm, for Ray's object store and the exchange between processes."
+        "16Gi", description="Size of /dev/shm, which holds Ray's object store and data that processes exchange."
     )
     template: PodTemplate = Field(
         default_factory=PodTemplate,
-        description="A pod template that is merged into the pod's; its container is ray-worker.",
+        description="Pod template that the operator merges into its own; the container is ray-worker.",
     )
 
     rules = (sized("memory"), sized("sharedMemory"), _JOB_VOLUMES)
 
 
 class Cluster(ApiModel):
-    """Shape of the cluster. `rljob run` trains on one machine and takes --ranks instead."""
+    """Shape of the cluster. `rljob run` trains on one machine and uses --ranks instead."""
 
     image: Text | None = Field(
-        None, description="Image of head, workers and agent; the default is the operator's (its chart's trainerImage)."
+        None,
+        description="Image of head, workers and agent; the default is operator.trainerImage of the operator's chart.",
     )
-    nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1, description="Worker pods; the head is extra and has no GPU."
-    )
-    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(
-        8, description="GPUs of each worker pod; 0 trains on CPUs."
-    )
+    nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="Number of worker pods, without the head pod.")
+    gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(8, description="GPUs per worker pod; 0 trains on CPUs.")
     ranks_per_node: Annotated[int, Field(ge=1, le=16)] | None = Field(
-        None, description="Trainer processes of each worker pod; the default is gpusPerNode, or 1 without GPUs."
+        None, description="Trainer processes per worker pod; the default is gpusPerNode, or 1 without GPUs."
     )
-    gpu_resource: ResourceName = Field("nvidia.com/gpu", description="Name of the resource that a GPU is.")
-    head: HeadPod = Field(default_factory=HeadPod, description="The head pod: driver and agent; it has no GPU.")
-    worker: WorkerPod = Field(default_factory=WorkerPod, description="Each worker pod.")
+    gpu_resource: ResourceName = Field("nvidia.com/gpu", description="Resource name of a GPU.")
+    head: HeadPod = Field(default_factory=HeadPod, description="The head pod. It runs driver and agent and has no GPU.")
+    worker: WorkerPod = Field(default_factory=WorkerPod, description="The worker pods.")
     priority_class_name: ObjectName | None = Field(None, description="Priority class of all pods.")
 
     rules = (
         Rule(
             "!has(self.ranksPerNode) || self.gpusPerNode == 0 || self.ranksPerNode == self.gpusPerNode",
-            "each GPU has one rank: remove ranksPerNode, or set it to gpusPerNode",
+            "each GPU has exactly one rank: remove ranksPerNode, or set it to gpusPerNode",
             "ranksPerNode",
         ),
     )
@@ -100,7 +97,7 @@ class EnvValueFrom(ApiModel):
     """Where a variable's value comes from."""
 
     secret_key_ref: SecretKeyRef = Field(
-        description="A Secret's key. `rljob run` reads the caller's variable of the same name instead."
+        description="A key of a Secret. `rljob run` uses the variable of the same name in its own environment instead."
     )
 
 
@@ -110,13 +107,19 @@ class EnvVar(ApiModel):
     name: Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=256)] = Field(
         description="The variable's name."
     )
-    value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(None, description="Its value.")
-    value_from: EnvValueFrom | None = Field(None, description="The source of its value.")
+    value: Annotated[str, StringConstraints(max_length=4096)] | None = Field(None, description="The value.")
+    value_from: EnvValueFrom | None = Field(None, description="The source of the value.")
 
-    rules = (Rule("has(self.value) != has(self.valueFrom)", "set either value or valueFrom", "value"),)
+    rules = (
+        Rule(
+            "has(self.value) != has(self.valueFrom)",
+            "a variable has one source: set either value or valueFrom",
+            "value",
+        ),
+    )
 
 
 class LocalObjectRef(ApiModel):
-    """An object of the same namespace."""
+    """An object in the namespace of the job."""
 
-    name: ObjectName = Field(description="Its name.")
+    name: ObjectName = Field(description="The object's name.")

@@ -16,15 +16,15 @@ class Data(ApiModel):
     reward_model {style, ground_truth}, extra_info. `synthetic://TASK?rows=N&seed=S` names a generated task instead.
     """
 
-    train: Annotated[Files, Field(min_length=1)] = Field(description="Training files, read in this order.")
-    validation: Files = Field(default_factory=list, description="Validation files, never trained on.")
+    train: Annotated[Files, Field(min_length=1)] = Field(description="Training files, in this order.")
+    validation: Files = Field(default_factory=list, description="Validation files; training does not use them.")
     max_prompt_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = Field(512, description="Longest prompt, in tokens.")
     max_response_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = Field(
-        1024, description="Longest response, in tokens; a longer one is cut and counted as truncated."
+        1024, description="Longest response, in tokens; a longer one is cut and counts as truncated."
     )
-    prompts_per_step: Count = Field(128, description="Prompts of one training step (verl's train_batch_size).")
+    prompts_per_step: Count = Field(128, description="Prompts per training step (verl's train_batch_size).")
     overlong_prompts: Literal["filter", "fail"] = Field(
-        "filter", description="A prompt above maxPromptTokens is left out and counted (filter), or ends the job (fail)."
+        "filter", description="filter skips and counts prompts above maxPromptTokens; fail ends the job."
     )
-    shuffle: bool = Field(True, description="Shuffle the prompts anew in each epoch, by seed.")
+    shuffle: bool = Field(True, description="Shuffle the prompts in each epoch.")
     seed: Seed = Field(0, description="Seed of the shuffling.")

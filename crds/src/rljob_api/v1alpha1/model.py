@@ -1,4 +1,4 @@
-"""`spec.model`: the policy, loaded from a path or made from scratch."""
+"""`spec.model`: the policy, loaded from a path or created with random weights."""
 
 from typing import Annotated, Literal
 
@@ -11,30 +11,31 @@ Attention = Literal["auto", "sdpa", "eager", "flash_attention_2"]
 
 
 class Tokenizer(ApiModel):
-    """The tokenizer of a model made from scratch."""
+    """The tokenizer of a model from scratch."""
 
     kind: Literal["byte", "bpe", "character"] = Field(
         "character",
         description=(
-            "byte: one token a byte. character: one token for each character of the training data. "
-            "bpe: byte-pair encoding learnt from the training data."
+            "byte: one token per byte. character: one token for each character of the training data. "
+            "bpe: byte-pair encoding learned from the training data."
         ),
     )
     vocab_size: Annotated[int, Field(ge=260, le=262_144)] | None = Field(
-        None, description="Size of the vocabulary that bpe learns; the other kinds follow from the data."
+        None, description="Vocabulary size of bpe; the data determines it for the other kinds."
     )
 
     rules = (
         Rule(
             "self.kind == 'bpe' ? has(self.vocabSize) : !has(self.vocabSize)",
-            "tokenizer.vocabSize belongs to kind bpe, which needs it: set it for bpe, remove it for the other kinds",
+            "tokenizer.vocabSize is required for kind bpe and not allowed for other kinds: set it for bpe, or remove"
+            " it",
             "vocabSize",
         ),
     )
 
 
 class FromScratch(ApiModel):
-    """A small model with random weights, for tasks that start without a pretrained one."""
+    """A small model with random weights, for tasks that need no pretrained model."""
 
     architecture: Literal["llama", "qwen2"] = Field(
         "llama", description="Architecture family, as transformers names it."
@@ -56,13 +57,13 @@ class FromScratch(ApiModel):
     rules = (
         Rule(
             "self.architecture != 'qwen2' || self.tokenizer.kind != 'character'",
-            "transformers reads every qwen2 folder with Qwen2's byte-level tokenizer, which drops what a character"
-            " tokenizer knows: set architecture to llama, or tokenizer.kind to byte",
+            "transformers loads every qwen2 folder with Qwen2's byte-level tokenizer, which cannot load a character"
+            " tokenizer: set architecture to llama, or tokenizer.kind to byte",
             "architecture",
         ),
         Rule(
             "self.hiddenSize % self.heads == 0 && self.hiddenSize / self.heads >= 32",
-            "hiddenSize must be a multiple of heads, and hiddenSize / heads at least 32: lower heads or raise"
+            "hiddenSize must be a multiple of heads, and hiddenSize / heads must be at least 32: lower heads or raise"
             " hiddenSize",
             "heads",
         ),
@@ -80,12 +81,12 @@ class Model(ApiModel):
     path: Path | None = Field(
         None,
         description=(
-            "A model on the Hugging Face hub (org/name) or a folder that transformers can load; "
-            "a relative folder starts at the RLJob's file."
+            "A model on the Hugging Face hub (org/name), or a folder that transformers can load; "
+            "a relative folder is relative to the RLJob's file."
         ),
     )
     from_scratch: FromScratch | None = Field(
-        None, description="Make a model with random weights instead of loading one."
+        None, description="Create a model with random weights instead of loading one."
     )
     revision: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
         None, description="Branch, tag or commit of a hub model."
@@ -93,15 +94,15 @@ class Model(ApiModel):
     dtype: Dtype = Field(
         "auto",
         description=(
-            "Type of matrix products and of the engine's weights; auto is bfloat16 on a GPU and float32 on a CPU. "
+            "Type of matrix products and of the engine's weights; auto is bfloat16 on GPUs and float32 on CPUs. "
             "Master weights and optimizer state are always float32."
         ),
     )
     attention: Attention = Field(
         "auto",
         description=(
-            "Attention of the trainer. auto computes packed sequences without padding: flash attention's "
-            "variable-length kernel on a GPU, PyTorch's scaled dot product on a CPU."
+            "Attention implementation of the trainer. auto computes packed sequences without padding: flash"
+            " attention's variable-length kernel on GPUs, PyTorch's scaled dot product on CPUs."
         ),
     )
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")
@@ -112,12 +113,12 @@ class Model(ApiModel):
     rules = (
         Rule(
             "has(self.path) != has(self.fromScratch)",
-            "a model comes from one place: set either path or fromScratch",
+            "a model has one source: set either path or fromScratch",
             "path",
         ),
         Rule(
             "!has(self.revision) || has(self.path)",
-            "revision belongs to path: set path, or remove revision",
+            "revision needs path: set path, or remove revision",
             "revision",
         ),
     )

@@ -1,9 +1,9 @@
-"""The keys that Kubernetes' own objects have, as of 1.37, besides those that `pods.py` knows.
+"""The keys of Kubernetes objects as of 1.37, without those that `pods.py` declares.
 
-The API server compares an object with what it was key by key, but a key that the schema does not declare only where
-both have it: one such key in place of another is no change to it. So the schema declares these, and judges nothing of
-what they hold. What it still does not see: a key that is not here in place of another such, and a null of one key in
-place of another's.
+CEL compares two objects key by key, but it compares a key that the schema does not declare only if both objects have
+it: replacing one undeclared key by another is not a change. So the schema declares these keys and accepts any value for
+them. Two changes remain undetected: an undeclared key that replaces another one, and a null that moves from one key to
+another.
 https://github.com/kubernetes/kubernetes/blob/v1.36.3/staging/src/k8s.io/apiserver/pkg/cel/common/valuesunstructured.go
 """
 

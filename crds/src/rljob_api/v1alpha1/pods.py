@@ -1,6 +1,6 @@
-"""What a job says in Kubernetes' own words: templates, volumes and variables of its pods.
+"""The parts of a job that have Kubernetes' own form: templates, volumes and variables of its pods.
 
-Fields that nothing here reads are left to the API server, which judges them where a pod is made of them.
+This schema accepts any value for fields that RLJob does not read; the API server validates them when it creates a pod.
 """
 
 from collections.abc import Sequence
@@ -12,23 +12,23 @@ from rljob_api.v1alpha1 import pod_keys
 from rljob_api.v1alpha1.base import ApiModel, Name, ObjectName, Path, Rule, list_map, straight, within_volume
 
 FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
-"""Part of a Kubernetes object, which the API server judges where it is used."""
+"""Part of a Kubernetes object, which the API server validates when the object is created."""
 
 _FreeForms = Annotated[list[FreeForm], Field(max_length=64)]
 
 
 JOB_VOLUMES = ("checkpoints", "job", "auth")
-"""Of head and workers, made by the operator. shared-memory, which it makes too, a template may replace."""
+"""Volumes of head and workers that the operator adds. It adds shared-memory too, which a template may replace."""
 
 SHARED_MEMORY = "shared-memory"
 KUBERAY_VOLUME = "shared-mem"
-"""Its operator mounts one of this name at the head's /dev/shm, and takes one that is there for its own."""
+"""KubeRay's operator mounts a volume of this name at the head's /dev/shm and reuses an existing one."""
 
 FOLDERS = ("/checkpoints", "/etc/rljob/job", "/dev/shm")
-"""Where it mounts them in the containers that spec.volumeMounts is for."""
+"""Where the operator mounts its volumes in the containers that spec.volumeMounts applies to."""
 
 FOLDERS_PATTERN = r"^/*(\./+)*(" + "|".join(each[1:].replace("/", r"/+(\./+)*") for each in FOLDERS) + r")(/+\.?)*$"
-"""These, also as `//checkpoints/.`: two mounts of one folder would hide each other."""
+"""Matches FOLDERS, also as `//checkpoints/.`: two mounts of one folder would hide each other."""
 
 
 def cel_list(words: Sequence[str]) -> str:
@@ -39,14 +39,14 @@ class PodPart(ApiModel):
     """Part of a pod, in Kubernetes' own form."""
 
     def written(self) -> dict[str, Any]:
-        """As its author wrote it, nulls too."""
+        """The part as its author wrote it, including nulls."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class OpenPart(PodPart):
-    """One of which some fields are known; it may have others.
+    """A part that may have fields besides the declared ones.
 
-    others: keys that the schema declares too, so that the API server sees a change of them.
+    others: keys that the schema declares without validating them, so that the API server detects their changes.
     """
 
     model_config = ApiModel.model_config | {"extra": "allow"}
@@ -83,7 +83,7 @@ _Volumes = Annotated[list[Volume], Field(max_length=64)]
 
 
 class PodSpec(OpenPart):
-    """A pod's spec. Lists must be lists of objects; what is in those, the API server judges."""
+    """A pod's spec. Lists must be lists of objects; the API server validates the objects when it creates a pod."""
 
     containers: _Containers | None = Field(
         None, description="Containers, merged by name.", json_schema_extra=list_map("name")
@@ -130,14 +130,14 @@ class EnvSource(OpenPart):
 class EnvFrom(PodPart):
     """A ConfigMap or a Secret whose keys become variables."""
 
-    prefix: Annotated[str, Field(max_length=256)] | None = Field(None, description="What stands before each key.")
+    prefix: Annotated[str, Field(max_length=256)] | None = Field(None, description="Prefix of each variable's name.")
     config_map_ref: EnvSource | None = Field(None, description="The ConfigMap.")
     secret_ref: EnvSource | None = Field(None, description="The Secret.")
 
     rules = (
         Rule(
             "has(self.configMapRef) != has(self.secretRef)",
-            "variables come from one object: set either configMapRef or secretRef",
+            "an entry of envFrom has one source: set either configMapRef or secretRef",
             "secretRef",
         ),
     )

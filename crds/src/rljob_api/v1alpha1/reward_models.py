@@ -1,4 +1,4 @@
-"""`spec.rewards.models`: models that say what a good response is, each served by vLLM beside the job."""
+"""`spec.rewards.models`: models that score responses, each served by vLLM beside the job."""
 
 from typing import Annotated, Literal
 
@@ -8,54 +8,56 @@ from rljob_api.v1alpha1.base import NAME_PATTERN, ApiModel, Count, Duration, Pat
 from rljob_api.v1alpha1.pods import PodTemplate
 
 LONGEST_NAME = 19
-"""A Service's name has 63 characters, and the job's name (40) and `-rm-` are in it."""
+"""A Service's name has at most 63 characters; the job's name takes 40 of them and `-rm-` takes 4."""
 
 ModelName = Annotated[str, StringConstraints(pattern=NAME_PATTERN, min_length=1, max_length=LONGEST_NAME)]
 
 
 class RewardModel(ApiModel):
-    """One reward model: a vLLM server that is asked for the score of each response.
+    """One reward model: a vLLM server that scores each response.
 
-    classifier: a model with one label, such as LlamaForSequenceClassification. Its score is the label's logit, no
-    sigmoid applied, of the row's conversation with the response as the assistant's last message, in the reward model's
-    own chat template; or of promptTemplate as it is, where that is set.
-    generative: a chat model that judges. It gets promptTemplate as the user's message, answers at temperature 0, and
-    its score is the last match of scorePattern in the answer.
-    An answer without a finite score is the response's failure: onError decides. A server that does not answer is
-    waited for, and never becomes a reward.
+    classifier: a model with one label, such as LlamaForSequenceClassification. The score is the label's logit, without
+    a sigmoid. The input is the row's conversation with the response as the assistant's last message, in the reward
+    model's own chat template, or the text of promptTemplate if that is set.
+    generative: a chat model that judges. It gets promptTemplate as the user's message and answers at temperature 0. The
+    score is the last match of scorePattern in the answer.
+    An answer without a finite score counts as an error of that response (onError). If a server does not answer, the
+    trainer sends the request again until lostAfter; a missing answer never becomes a reward.
     """
 
-    name: ModelName = Field(description="Name in logs and metrics, reward/NAME, and of its objects in a cluster.")
+    name: ModelName = Field(
+        description="Name in logs, in metrics (reward/NAME) and in the names of its objects in a cluster."
+    )
     path: Path = Field(
         description=(
-            "A model on the Hugging Face hub (org/name) or a folder; a relative folder starts at the RLJob's file, and"
-            " in a cluster a folder is one of spec.volumeMounts."
+            "A model on the Hugging Face hub (org/name), or a folder. `rljob run` reads a relative folder from the"
+            " folder of the RLJob's file; in a cluster the folder must be in one of spec.volumeMounts."
         )
     )
-    kind: Literal["classifier", "generative"] = Field(description="How it scores.")
+    kind: Literal["classifier", "generative"] = Field(description="How the model scores.")
     weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
     prompt_template: Annotated[str, StringConstraints(min_length=1, max_length=16_384)] | None = Field(
         None,
         description=(
-            "Text to send, in which {prompt}, {response} and {ground_truth} are replaced: the messages of the row's"
-            " prompt, the response, and the row's ground truth (as JSON, where it is no text). Other braces stay."
+            "Text to send. {prompt} stands for the messages of the row's prompt, {response} for the response and"
+            " {ground_truth} for the row's ground truth (JSON unless it is text). Other braces stay as they are."
         ),
     )
     score_pattern: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
         None,
         description=(
-            "Where the score stands in a generative model's answer: a regular expression of Python with one group, the"
+            "Regular expression of Python that finds the score in a generative model's answer; its one group is the"
             " number. The last match counts."
         ),
     )
     max_tokens: Count | None = Field(
         None, description="Longest answer of a generative model, in tokens; the default is 512."
     )
-    timeout: Duration = Field("2m", description="Longest that one request may take before it is sent again.")
+    timeout: Duration = Field("2m", description="Time limit of one request; then it is sent again.")
     lost_after: Duration = Field(
         "10m",
         description=(
-            "How long to send a response again and again to a server that fails or does not answer; then the attempt"
+            "Time limit of all requests for one response while the server fails or does not answer; then the attempt"
             " ends as an infrastructure failure."
         ),
     )
@@ -63,53 +65,54 @@ class RewardModel(ApiModel):
         1, description="Servers of this model in a cluster; `rljob run` starts one."
     )
     gpus_per_replica: Annotated[int, Field(ge=0, le=16)] = Field(
-        1, description="GPUs of each server, over which vLLM splits the model; 0 serves on CPUs."
+        1, description="GPUs of each server; vLLM splits the model over them. 0 serves on CPUs."
     )
     arguments: Annotated[list[Text], Field(max_length=64)] = Field(
         default_factory=list,
         description="Further arguments of `vllm serve`, such as --max-model-len, 8192, --trust-remote-code.",
     )
     image: Text | None = Field(
-        None, description="Image with vLLM in which the server runs; the default is that of the job's other pods."
+        None, description="Image with vLLM for the server; the default is the image of the job's other pods."
     )
-    cpu: Quantity = Field("4", description="CPUs of a server, as request.")
-    memory: Quantity = Field("32Gi", description="Memory of a server, as request and limit.")
+    cpu: Quantity = Field("4", description="CPU request of a server.")
+    memory: Quantity = Field("32Gi", description="Memory request and limit of a server.")
     template: PodTemplate = Field(
-        default_factory=PodTemplate, description="A pod template that is merged into the pod's; its container is vllm."
+        default_factory=PodTemplate,
+        description="Pod template that the operator merges into the server's; its container is vllm.",
     )
 
     rules = (
         sized("memory"),
         Rule(
             "!(self.name in ['mean', 'std', 'min', 'max'])",
-            "reward/mean, std, min and max are metrics of the sum: choose another name for the reward model",
+            "mean, std, min and max are reserved for metrics of the sum: choose another name for the reward model",
             "name",
         ),
         Rule(
             "!('-' + self.name).endsWith('-head-svc')",
-            "KubeRay gives the Service of a Ray cluster's head a name that ends in -head-svc, perhaps another job's"
-            " cluster: choose another name for the reward model",
+            "a name that ends in -head-svc can collide with the head Service of a RayCluster: choose another name for"
+            " the reward model",
             "name",
         ),
         Rule(
             "self.kind != 'generative' || (has(self.promptTemplate) && has(self.scorePattern))",
-            "a generative reward model needs promptTemplate, what it is asked, and scorePattern, where its answer has"
-            " the score",
+            "a generative reward model needs promptTemplate, the text to send, and scorePattern, which finds the"
+            " score in the answer: set both",
             "kind",
         ),
         Rule(
             "self.kind != 'classifier' || !(has(self.scorePattern) || has(self.maxTokens))",
-            "a classifier answers with a number: remove scorePattern and maxTokens, or set kind to generative",
+            "a classifier returns a number, not text: remove scorePattern and maxTokens, or set kind to generative",
             "kind",
         ),
         Rule(
             "!has(self.promptTemplate) || self.promptTemplate.contains('{response}')",
-            "promptTemplate must contain {response}, or all responses would score alike",
+            "promptTemplate must contain {response}, or all responses get the same score: add it",
             "promptTemplate",
         ),
         Rule(
             "duration(self.timeout) > duration('0s') && duration(self.timeout) <= duration(self.lostAfter)",
-            "timeout of a reward model must be above 0s and not exceed its lostAfter: set it to 2m, say",
+            "timeout of a reward model must be above 0s and at most its lostAfter: set it to 2m, for example",
             "timeout",
         ),
     )

@@ -1,4 +1,4 @@
-"""`spec.rewards`: what a good response is."""
+"""`spec.rewards`: how responses are scored."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,14 +11,14 @@ Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty
 
 
 class RewardFunction(ApiModel):
-    """One reward, with verl's signature: compute_score(data_source, solution_str, ground_truth, extra_info=None).
+    """One reward with verl's signature: compute_score(data_source, solution_str, ground_truth, extra_info=None).
 
-    It returns a number, or a mapping whose `score` is the reward and whose other numbers are logged.
+    It returns a number, or a mapping whose `score` is the reward; the other numbers of the mapping become metrics.
     """
 
     name: Name = Field(description="Name in logs and metrics: reward/NAME.")
-    builtin: Builtin | None = Field(None, description="A reward that the trainer ships.")
-    path: Path | None = Field(None, description="A Python file; a relative path starts at the RLJob's file.")
+    builtin: Builtin | None = Field(None, description="A reward function of the trainer.")
+    path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
     module: Annotated[str, StringConstraints(pattern=MODULE_PATTERN, min_length=1, max_length=256)] | None = Field(
         None, description="An importable Python module."
     )
@@ -29,19 +29,19 @@ class RewardFunction(ApiModel):
         "compute_score", description="Function to call in path, module or source."
     )
     arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
-        default_factory=dict, description="Keyword arguments that every call gets besides the four of the signature."
+        default_factory=dict, description="Keyword arguments of every call, in addition to the four of the signature."
     )
     weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
 
     rules = (
         Rule(
             "[has(self.builtin), has(self.path), has(self.module), has(self.source)].filter(x, x).size() == 1",
-            "a reward comes from one place: set exactly one of builtin, path, module, source",
+            "a reward function has one source: set exactly one of builtin, path, module, source",
             "builtin",
         ),
         Rule(
             "!(self.name in ['mean', 'std', 'min', 'max'])",
-            "reward/mean, std, min and max are metrics of the sum: choose another name",
+            "mean, std, min and max are reserved for metrics of the sum: choose another name",
             "name",
         ),
     )
@@ -52,35 +52,35 @@ class Rewards(ApiModel):
 
     functions: Annotated[list[RewardFunction], Field(max_length=32)] = Field(
         default_factory=list,
-        description="Python functions whose weighted scores are summed up.",
+        description="Python functions. The reward includes the weighted sum of their scores.",
         json_schema_extra=list_map("name"),
     )
     models: Annotated[list[RewardModel], Field(max_length=8)] = Field(
         default_factory=list,
-        description="Models whose weighted scores are summed up too.",
+        description="Reward models. The reward includes the weighted sum of their scores.",
         json_schema_extra=list_map("name"),
     )
-    timeout: Duration = Field(
-        "30s", description="Longest that one call of a function may take; then its process is killed."
-    )
+    timeout: Duration = Field("30s", description="Time limit of one call of a function; then its process is killed.")
     processes: Annotated[int, Field(ge=1, le=1024)] = Field(
         4, description="Processes that call the functions in parallel."
     )
     on_error: Literal["fail", "drop_group"] = Field(
         "fail",
         description=(
-            "When a call hangs, crashes or returns NaN or inf, or a model's answer has no finite score: end the job"
-            " naming the sample, or leave the sample's group out."
+            "What follows if a call hangs, crashes or returns NaN or inf, or if a model's answer has no finite score:"
+            " fail ends the job and names the sample, drop_group skips the sample's group."
         ),
     )
 
     rules = (
         Rule(
-            "duration(self.timeout) > duration('0s')", "rewards.timeout must be above 0s: set it to 30s, say", "timeout"
+            "duration(self.timeout) > duration('0s')",
+            "rewards.timeout must be above 0s: set it to 30s, for example",
+            "timeout",
         ),
         Rule(
             "!self.models.exists(m, self.functions.exists(f, f.name == m.name))",
-            "a reward model and a reward function have the same name: rename one, both are reward/NAME in metrics",
+            "a reward model and a reward function have the same name, which names their metric: rename one",
             "models",
         ),
     )

@@ -41,75 +41,78 @@ class RLJobSpec(ApiModel):
     """What to train, on what, and how."""
 
     model: Model = Field(description="The policy to train.")
-    data: Data = Field(description="Prompts to train and validate on.")
+    data: Data = Field(description="Prompts for training and validation.")
     algorithm: Algorithm = Field(default_factory=Algorithm, description="How rewards become gradients.")
     sft: Sft | None = Field(None, description="Supervised fine-tuning before the first RL step.")
     rollout: Rollout = Field(default_factory=Rollout, description="Generation of responses.")
     actor: Actor = Field(default_factory=Actor, description="Optimisation of the policy.")
-    rewards: Rewards = Field(default_factory=Rewards, description="What a good response is.")
+    rewards: Rewards = Field(default_factory=Rewards, description="How responses are scored.")
     training: Training = Field(description="Length and reporting of the run.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
     cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
     env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
         default_factory=list,
-        description="Environment variables of the trainer's processes and of reward models.",
+        description="Environment variables of the trainer's processes and of the reward models.",
         json_schema_extra=list_map("name"),
     )
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = Field(
-        default_factory=list, description="ConfigMaps and Secrets whose keys become variables, as in a pod's envFrom."
+        default_factory=list,
+        description="ConfigMaps and Secrets whose keys become variables, as envFrom of a container.",
     )
     volumes: Annotated[list[Volume], Field(max_length=64)] = Field(
         default_factory=list,
-        description="Volumes of head, workers and reward models, as in a pod's spec.",
+        description="Volumes of head, workers and reward models, as in the spec of a pod.",
         json_schema_extra=list_map("name"),
     )
     volume_mounts: Annotated[list[VolumeMount], Field(max_length=64)] = Field(
         default_factory=list,
-        description="Where they are mounted in head, workers and reward models, as in a container's volumeMounts;"
-        " checkpoints is the job's own volume.",
+        description="Mounts in the containers of head, workers and reward models, as volumeMounts of a container;"
+        " the name checkpoints refers to the job's own volume.",
         json_schema_extra=list_map("mountPath"),
     )
     image_pull_secrets: Annotated[list[LocalObjectRef], Field(max_length=16)] = Field(
         default_factory=list,
-        description="Secrets to pull the images with.",
+        description="Secrets for pulling the images.",
         json_schema_extra=list_map("name"),
     )
     recovery: Recovery = Field(default_factory=Recovery, description="What happens after a failure.")
     suspend: bool = Field(
-        False, description="Save a checkpoint, stop and give everything back but the volume; false goes on from there."
+        False,
+        description="true saves a checkpoint, stops the job and releases everything but the volume; false resumes it.",
     )
     active_deadline: Duration | None = Field(
         None,
-        description="Longest time from the first driver's start, anew after each suspension; then the job is stopped"
-        " with a checkpoint and fails.",
+        description="Time limit from the start of the first driver; a suspension resets it. Then the operator saves a"
+        " checkpoint and fails the job.",
     )
     ttl_after_finished: Duration = Field(
-        "0s", description="How long cluster and reward models stay once the job has ended, for a look at their logs."
+        "0s",
+        description="How long cluster and reward models stay after the job has ended, so that their logs can be read.",
     )
     managed_by: ManagerName | None = Field(
         None,
         description=(
-            "Another controller that runs this job, by its name with its domain, as in a Kubernetes Job; then this"
-            " operator leaves it alone. Its own name is rljob.dev/operator."
+            "Name of the controller that runs this job, with its domain, as in a Kubernetes Job. This operator"
+            " ignores the job unless the name is rljob.dev/operator."
         ),
     )
 
     rules = (
         Rule(
             f"{_SFT} || self.rewards.functions.size() + self.rewards.models.size() > 0",
-            "an RL job needs a reward: add rewards.functions, for example [{name: exact, builtin: exact_match}], or"
+            "an RL job needs a reward: set rewards.functions, for example [{name: exact, builtin: exact_match}], or"
             " rewards.models",
             "rewards.functions",
         ),
         Rule(
             f"!({_SFT}) || !has(self.sft)",
-            "preset sft is supervised from its first step: remove sft, or choose an RL preset",
+            "preset sft has no RL steps for sft to precede: remove sft, or choose an RL preset",
             "sft",
         ),
         *unread_rules(_SFT),
         Rule(
             f"{_SFT} || {_ADVANTAGE} == 'reinforce_plus_plus' || self.rollout.samplesPerPrompt >= 2",
-            "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to 2 or more",
+            "this advantage compares the samples of a prompt: set rollout.samplesPerPrompt to at least 2",
             "rollout.samplesPerPrompt",
         ),
         Rule(
@@ -119,63 +122,65 @@ class RLJobSpec(ApiModel):
         ),
         Rule(
             "self.actor.tokensPerMicroBatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
-            "actor.tokensPerMicroBatch must hold one whole sample: raise it to at least"
-            " data.maxPromptTokens + data.maxResponseTokens",
+            "actor.tokensPerMicroBatch must be at least data.maxPromptTokens + data.maxResponseTokens, the longest"
+            " sample: raise it",
             "actor.tokensPerMicroBatch",
         ),
         Rule(
             f"({_RANKS}) % self.rollout.tensorParallelSize == 0",
-            "rollout.tensorParallelSize must divide the number of ranks, which is cluster.nodes x cluster.ranksPerNode",
+            "rollout.tensorParallelSize must divide cluster.nodes x cluster.ranksPerNode, the number of ranks: lower"
+            " it",
             "rollout.tensorParallelSize",
         ),
         Rule(
             "self.cluster.gpusPerNode == 0 || self.cluster.gpusPerNode % self.rollout.tensorParallelSize == 0",
-            "an engine stays within one node: rollout.tensorParallelSize must divide cluster.gpusPerNode",
+            "rollout.tensorParallelSize must divide cluster.gpusPerNode, because an engine runs on one node: lower it",
             "rollout.tensorParallelSize",
         ),
         Rule(
             "self.rollout.engine == 'vllm' || self.rollout.tensorParallelSize == 1",
-            "engine hf runs on one device: set rollout.tensorParallelSize to 1, or rollout.engine to vllm",
+            "engine hf uses one device: set rollout.tensorParallelSize to 1, or rollout.engine to vllm",
             "rollout.tensorParallelSize",
         ),
         Rule(
             f"{_SFT} ? self.data.promptsPerStep >= {_RANKS} :"
             " (has(self.actor.miniBatchSize) ? self.actor.miniBatchSize : self.data.promptsPerStep)"
             f" * self.rollout.samplesPerPrompt >= {_RANKS}",
-            "each rank needs a sample of every optimizer step: raise data.promptsPerStep or actor.miniBatchSize,"
-            " or lower cluster.nodes",
+            "each rank needs at least one sample per optimizer step: raise data.promptsPerStep or"
+            " actor.miniBatchSize, or lower cluster.nodes",
             "data.promptsPerStep",
         ),
         Rule(
             f"!has(self.sft) || self.sft.batchSize >= {_RANKS}",
-            "each rank needs a row of every supervised step: raise sft.batchSize, or lower cluster.nodes",
+            "each rank needs at least one row per supervised step: raise sft.batchSize, or lower cluster.nodes",
             "sft.batchSize",
         ),
         Rule(
             "!has(self.activeDeadline) || duration(self.activeDeadline) > duration('0s')",
-            "activeDeadline must be above 0s, or the job ends as it starts: set it to 12h, say, or remove it",
+            "activeDeadline must be above 0s: set it to 12h, for example, or remove it",
             "activeDeadline",
         ),
         Rule(
             "self.training.validateEvery == 0 || self.data.validation.size() > 0",
-            "training.validateEvery needs data to validate on: set data.validation, or training.validateEvery: 0",
+            "training.validateEvery needs validation data: set data.validation, or set training.validateEvery to 0",
             "training.validateEvery",
         ),
         Rule(
             "self.volumeMounts.all(m, m.name == 'checkpoints' || self.volumes.exists(v, v.name == m.name))",
-            "a volume can be mounted only where there is one of its name: add it to volumes, or correct the name in"
+            "volumeMounts names a volume that does not exist: add the volume to volumes, or correct the name in"
             " volumeMounts",
             "volumeMounts",
         ),
         Rule(
             f"self.volumes.all(v, !(v.name in {cel_list((*JOB_VOLUMES, SHARED_MEMORY, KUBERAY_VOLUME))}))",
-            "checkpoints, job, auth and shared-memory are the operator's own volumes, shared-mem is KubeRay's: choose"
-            " another name; spec.checkpoint.volume says where checkpoints go",
+            "the volume names checkpoints, job, auth, shared-memory and shared-mem are reserved for the operator and"
+            " KubeRay: choose another name; spec.checkpoint.volume configures the checkpoint volume",
             "volumes",
         ),
         Rule(
             f"self.volumeMounts.all(m, !m.mountPath.matches(r'{FOLDERS_PATTERN}'))",
-            "the operator mounts its own volumes at /checkpoints, /etc/rljob/job and /dev/shm: choose another path",
+            "the paths /checkpoints, /etc/rljob/job and /dev/shm are reserved for the operator's volumes: choose"
+            " another path",
             "volumeMounts",
         ),
         *TRANSITIONS,
@@ -183,7 +188,7 @@ class RLJobSpec(ApiModel):
 
 
 class ObjectMeta(ApiModel):
-    """The part of an object's metadata that RLJob reads; Kubernetes owns the rest."""
+    """The metadata that RLJob reads; Kubernetes defines the rest."""
 
     model_config = ApiModel.model_config | {"extra": "allow"}
     name: str = Field(min_length=1, max_length=253, description="Name of the job.")
@@ -198,13 +203,13 @@ class RLJob(ApiModel):
     kind: Literal["RLJob"] = Field(description="Always RLJob.")
     metadata: ObjectMeta = Field(description="Name and labels.")
     spec: RLJobSpec = Field(description="What to train, on what, and how.")
-    status: RLJobStatus | None = Field(None, description="What the operator reports; never written by a person.")
+    status: RLJobStatus | None = Field(None, description="Observed state, which the operator writes.")
 
     rules = (
         Rule(
             "self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             "metadata.name must be lowercase letters, digits and '-', begin with a letter and have at most 40"
-            " characters: the objects made for the job carry it with a suffix",
+            " characters, because it is part of other objects' names: change it",
             "metadata.name",
         ),
         once_ended(RLJobSpec),

@@ -9,14 +9,14 @@ from rljob_api.v1alpha1.data import Files
 
 
 class Sft(ApiModel):
-    """A supervised start for the policy: `steps` steps on given responses, on the same actor, before RL begins.
+    """Supervised fine-tuning of the policy on given responses before the first RL step.
 
-    A row's target is its column `response`, or the last assistant message of its column `messages`.
+    The target of a row is its column `response`, or the last assistant message of its column `messages`.
     """
 
-    steps: Count = Field(description="Supervised steps; RL steps are counted after them.")
+    steps: Count = Field(description="Supervised steps; the RL steps come after them and continue the count.")
     data: Files = Field(default_factory=list, description="Files with responses; the default is data.train.")
-    batch_size: Count = Field(64, description="Rows of one step.")
+    batch_size: Count = Field(64, description="Rows per step.")
     learning_rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        1e-4, description="Peak learning rate, decayed linearly to 0."
+        1e-4, description="Peak learning rate; it decreases linearly to 0."
     )

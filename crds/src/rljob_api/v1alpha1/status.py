@@ -1,4 +1,4 @@
-"""`status`: what the operator reports. Nothing here is ever read back as a decision of the user."""
+"""`status`: the state that the operator reports. The operator never reads it as a decision of the user."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -22,140 +22,144 @@ Phase = Literal[
 
 
 EXACT = 2**53 - 1
-"""The largest integer that every reader of JSON understands alike (RFC 8259, 6). The API server takes up to 2⁶³ - 1.
+"""The largest integer that every JSON parser reads exactly (RFC 8259, 6). The API server accepts up to 2⁶³ - 1.
 
-Users' code runs beside who tells of progress and checkpoints. What the API server refuses in them, as a larger integer,
-a time without its zone or a number that is none, it refuses with the whole status, and the job gets no further: so it
-must not be read in the first place.
+Users' code runs beside the processes that report progress and checkpoints, so a report may hold anything. If one value
+of a status is invalid (a larger integer, a time without zone, NaN), the API server rejects the whole status, and the
+job no longer advances. So these models reject such a report before it enters the status.
 """
 
 Measured = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Condition(ApiModel):
-    """One aspect of the job's state, as Kubernetes' conventions define conditions."""
+    """One aspect of the job's state, by Kubernetes' conventions for conditions."""
 
-    type: Annotated[str, Field(max_length=316)] = Field(description="Name of the aspect.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: Annotated[str, Field(max_length=1024)] = Field(description="Cause of the last change, one CamelCase word.")
-    message: Annotated[str, Field(max_length=32_768)] = Field("", description="The same for a person.")
+    type: Annotated[str, Field(max_length=316)] = Field(description="Name of the condition.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
+    reason: Annotated[str, Field(max_length=1024)] = Field(
+        description="Cause of the current status, one CamelCase word."
+    )
+    message: Annotated[str, Field(max_length=32_768)] = Field("", description="State, cause and remedy as text.")
     last_transition_time: datetime = Field(description="When status last changed.")
-    observed_generation: int | None = Field(None, description="The generation of the spec that this speaks of.")
+    observed_generation: int | None = Field(None, description="Generation of the spec that the condition refers to.")
 
 
 class Progress(ApiModel):
-    """How far the training is; the driver writes it and the agent serves it."""
+    """Progress of the training; the driver writes it and the agent serves it."""
 
-    step: int = Field(0, ge=0, le=EXACT, description="Last finished step, supervised ones included.")
-    total_steps: int = Field(0, ge=0, le=EXACT, description="Steps of the whole run, supervised ones included.")
+    step: int = Field(0, ge=0, le=EXACT, description="Last finished step, including supervised steps.")
+    total_steps: int = Field(0, ge=0, le=EXACT, description="Steps of the whole run, including supervised steps.")
     percent: Measured = Field(0.0, ge=0, le=100, description="step / totalSteps x 100.")
-    eta: AwareDatetime | None = Field(None, description="When the last step should be done.")
+    eta: AwareDatetime | None = Field(None, description="Estimated time of the end of the last step.")
     phase: Annotated[str, Field(max_length=64)] = Field(
-        "", description="What the trainer does now: rollout, update, sync ..."
+        "", description="Current phase of the trainer: rollout, update, sync ..."
     )
-    stage: Annotated[str, Field(max_length=64)] = Field("", description="sft or rl.")
+    stage: Annotated[str, Field(max_length=64)] = Field("", description="Stage of the run: sft or rl.")
     reward: Measured | None = Field(None, description="Mean reward of the last RL step.")
     validation_reward: Measured | None = Field(None, description="Mean reward of the last validation.")
     response_tokens: Measured | None = Field(None, description="Mean length of the last step's responses, in tokens.")
     tokens_per_second: Measured | None = Field(
-        None, description="Prompt and response tokens of the last step over its time."
+        None, description="Prompt and response tokens of the last step, divided by its duration."
     )
-    policy_version: int = Field(0, ge=0, le=EXACT, description="Optimizer updates' version that the engines hold.")
+    policy_version: int = Field(0, ge=0, le=EXACT, description="Version of the weights that the engines hold.")
 
 
 class CheckpointStatus(ApiModel):
     """The newest durable checkpoint."""
 
-    step: int = Field(ge=0, le=EXACT, description="Step it was taken after.")
-    path: Annotated[str, Field(max_length=4096)] = Field(description="Its folder on the checkpoint volume.")
-    time: AwareDatetime = Field(description="When it became durable.")
+    step: int = Field(ge=0, le=EXACT, description="Step after which it was saved.")
+    path: Annotated[str, Field(max_length=4096)] = Field(description="Folder on the checkpoint volume.")
+    time: AwareDatetime = Field(description="Time at which it became durable.")
 
 
 class ClusterStatus(ApiModel):
     """The RayCluster."""
 
-    name: Annotated[str, Field(max_length=63)] = Field(description="Its name.")
-    uid: Annotated[str, Field(max_length=128)] = Field(description="Its uid: another one after it was rebuilt.")
-    ready_workers: int = Field(0, ge=0, description="Worker pods that are ready.")
-    desired_workers: int = Field(0, ge=0, description="Worker pods that the job asks for.")
+    name: Annotated[str, Field(max_length=63)] = Field(description="Name of the RayCluster.")
+    uid: Annotated[str, Field(max_length=128)] = Field(
+        description="Its UID, which changes when the cluster is rebuilt."
+    )
+    ready_workers: int = Field(0, ge=0, description="Number of ready worker pods.")
+    desired_workers: int = Field(0, ge=0, description="Number of worker pods that the job requests.")
 
 
 class RewardModelStatus(ApiModel):
     """The servers of one of spec.rewards.models."""
 
     name: Annotated[str, Field(max_length=63)] = Field(description="The reward model's name.")
-    ready_replicas: int = Field(0, ge=0, description="Servers that are ready.")
-    desired_replicas: int = Field(0, ge=0, description="Servers that the job asks for.")
+    ready_replicas: int = Field(0, ge=0, description="Number of ready servers.")
+    desired_replicas: int = Field(0, ge=0, description="Number of servers that the job requests.")
 
 
 class DriverStatus(ApiModel):
     """The driver of the last attempt."""
 
     submission_id: Annotated[str, Field(max_length=128)] = Field(
-        description="Its submission to Ray: the job's uid and the attempt."
+        description="Submission ID in Ray: UID of the job and number of the attempt."
     )
-    cluster_uid: Annotated[str, Field(max_length=128)] = Field(description="The RayCluster that it was meant for.")
+    cluster_uid: Annotated[str, Field(max_length=128)] = Field(description="UID of the RayCluster of the attempt.")
     state: Literal["Reserved", "Submitted", "Ended"] = Field(
-        description="Reserved: the attempt has its number, and may have been submitted. Submitted: Ray has it, or had "
-        "it when last heard of."
+        description="Reserved: the attempt has a number and may have been submitted. Submitted: Ray has accepted it. "
+        "Ended: the driver has ended."
     )
-    reserved: datetime | None = Field(None, description="When the attempt got its number.")
-    stop_requested: datetime | None = Field(None, description="When it was asked to save a checkpoint and stop.")
-    generation: int | None = Field(None, description="Generation of the spec that it begins with.")
+    reserved: datetime | None = Field(None, description="Time at which the attempt got its number.")
+    stop_requested: datetime | None = Field(None, description="Time of the request to save a checkpoint and stop.")
+    generation: int | None = Field(None, description="Generation of the spec that the driver started with.")
     steps: int | None = Field(None, ge=0, description="training.steps of that generation.")
 
 
 class RecoveryStatus(ApiModel):
-    """What the operator remembers of failures, and what it does about the last one."""
+    """Failures since the last durable checkpoint, and the reaction to the last one."""
 
-    durable_step: int = Field(0, ge=0, description="Step of the checkpoint since which restarts are counted.")
-    charged: int = Field(0, ge=0, description="Restarts since then that count against recovery.maxRestarts.")
-    bugs: int = Field(0, ge=0, description="Those of them after bugs.")
+    durable_step: int = Field(0, ge=0, description="Step of the checkpoint from which restarts are counted.")
+    charged: int = Field(0, ge=0, description="Restarts since that checkpoint that count against recovery.maxRestarts.")
+    bugs: int = Field(0, ge=0, description="Number of these restarts that followed a bug.")
     cures: Annotated[dict[str, int], Field(max_length=8)] = Field(
-        default_factory=dict, description="Restarts since then by level: driver, pods, cluster."
+        default_factory=dict, description="Restarts since that checkpoint by level: driver, pods, cluster."
     )
     action: Literal["restart_driver", "replace_pods", "rebuild_cluster"] | None = Field(
-        None, description="What is under way; the next attempt ends it."
+        None, description="Action in progress; it ends when the next attempt starts."
     )
     reason: Annotated[str, Field(max_length=1024)] | None = Field(
-        None, description="What that is done about: the failure, one CamelCase word."
+        None, description="Failure that caused the action, one CamelCase word."
     )
-    message: Annotated[str, Field(max_length=32_768)] | None = Field(None, description="The same for a person.")
-    decided: datetime | None = Field(None, description="When that was decided.")
-    not_before: datetime | None = Field(None, description="When the next attempt may start.")
+    message: Annotated[str, Field(max_length=32_768)] | None = Field(None, description="The failure as text.")
+    decided: datetime | None = Field(None, description="Time of the decision.")
+    not_before: datetime | None = Field(None, description="Earliest start of the next attempt.")
     newest_pod: datetime | None = Field(
-        None, description="When the newest of the pods that action replaces was made, by the API server's clock."
+        None, description="Creation time of the newest pod that the action replaces, by the API server's clock."
     )
     cluster_uid: Annotated[str, Field(max_length=128)] | None = Field(
-        None, description="The RayCluster, or the one whose pods, that action replaces."
+        None, description="UID of the RayCluster that the action replaces, or whose pods it replaces."
     )
 
 
 class RLJobStatus(ApiModel):
     """Observed state."""
 
-    observed_generation: int | None = Field(None, description="Generation of the spec that this status speaks of.")
-    phase: Phase = Field("Pending", description="Summary of the conditions, for people.")
-    attempt: int = Field(0, ge=0, description="Number of the last driver start.")
-    restarts: int = Field(0, ge=0, description="Failures charged to the restart budget.")
+    observed_generation: int | None = Field(None, description="Generation of the spec that this status refers to.")
+    phase: Phase = Field("Pending", description="Summary of the conditions.")
+    attempt: int = Field(0, ge=0, description="Number of the last attempt; each start of a driver is one attempt.")
+    restarts: int = Field(0, ge=0, description="Number of failures that counted against recovery.maxRestarts.")
     start_time: datetime | None = Field(
-        None, description="When the first driver started, after the last suspension if there was one."
+        None, description="Start of the first driver; of the first one since the last suspension, if there was one."
     )
-    completion_time: datetime | None = Field(None, description="When the job succeeded or failed.")
+    completion_time: datetime | None = Field(None, description="Time at which the job succeeded or failed.")
     conditions: Annotated[list[Condition], Field(max_length=64)] = Field(
         default_factory=list, description="Aspects of the job's state.", json_schema_extra=list_map("type")
     )
-    progress: Progress | None = Field(None, description="How far the training is.")
+    progress: Progress | None = Field(None, description="Progress of the training.")
     checkpoint: CheckpointStatus | None = Field(None, description="The newest durable checkpoint.")
-    gpus: int | None = Field(None, ge=0, description="GPUs that the job asks for: its workers' and reward models'.")
+    gpus: int | None = Field(None, ge=0, description="GPUs that the job requests, for its workers and reward models.")
     cluster: ClusterStatus | None = Field(None, description="The RayCluster.")
     reward_models: Annotated[list[RewardModelStatus], Field(max_length=8)] = Field(
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")
     )
     driver: DriverStatus | None = Field(None, description="The driver of the last attempt.")
     operator: Annotated[str, Field(max_length=63)] | None = Field(
-        None, description="Namespace of the operator that looks after this job; any other leaves it alone."
+        None, description="Namespace of the operator that manages this job; other operators ignore the job."
     )
     recovery: RecoveryStatus = Field(
-        default_factory=RecoveryStatus, description="Failures and what is done about them."
+        default_factory=RecoveryStatus, description="Failures, and the reaction to the last one."
     )

@@ -1,4 +1,4 @@
-"""`spec.training` and `spec.checkpoint`: how long, and how safely."""
+"""`spec.training` and `spec.checkpoint`: length, reporting and checkpoints of a run."""
 
 from typing import Annotated, Literal
 
@@ -28,21 +28,21 @@ def _console() -> list[Logger]:
 class Training(ApiModel):
     """Length and reporting of the run."""
 
-    steps: Count = Field(description="Training steps (after the supervised ones of spec.sft).")
+    steps: Count = Field(description="Training steps, in addition to the supervised steps of spec.sft.")
     epochs: Count | None = Field(
-        None, description="Passes over the training data after which the run ends even before its last step."
+        None, description="Passes over the training data after which the run ends, even before training.steps."
     )
-    validate_every: CountOrZero = Field(0, description="Steps between validations; 0 is never.")
+    validate_every: CountOrZero = Field(0, description="Steps between validations; 0 disables them.")
     validate_before_training: bool = Field(
-        True, description="Validate before the first RL step too, where there is validation data."
+        True, description="Validate before the first RL step too, if data.validation is set."
     )
-    seed: Seed = Field(0, description="Seed of random weights.")
+    seed: Seed = Field(0, description="Seed of randomly initialised weights.")
     loggers: Annotated[list[Logger], Field(max_length=8)] = Field(
         default_factory=_console,
         description=(
-            "Where metrics go, besides the run's own metrics file. console is the driver's log. tensorboard writes into"
-            " the run's directory, and so does mlflow without MLFLOW_TRACKING_URI; wandb and trackio follow their own"
-            " variables too."
+            "Destinations of metrics, in addition to the metrics file of the run. console is the driver's log."
+            " tensorboard writes into the run's directory, and so does mlflow without MLFLOW_TRACKING_URI. wandb and"
+            " trackio read their own environment variables."
         ),
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
@@ -50,27 +50,33 @@ class Training(ApiModel):
 
 
 class CheckpointVolume(ApiModel):
-    """The run's volume: checkpoints, journal, metrics, logs. A claim `NAME-checkpoints` of its own, or another."""
+    """The run's volume: checkpoints, journal, metrics, logs. The operator creates the claim NAME-checkpoints unless
+    existingClaim is set.
+    """
 
-    size: Quantity | None = Field(None, description="Size of the claim that is made; the default is 100Gi.")
+    size: Quantity | None = Field(
+        None, description="Size of the claim that the operator creates; the default is 100Gi."
+    )
     storage_class_name: ObjectName | None = Field(
-        None, description="Its storage class; the default is the cluster's default class."
+        None, description="Storage class of that claim; the default is the cluster's default class."
     )
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = Field(
-        None, description="How nodes mount it; the default is ReadWriteMany. ReadWriteOnce keeps all pods on one node."
+        None,
+        description="Access mode of that claim; the default is ReadWriteMany. ReadWriteOnce needs all pods on one"
+        " node.",
     )
     retain: bool = Field(True, description="Keep the claim when the RLJob is deleted.")
-    existing_claim: ObjectName | None = Field(None, description="A claim to use instead of one that is made.")
+    existing_claim: ObjectName | None = Field(None, description="An existing claim to use instead.")
     sub_path: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
-        None, description="The folder of the volume to use."
+        None, description="Folder of the volume to use; the default is its root."
     )
 
     rules = (
         sized("size"),
         Rule(
             "!has(self.existingClaim) || !(has(self.size) || has(self.storageClassName) || has(self.accessMode))",
-            "a claim that exists has its size, class and mode already: remove size, storageClassName and accessMode, or"
-            " existingClaim",
+            "an existing claim has its own size, class and mode: remove size, storageClassName and accessMode, or"
+            " remove existingClaim",
             "existingClaim",
         ),
         within_volume("subPath", "checkpoint.volume.subPath"),
@@ -80,18 +86,18 @@ class CheckpointVolume(ApiModel):
 class Checkpoint(ApiModel):
     """Checkpoints on the run's volume."""
 
-    every_steps: CountOrZero = Field(10, description="Steps between checkpoints; 0 keeps only the last step's.")
-    keep_last: Count = Field(3, description="As many of the newest checkpoints are kept.")
-    keep_every: Count | None = Field(None, description="Checkpoints whose step is a multiple of this are kept too.")
+    every_steps: CountOrZero = Field(10, description="Steps between checkpoints; 0 saves one only after the last step.")
+    keep_last: Count = Field(3, description="Number of newest checkpoints to keep.")
+    keep_every: Count | None = Field(None, description="Keep every checkpoint whose step is a multiple of this, too.")
     keep_best: CountOrZero = Field(
         0,
-        description="As many checkpoints of the best reward are kept too (the validation reward, where there is one).",
+        description="Number of checkpoints with the best reward to keep, too: the validation reward if the job"
+        " validates.",
     )
     resume: Path = Field(
         "auto",
-        description="auto: from the newest checkpoint, if any. never: from the start, once for each RLJob or "
-        "`rljob run`; checkpoints of before are kept apart. Else the path of the checkpoint to begin from, of this "
-        "run or another.",
+        description="Where to start. auto: at the newest checkpoint, if there is one. never: at step 0, once per RLJob "
+        "or per `rljob run`; older checkpoints stay. Otherwise: the path of a checkpoint of this run or another.",
     )
     volume: CheckpointVolume = Field(
         default_factory=CheckpointVolume, description="The run's volume in a cluster; `rljob run` uses a folder."

@@ -1,8 +1,9 @@
-"""What may change in the spec of a job that exists. CEL over `self` and `oldSelf`, so the API server judges updates.
+"""What may change in the spec of an existing job, as CEL rules over `self` and `oldSelf` for the API server.
 
 At any time: suspend, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are saved and
-how many are kept, replicas of reward models, and training.steps upwards. Never: the model and the volume. All else
-while `suspend: true`. Of a job that has ended nothing but ttlAfterFinished: whatever else it said would be ignored.
+how many are kept, replicas of reward models, and training.steps upwards. Never: the model, the volume and managedBy.
+Everything else only while `suspend: true`. After the job has ended only ttlAfterFinished: the operator would ignore any
+other change.
 """
 
 from collections.abc import Mapping
@@ -21,11 +22,11 @@ _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
 
 
 _OPEN = ("cluster", "envFrom", "rewards", "template", "volumeMounts", "volumes")
-"""Those with parts of Kubernetes' own objects, which may have keys that the schema does not declare."""
+"""Fields with parts of Kubernetes objects, which may have keys that the schema does not declare."""
 
 
 def _equal(one: str, other: str) -> str:
-    """Where a key that the schema declares, or a null, takes another key's place, == may see it from one side only."""
+    """CEL equality, in both directions where == may miss that a declared key or a null replaces another key."""
     both = f"{one} == {other}"
     return f"{both} && {other} == {one}" if one.rsplit(".", 1)[1] in _OPEN else both
 
@@ -35,12 +36,12 @@ def _same(field: str) -> str:
 
 
 def _same_optional(field: str) -> str:
-    """For a field without a default."""
+    """`_same` for a field without a default."""
     return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {_same(field)})"
 
 
 def _fields(model: type[ApiModel], *but: str) -> list[tuple[str, bool]]:
-    """Each with whether it always has a value."""
+    """The fields of `model` except `but`, each with whether it always has a value."""
     return [
         (str(field.alias), field.is_required() or field.get_default(call_default_factory=True) is not None)
         for name, field in model.model_fields.items()
@@ -49,7 +50,7 @@ def _fields(model: type[ApiModel], *but: str) -> list[tuple[str, bool]]:
 
 
 def _same_models() -> str:
-    """All but their replicas; a list map has no order."""
+    """CEL that compares all fields of the reward models except replicas; a list map has no order."""
     same = " && ".join(
         _equal(f"m.{name}", f"o.{name}")
         if always
@@ -63,13 +64,13 @@ def _same_models() -> str:
 
 
 def _while_suspended(field: str, same: str) -> Rule:
-    return Rule(f"{_SUSPENDED} || ({same})", f"{field} can change only while suspend is true: set that first", field)
+    return Rule(f"{_SUSPENDED} || ({same})", f"{field} can change only while suspend is true: set suspend first", field)
 
 
 TRANSITIONS = (
-    Rule(_same("model"), "model never changes: make another RLJob", "model"),
-    Rule(_same("checkpoint.volume"), "checkpoint.volume never changes: make another RLJob", "checkpoint.volume"),
-    Rule(_same_optional("managedBy"), "managedBy never changes: make another RLJob", "managedBy"),
+    Rule(_same("model"), "model cannot change: create another RLJob", "model"),
+    Rule(_same("checkpoint.volume"), "checkpoint.volume cannot change: create another RLJob", "checkpoint.volume"),
+    Rule(_same_optional("managedBy"), "managedBy cannot change: create another RLJob", "managedBy"),
     *(_while_suspended(field, _same(field)) for field in (*_BLOCKS, *_LISTS)),
     *(_while_suspended(f"rewards.{field}", _same(f"rewards.{field}")) for field in _REWARDS),
     _while_suspended("rewards.models", _same_models()),
@@ -79,14 +80,14 @@ TRANSITIONS = (
     _while_suspended("checkpoint.resume", _same("checkpoint.resume")),
     Rule(
         f"{_SUSPENDED} || self.training.steps >= oldSelf.training.steps",
-        "training.steps can only grow unless suspend is true: set that first",
+        "training.steps can decrease only while suspend is true: set suspend first",
         "training.steps",
     ),
 )
 
 
 def once_ended(spec: type[ApiModel]) -> Rule:
-    """Of the whole object, which has the status."""
+    """The rule of the whole object, because it reads the status: the spec of an ended job is immutable."""
     same = " && ".join(
         f"({_same(f'spec.{name}') if always else _same_optional(f'spec.{name}')})"
         for name, always in _fields(spec, "ttl_after_finished")
@@ -94,8 +95,8 @@ def once_ended(spec: type[ApiModel]) -> Rule:
     phase = "oldSelf.status.phase"
     return Rule(
         f"!has(oldSelf.status) || !has({phase}) || !({phase} in ['Succeeded', 'Failed']) || ({same})",
-        "this job has ended, so nothing of it can change but spec.ttlAfterFinished: make another RLJob, whose"
-        " checkpoint.resume may be the path of one of this one's checkpoints",
+        "the job has ended, so only spec.ttlAfterFinished can change: create another RLJob; to continue this run, set"
+        " its checkpoint.resume to the path of a checkpoint of this job",
         "spec",
     )
 
@@ -110,11 +111,11 @@ _KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""Of list maps, which have no order: another one is no change by the rules above."""
+"""Keys of list maps. A list map has no order, so the rules above ignore a different order."""
 
 
 def fixed_while_running(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a spec, as JSON, changes only while suspend is true: what runs was made for it."""
+    """The part of a spec, as JSON, that changes only while suspend is true: running objects depend on it."""
     return dict(_in_order(_fixed(spec)))
 
 

@@ -1,7 +1,7 @@
-"""What preset sft does not read, and the rules that refuse it.
+"""Fields that preset sft does not read, and the rules that reject them.
 
-The API server fills defaults in before it evaluates rules, so a field that has one is refused by its value: written out
-with its default it says nothing new, and passes.
+The API server fills in defaults before it evaluates rules. So a rule compares a field with its default: a field that is
+written out with its default passes.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from rljob_api.v1alpha1.rollout import Rollout
 
 
 def defaults_below(model: type[ApiModel], path: str) -> str:
-    """CEL for: every field of the `model` at `path` has its default."""
+    """CEL that is true if every field of the `model` at `path` has its default."""
     return " && ".join(_terms(model(), path))
 
 
@@ -38,15 +38,15 @@ _UNREAD = {
     "actor.epochs": ("self.actor.epochs == 1", "reads each row of a step once"),
     "data.validation": ("self.data.validation.size() == 0", "does not validate"),
     "training.validateBeforeTraining": ("self.training.validateBeforeTraining", "does not validate"),
-    "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "has no reward that tells which checkpoint is best"),
+    "checkpoint.keepBest": ("self.checkpoint.keepBest == 0", "has no reward to compare checkpoints by"),
 }
-"""By field: in CEL when it is left alone, and in words why preset sft does not read it."""
+"""By field: CEL that is true if the field is unset, and why preset sft does not read it."""
 
 UNREAD_BY_SFT = tuple(_UNREAD)
 
 
 def unread_rules(supervised: str) -> tuple[Rule, ...]:
-    """supervised: CEL for: the preset is sft."""
+    """supervised: CEL that is true if the preset is sft."""
     return tuple(
         Rule(f"!({supervised}) || ({alone})", f"preset sft {why}: remove {field}, or choose an RL preset", field)
         for field, (alone, why) in _UNREAD.items()

@@ -1,4 +1,4 @@
-"""Judges RLJob files: every error at once, each with its line, its field and what would be right."""
+"""Validates RLJob files and reports every error with its line, its field and a remedy."""
 
 from rljob_api.validation.judge import Judged, Validated, in_order, load_rljob, validate, validate_file
 from rljob_api.validation.overrides import apply_overrides

@@ -1,4 +1,4 @@
-"""One file, judged as the API server would judge it, with every error at once."""
+"""Validates one file as the API server would, and reports all errors at once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +23,10 @@ KIND = "RLJob"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A document that is meant to be an RLJob. problems: of it, but for those with other documents.
+    """A document that is meant to be an RLJob.
 
-    broken: fields that have no sound value.
+    problems: its own errors, without those that concern several documents.
+    broken: the fields without a valid value.
     """
 
     document: Document
@@ -33,7 +34,7 @@ class Judged:
     broken: set[FieldPath] = field(default_factory=set)
 
     def sound(self, *path: str | int) -> Any:
-        """The value of a field as the file has it; None where it is absent, or an error is of it or of a part of it."""
+        """The value of a field as in the file; None if it is absent, or if it or a part of it has an error."""
         if self.is_broken(*path):
             return None
         value = self.document.value
@@ -45,11 +46,11 @@ class Judged:
         return value
 
     def is_broken(self, *path: str | int) -> bool:
-        """Whether an error is of the field or of a part of it; one of what holds it leaves it to be judged."""
+        """Whether the field or a part of it has an error; an error of its parent does not count."""
         return any(wrong[: len(path)] == path for wrong in self.broken)
 
     def entries(self, *path: str) -> range:
-        """The indices of a list, whatever is wrong with some of its entries; empty where it is none."""
+        """The indices of a list, including entries with errors; empty if the value is not a list."""
         value = self.document.value
         for part in path:
             value = value.get(part) if isinstance(value, dict) else None
@@ -58,10 +59,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What a file holds.
+    """The content of a file.
 
-    jobs: its valid RLJobs. problems: every error, in the order of the file. notes: what was left unjudged.
-    documents: all that are meant to be RLJobs, for whoever judges more of their fields than the API does.
+    jobs: the valid RLJobs. problems: every error, in the order of the file. notes: documents that were not validated.
+    documents: all documents that are meant to be RLJobs, for further checks of their fields.
     """
 
     jobs: tuple[RLJob, ...]
@@ -71,10 +72,10 @@ class Validated:
 
 
 def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated:
-    """Judge each RLJob of a YAML file; documents of other kinds are noted and left alone.
+    """Validate each RLJob of a YAML file; documents of other kinds only lead to a note.
 
-    source: the file's name, for the problems' positions.
-    overrides: "PATH=VALUE" each, written into every RLJob before it is judged.
+    source: the file's name, for the positions of the problems.
+    overrides: "PATH=VALUE" each, written into every RLJob before its validation.
     """
     documents, problems = read_documents(text, source)
     jobs: list[RLJob] = []
@@ -83,11 +84,11 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
     named: dict[tuple[str, str], Document] = {}
     for document in documents:
         if kind := _other_kind(document.value):
-            notes.append(_problem(document, ("kind",), f"a {kind} is not judged here"))
+            notes.append(_problem(document, ("kind",), f"{kind} is not validated here"))
             continue
         if (name := _namespaced_name(document.value)) and (first := named.setdefault(name, document)) is not document:
-            message = f"is the name of the RLJob that begins in line {first.start.line}"
-            problems.append(_problem(document, _NAME, message, "Rename one of the two"))
+            message = f"another RLJob in line {first.start.line} has the same name"
+            problems.append(_problem(document, _NAME, message, "Rename one of them"))
         unwritten = apply_overrides(document, overrides)
         judged.append(judge(document))
         if found := [*unwritten, *judged[-1].problems]:
@@ -100,11 +101,11 @@ def validate(text: str, source: str, overrides: Sequence[str] = ()) -> Validated
 
 
 def validate_file(path: Path | str, overrides: Sequence[str] = ()) -> Validated:
-    """`validate` for a file by name; a file that cannot be read is a problem too."""
+    """`validate` for a file by name; an unreadable file is reported as a problem."""
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _unreadable(path, f"is not UTF-8 text: byte {error.start} is wrong")
+        return _unreadable(path, f"is not UTF-8 text: byte {error.start} is invalid")
     except OSError as error:
         return _unreadable(path, f"cannot be read: {error.strerror}")
     return validate(text, str(path), overrides)
@@ -120,13 +121,13 @@ def load_rljob(path: Path | str, overrides: Sequence[str] = ()) -> RLJob:
         raise InvalidRLJob(validated.problems)
     if len(validated.jobs) > 1:
         names = ", ".join(job.metadata.name for job in validated.jobs)
-        message = f"holds several RLJobs: {names}"
-        raise InvalidRLJob([Problem(str(path), 1, 1, "", message, "Give each a file of its own")])
+        message = f"contains several RLJobs: {names}"
+        raise InvalidRLJob([Problem(str(path), 1, 1, "", message, "Move each into its own file")])
     return validated.jobs[0]
 
 
 def judge(document: Document) -> Judged:
-    """One document that is meant to be an RLJob, with every error of it."""
+    """Validate one document that is meant to be an RLJob."""
     schema = document_schema()
     value = with_defaults(schema, document.value)
     found = [finding for finding in findings(schema, value) if finding.path not in document.broken]
@@ -140,7 +141,7 @@ def judge(document: Document) -> Judged:
 
 @cache
 def document_schema() -> Schema:
-    """The schema of a whole file: the CRD's, and Kubernetes' own for metadata. status is the operator's, not judged."""
+    """The schema of a file: that of the CRD, Kubernetes' own for metadata, and anything for status."""
     schema = structural_schema(RLJob)
     return schema | {"properties": schema["properties"] | {"metadata": METADATA, "status": {FREE_FORM: True}}}
 
@@ -151,7 +152,7 @@ def _parsed(value: Any) -> RLJob:
 
 
 def _other_kind(value: Any) -> str | None:
-    """The kind of a document that is clearly some other Kubernetes object, not a misspelt RLJob."""
+    """The kind of a document that is another Kubernetes object and not a misspelled RLJob."""
     if not isinstance(value, dict):
         return None
     kind, version = value.get("kind"), value.get("apiVersion")
@@ -161,7 +162,7 @@ def _other_kind(value: Any) -> str | None:
 
 
 def _namespaced_name(value: Any) -> tuple[str, str] | None:
-    """Namespace, "" where it is left to kubectl, and name; None where the document does not say them."""
+    """Namespace ("" if kubectl chooses it) and name; None if the document lacks them."""
     metadata = value.get("metadata") if isinstance(value, dict) else None
     if not isinstance(metadata, dict):
         return None
@@ -170,8 +171,8 @@ def _namespaced_name(value: Any) -> tuple[str, str] | None:
 
 
 def _nothing_in(source: str, notes: Sequence[Problem]) -> Problem:
-    message = "holds no RLJob" if notes else "is empty"
-    return Problem(source, 1, 1, "", message, f"An RLJob begins with apiVersion: {GROUP}/v1alpha1 and kind: {KIND}")
+    message = "contains no RLJob" if notes else "is empty"
+    return Problem(source, 1, 1, "", message, f"An RLJob starts with apiVersion: {GROUP}/v1alpha1 and kind: {KIND}")
 
 
 def _problem(
@@ -185,5 +186,5 @@ def _unreadable(path: Path | str, message: str) -> Validated:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """As they stand in their file."""
+    """Sort problems by their position in the file."""
     return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))

@@ -1,4 +1,4 @@
-"""`metadata`, which Kubernetes defines: its API server refuses other fields and labels that are not text."""
+"""`metadata` as Kubernetes defines it: the API server rejects other fields, and labels that are not text."""
 
 from rljob_api.schema import FREE_FORM, Schema
 
@@ -27,4 +27,4 @@ METADATA: Schema = {
         "managedFields": _FREE,
     },
 }
-"""Of io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta."""
+"""The schema of io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta."""

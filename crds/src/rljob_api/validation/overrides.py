@@ -1,4 +1,4 @@
-"""`--set PATH=VALUE`: fields written from the command line into a document that was read from a file."""
+"""`--set PATH=VALUE`: write fields from the command line into a document."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from rljob_api.validation.suggest import suggest_field
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> list[Problem]:
-    """Write each "PATH=VALUE" into `document`; returns what cannot be written.
+    """Write each "PATH=VALUE" into `document` and return a problem for each that cannot be written.
 
-    PATH is below spec unless it begins with spec. or metadata.; list entries are counted from 0, as in
-    rewards.functions[0].weight, and the next free number appends one. VALUE is YAML; an empty one removes the field.
+    PATH is relative to spec unless it begins with spec. or metadata. Lists are indexed from 0, as in
+    rewards.functions[0].weight; the next free index appends an entry. VALUE is YAML; an empty VALUE removes the field.
     """
     return [problem for override in overrides for problem in _apply(document, override)]
 
@@ -36,7 +36,7 @@ def _apply(document: Document, override: str) -> Iterator[Problem]:
 
 
 def _path(name: str) -> FieldPath:
-    """The parts of PATH; () where it is none. Names of labels and annotations have dots of their own."""
+    """The parts of PATH; () if it is malformed. Names of labels and annotations may contain dots."""
     if label := re.fullmatch(r"metadata\.(labels|annotations)\.(.+)", name):
         return ("metadata", label[1], label[2])
     if not re.fullmatch(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*", name):
@@ -46,7 +46,7 @@ def _path(name: str) -> FieldPath:
 
 
 def _unwritable(value: Any, path: FieldPath) -> tuple[FieldPath, str, str] | None:
-    """The first part of `path` that names no field, and why."""
+    """The first part of `path` that is not a field, with message and remedy; None if all are fields."""
     schema: Schema = {"properties": {"spec": structural_schema(RLJobSpec), "metadata": METADATA}}
     for depth, part in enumerate(path, start=1):
         if isinstance(part, int) != (schema.get("type", _ANY[type(part)]) == "array"):
@@ -54,7 +54,11 @@ def _unwritable(value: Any, path: FieldPath) -> tuple[FieldPath, str, str] | Non
         if isinstance(part, int):
             length = len(value) if isinstance(value, list) else 0
             if part > length:
-                return path[:depth], f"is no entry: the list has {length}", "Entries are counted from 0"
+                return (
+                    path[:depth],
+                    f"is out of range for a list of length {length}",
+                    f"Use 0 to {length}; {length} appends",
+                )
             schema = schema.get("items", {})
         else:
             field = _field(schema, part)
@@ -67,8 +71,8 @@ def _unwritable(value: Any, path: FieldPath) -> tuple[FieldPath, str, str] | Non
 
 _ANY = {int: "array", str: "object"}
 _MISREAD = {
-    int: ("is no list", "Remove the [ ]"),
-    str: ("is a list", "Name an entry by its number, as in [0]"),
+    int: ("is not a list", "Remove the [ ]"),
+    str: ("is a list", "Add an index, such as [0]"),
 }
 
 
@@ -80,7 +84,7 @@ def _field(schema: Schema, name: str) -> Schema | None:
 
 
 def _write(document: Document, path: FieldPath, value: Any, location: Location) -> None:
-    """Set `path`, making what should hold it; problems of what was written then point at the option."""
+    """Set `path` and create its missing parents; errors of the value are reported at the option."""
     holder = document.value
     for depth, part in enumerate(path[:-1], start=1):
         child = _child(holder, part)

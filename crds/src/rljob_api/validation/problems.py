@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and what would be right."""
+"""The errors of a file: where each is, what is wrong and what to do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ class Problem:
     """One error, or one note, on one field.
 
     source: the file's name as the caller gave it, or the option ("--set training.steps=x") that wrote the value.
-    line, column: counted from 1, in `source`; None where it has no lines.
+    line, column: counted from 1, in `source`; None if `source` has no lines.
     field: camelCase path from the document's root ("spec.rewards.functions[0].weight"); "" is the document.
-    message: what is wrong and which values would be right.
-    remedy: a sentence of what to do; "" where the message says it.
+    message: what is wrong, and which values are valid.
+    remedy: what to do, as a sentence; "" if the message says it.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""The shape that `rljob run` trains in, instead of the cluster's."""
+"""The shape of a run with `rljob run`, which replaces the shape of the cluster."""
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
@@ -9,9 +9,9 @@ from rljob_api.validation.structure import broken_fields, findings
 
 
 def with_ranks(spec: RLJobSpec, ranks: int, *, gpus: bool) -> RLJobSpec:
-    """`spec` on one machine with `ranks` trainer processes, each with a GPU of its own or all on the CPU.
+    """`spec` on one machine with `ranks` trainer processes, with one GPU each or all on CPUs.
 
-    Raises InvalidRLJob where the spec's batches or engines do not fit that many ranks.
+    Raises InvalidRLJob if the batches or engines of the spec do not fit that number of ranks.
     """
     schema = structural_schema(RLJobSpec)
     written = with_defaults(schema, spec.model_dump(mode="json", by_alias=True))

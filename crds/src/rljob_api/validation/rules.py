@@ -15,16 +15,17 @@ from rljob_api.validation.structure import Finding
 def rule_findings(
     schema: Schema, value: Any, broken: Collection[FieldPath] = (), path: FieldPath = ()
 ) -> Iterator[Finding]:
-    """The rules that `value` breaks, each at the field it names; those that judge changes have nothing to compare.
+    """The rules that `value` breaks, each at the field that it names; rules about changes are skipped.
 
-    broken: fields known to be wrong or missing. A rule that reads one of them is left out: it has no sound answer.
+    broken: fields that are invalid or missing. A rule that reads one of them is skipped, because its result means
+    nothing.
     """
     return _findings(schema, value, path, _Unsound.of(broken))
 
 
 @dataclass(frozen=True, slots=True)
 class _Unsound:
-    """fields: those that are broken. holders: they and all that they are part of."""
+    """fields: the broken fields. holders: these fields and all their parents."""
 
     fields: frozenset[FieldPath]
     holders: frozenset[FieldPath]
@@ -34,7 +35,7 @@ class _Unsound:
         return cls(frozenset(broken), frozenset(path[:end] for path in broken for end in range(len(path) + 1)))
 
     def reaches(self, path: FieldPath) -> bool:
-        """Whether `path` is broken, part of what is, or has a part that is."""
+        """Whether `path`, one of its parents or one of its parts is broken."""
         return path in self.holders or any(path[:end] in self.fields for end in range(len(path)))
 
 

@@ -1,6 +1,6 @@
-"""What a YAML scalar without quotes means to Kubernetes.
+"""How Kubernetes reads a YAML scalar without quotes.
 
-kubectl turns YAML 1.1 into JSON before the API server sees it (sigs.k8s.io/yaml): yes, on and y are booleans, 1e-6 and
+kubectl converts YAML 1.1 to JSON (sigs.k8s.io/yaml): yes, on and y are booleans, 1e-6 and
 1_000 are numbers, 010 is eight, 8.0 is the integer 8, and 1:30 and dates are text. PyYAML differs in most of these.
 """
 
@@ -26,7 +26,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
 def plain_scalar(text: str) -> Any:
-    """The JSON value of a scalar without quotes, as sigs.k8s.io/yaml has it."""
+    """The JSON value of a scalar without quotes, as sigs.k8s.io/yaml reads it."""
     if text in _WORDS:
         return _WORDS[text]
     digits = text.replace("_", "") if text[0] in "+-0123456789" else text

@@ -1,6 +1,6 @@
-"""YAML as Kubernetes reads it, with the place of every key and value.
+"""YAML as Kubernetes reads it, with the position of every key and value.
 
-PyYAML scans and composes; what a scalar means is decided by `scalars`, as Kubernetes decides it.
+PyYAML scans and composes; `scalars` interprets scalars as Kubernetes does.
 """
 
 import json
@@ -23,7 +23,7 @@ MAX_DEPTH = 200
 
 
 class Location(NamedTuple):
-    """A place in a file, counted from 1; or an option that wrote a value, which has no lines."""
+    """A position in a file, counted from 1; or an option that wrote a value, which has no lines."""
 
     source: str
     line: int | None = None
@@ -34,8 +34,8 @@ class Location(NamedTuple):
 class Document:
     """One YAML document as JSON values.
 
-    keys, values: where each field's name and value stand.
-    problems: what Kubernetes would not read so; broken: the fields that they leave without a sound value.
+    keys, values: positions of each field's name and value.
+    problems: what Kubernetes would reject. broken: the fields that have no valid value because of them.
     """
 
     value: Any
@@ -46,13 +46,13 @@ class Document:
     broken: set[FieldPath] = field(default_factory=set)
 
     def locate(self, path: FieldPath, *, key: bool) -> Location:
-        """Where `path` stands: its key or its value; for an absent field the key of what should hold it."""
+        """The position of the key or value of `path`; of its parent's key if the field is absent."""
         if path in self.values:
             return self.keys.get(path, self.values[path]) if key else self.values[path]
         return self.locate(path[:-1], key=True) if path else self.start
 
     def mark(self, path: FieldPath, location: Location) -> None:
-        """Note that `location` wrote what stands at `path` and below it."""
+        """Record that `location` wrote the value at `path` and below it."""
         for places in (self.keys, self.values):
             for old in [known for known in places if known[: len(path)] == path]:
                 del places[old]
@@ -69,7 +69,7 @@ def dotted(path: FieldPath) -> str:
 
 
 def read_documents(text: str, source: str) -> tuple[list[Document], list[Problem]]:
-    """The documents of a file that are not empty, and what keeps the rest of it from being read."""
+    """The documents of a file that are not empty, and the errors that prevent reading the rest."""
     documents: list[Document] = []
     problems: list[Problem] = []
     try:
@@ -81,15 +81,15 @@ def read_documents(text: str, source: str) -> tuple[list[Document], list[Problem
         problems.append(_unreadable(error, source))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problems.append(Problem(source, line, 1, "", "YAML cannot hold this control character", "Remove it"))
+        problems.append(Problem(source, line, 1, "", "YAML does not allow this control character", "Remove it"))
     except (_TooLargeError, RecursionError):
-        message = f"holds more than {MAX_NODES} values or {MAX_DEPTH} levels once its aliases are followed"
-        problems.append(Problem(source, 1, 1, "", message, "Write it without nested anchors"))
+        message = f"has more than {MAX_NODES} values or {MAX_DEPTH} levels, including its aliases"
+        problems.append(Problem(source, 1, 1, "", message, "Remove nested anchors"))
     return documents, problems
 
 
 def read_value(text: str) -> Any:
-    """One value as YAML writes it; text that is no YAML stands for itself."""
+    """The value of a YAML text; the text itself if it is not valid YAML."""
     try:
         node = yaml.compose(text, Loader=_Loader)
         return None if node is None else _Builder("").build(node, (), 0)
@@ -112,7 +112,7 @@ _TYPED = {"plain", *(_TAG + name for name in ("bool", "int", "float", "null", "t
 
 
 class _Builder:
-    """Values of one document, and where each stands."""
+    """Builds the values of one document and records their positions."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -148,13 +148,13 @@ class _Builder:
             here = (*path, key)
             if key in mapping:
                 first = self.keys[here].line
-                self._problem(key_node, here, f"is set twice, first in line {first}", "Remove one of the two")
+                self._problem(key_node, here, f"is set twice, first in line {first}", "Remove one of them")
             mapping[key] = self.build(value_node, here, depth + 1)
             self.keys[here] = _location(self.source, key_node.start_mark)
         return mapping
 
     def _pairs(self, node: MappingNode, path: FieldPath, depth: int) -> Iterator[tuple[Node, Node, bool]]:
-        """The mapping's own pairs, then those that `<<` merges into it and that it may override."""
+        """The pairs of the mapping, then those that `<<` merges into it and that the mapping may override."""
         if depth > MAX_DEPTH:
             raise _TooLargeError
         yield from ((key, value, False) for key, value in node.value if not _is_merge(key))
@@ -176,10 +176,12 @@ class _Builder:
 
     def _scalar(self, node: Node, path: FieldPath) -> Any:
         if node.tag not in {*_TYPED, _TAG + "str"}:
-            self._problem(node, path, f"Kubernetes does not know the YAML tag {node.tag}", "Remove the tag")
+            self._problem(node, path, f"Kubernetes does not support the YAML tag {node.tag}", "Remove the tag")
         text = _whole(node.value)
         if text is None:
-            self._problem(node, path, "holds half a character: an escape of D800 to DFFF without its other half")
+            self._problem(
+                node, path, "contains half of a surrogate pair: an escape from D800 to DFFF without its other half"
+            )
             return None
         value = plain_scalar(text) if node.tag in _TYPED else text
         if isinstance(value, float) and not math.isfinite(value):
@@ -194,7 +196,7 @@ class _Builder:
 
 
 def _whole(text: str) -> str | None:
-    """JSON escapes a character beyond 16 bits in two halves, which YAML leaves apart. None where one is missing."""
+    """Join surrogate pairs, which JSON escapes and YAML keep apart; None if a half is missing."""
     if text.isascii():
         return text
     try:
@@ -215,16 +217,20 @@ _YAML_ERRORS = (
     ("'\\t'", "a tab cannot indent YAML", "Use spaces"),
     (
         "mapping values are not allowed",
-        "a second ':' in one line, or a line indented too far",
+        "a line has a second ':' or too much indentation",
         "Quote text with ': ' in it",
     ),
     ("could not find expected ':'", "a key without ':'", "Write KEY: VALUE, and quote text of several lines"),
-    ("expected <block end>", "this line's indentation fits no block above it", "Indent it like its neighbours"),
+    ("expected <block end>", "the indentation of this line matches no block above it", "Indent it like its neighbours"),
     ("expected ',' or ']'", "a list in [ ] is not closed, or lacks a comma", "Close it with ]"),
     ("expected ',' or '}'", "a mapping in { } is not closed, or lacks a comma", "Close it with }"),
-    ("expected the node content", "a value is missing, or a [ or { before it is open", "Write it, or close that"),
-    ("while scanning a quoted scalar", "a quote is not closed", "Close it, or double it inside the text"),
-    ("found undefined alias", "an alias without its anchor", "Define &NAME before *NAME"),
+    (
+        "expected the node content",
+        "a value is missing, or a [ or { is not closed",
+        "Write the value, or close the bracket",
+    ),
+    ("while scanning a quoted scalar", "a quote is not closed", "Close it; inside the text, double it"),
+    ("found undefined alias", "an alias has no anchor", "Define &NAME before *NAME"),
     ("found duplicate anchor", "an anchor is defined twice", "Rename one"),
     ("that cannot start any token", "text cannot begin with this character", "Put the text in quotes"),
 )

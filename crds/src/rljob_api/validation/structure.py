@@ -1,4 +1,4 @@
-"""Whether a value has the shape that a structural schema asks for, in words for people."""
+"""Validates a value against a structural schema, with messages for the user."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -15,8 +15,8 @@ from rljob_api.validation.suggest import closest, sibling_meant, suggest_field
 class Finding:
     """One error at `path`.
 
-    at_key: it is the field's name that is wrong, or the field that is missing.
-    meant: the field beside it that a misspelt name probably means.
+    at_key: the error concerns the name of the field, or the field is missing.
+    meant: the sibling field that a misspelled name probably means.
     """
 
     path: FieldPath
@@ -40,12 +40,12 @@ def findings(schema: Schema, value: Any, path: FieldPath = ()) -> Iterator[Findi
 
 
 def broken_fields(found: Iterable[Finding]) -> set[FieldPath]:
-    """The fields that have no sound value, so that no rule should read them."""
+    """The fields without a valid value; rules that read them are skipped."""
     return {path for finding in found for path in (finding.path, finding.meant) if path is not None}
 
 
 def shown(value: Any) -> str:
-    """`value` as it would stand in YAML, cut where it is long."""
+    """`value` as YAML, shortened if it is long."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -122,7 +122,7 @@ def _object(schema: Schema, value: dict[str, Any], path: FieldPath) -> Iterator[
 
 
 _MOST_SUGGESTED = 20
-"""Unknown names of one block that get a remedy: to compare thousands of them with all fields takes seconds."""
+"""Unknown names of one block that get a remedy; comparing thousands with all fields takes seconds."""
 
 
 def _first_sentence(schema: Schema) -> str:
@@ -141,7 +141,7 @@ def _list(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Finding
 
 
 def _repeats(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Finding]:
-    """Entries that an earlier one equals, in their key (list type map) or as a whole (list type set)."""
+    """Entries that equal an earlier one, by key (list type map) or as a whole (list type set)."""
     kind = schema.get("x-kubernetes-list-type")
     key = schema["x-kubernetes-list-map-keys"][0] if kind == "map" else None
     seen: list[Any] = []
@@ -149,7 +149,7 @@ def _repeats(schema: Schema, value: list[Any], path: FieldPath) -> Iterator[Find
         identity = item.get(key) if isinstance(item, dict) else item
         if identity in seen and identity is not None:
             where = (*path, index, key) if key else (*path, index)
-            yield Finding(where, f"{shown(identity)} stands in this list already", "Rename it" if key else "Remove it")
+            yield Finding(where, f"{shown(identity)} is already in this list", "Rename it" if key else "Remove it")
         seen.append(identity)
 
 

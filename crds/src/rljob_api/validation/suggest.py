@@ -1,4 +1,4 @@
-"""What a person may have meant by a name that does not exist."""
+"""Suggestions for unknown names."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -48,20 +48,20 @@ VERL_NAMES = {
     "nnodes": "spec.cluster.nodes",
     "n_gpus_per_node": "spec.cluster.gpusPerNode",
 }
-"""Names of verl's configuration whose fields have other names here."""
+"""Names in verl's configuration that differ from RLJob's."""
 
 _ELSEWHERE_AT_MOST = 3
 
 
 def closest(word: str, options: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """The option that `word` is probably a misspelling of, capitals aside."""
+    """The option that `word` probably means, ignoring case."""
     lower = {option.lower(): option for option in options}
     found = get_close_matches(str(word).lower(), lower, n=1, cutoff=cutoff)
     return lower[found[0]] if found else None
 
 
 def sibling_meant(name: str, siblings: Sequence[str]) -> str | None:
-    """The field of the same block that `name` probably misspells; None where it rather belongs elsewhere."""
+    """The sibling field that `name` probably means; None if it probably belongs to another block."""
     camel = to_camel(name)
     if camel in siblings:
         return camel
@@ -69,7 +69,7 @@ def sibling_meant(name: str, siblings: Sequence[str]) -> str | None:
 
 
 def suggest_field(name: str, siblings: Sequence[str]) -> str:
-    """What `name` should be: a sibling, verl's word, the same field elsewhere, or one of the siblings."""
+    """The remedy for an unknown `name`: a sibling, verl's name, a field of another block, or all siblings."""
     camel = to_camel(name)
     if name in {"true", "false"}:
         return "YAML reads the keys y, n, yes, no, on and off as booleans: put the key in quotes"

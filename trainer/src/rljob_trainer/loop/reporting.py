@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-import ray
 
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.progress import names
+from rljob_trainer.progress.answers import question
 from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
+from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.worker import Answer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,7 +84,9 @@ class Reporting:
     def samples(self, step: int, groups: Sequence[GroupRef]) -> None:
         """Write the first episode of each of the first tasks."""
         shown = groups[:SAMPLES_SHOWN]
-        bundles = {each.bundle: ray.get(each.bundle, timeout=60.0) for each in shown}
+        references = list(dict.fromkeys(each.bundle for each in shown))
+        fetched = wait_for([Answer(each, "rollout host") for each in references], 60.0, "samples to show")
+        bundles = dict(zip(references, fetched, strict=True))
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:
             for each in shown:
@@ -90,6 +94,7 @@ class Reporting:
                 row = {
                     "step": step,
                     "prompt": self._text(group.task.token_ids),
+                    "question": question(group.task.messages),
                     "response": self._text(_sampled(group.trajectories[0])),
                     "groundTruth": group.task.ground_truth,
                     "reward": float(each.summary.rewards[0]),

@@ -1,7 +1,7 @@
 """The same prompts answered before and after training, from the samples that each validation wrote down."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,14 @@ from rljob_trainer.volume import Volume
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One prompt. before, after: its responses at the first and at the last validation.
+    """One question and its responses.
 
-    ground_truth: as JSON where it is no text, such as countdown's {"target":24,"numbers":[3,5,9]}.
+    question: the last message of the user; a system prompt or few-shot examples would fill the column.
+    before, after: the responses at the first and at the last validation.
+    ground_truth: JSON unless it is text, such as countdown's {"target":24,"numbers":[3,5,9]}.
     """
 
-    prompt: str
+    question: str
     before: str
     after: str
     ground_truth: str
@@ -31,11 +33,17 @@ def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
         return 0, 0, []
     first, last = ({row["prompt"]: row for row in rows if row["step"] == step} for step in (steps[0], steps[-1]))
     answers = [
-        Answer(prompt, before["response"], last[prompt]["response"], _text(before["groundTruth"]))
+        Answer(before["question"], before["response"], last[prompt]["response"], _text(before["groundTruth"]))
         for prompt, before in first.items()
         if prompt in last
     ]
     return steps[0], steps[-1], answers[:most]
+
+
+def question(messages: Sequence[Mapping[str, str]]) -> str:
+    """The content of the user's last message; of the last message if the user has none."""
+    of_user = [message for message in messages if message["role"] == "user"] or messages
+    return of_user[-1]["content"]
 
 
 def _text(truth: Any) -> str:

@@ -58,8 +58,8 @@ def _answers(directory: Path) -> list[str]:
     first, last, answers = compare_answers(Volume(directory), _ANSWERS)
     if not answers:
         return []
-    head = ("prompt", f"step {first}", f"step {last}", "ground truth")
-    rows = [head, *((each.prompt, each.before, each.after, each.ground_truth) for each in answers)]
+    head = ("question", f"step {first}", f"step {last}", "ground truth")
+    rows = [head, *((each.question, each.before, each.after, each.ground_truth) for each in answers)]
     cells = [[_cell(text, longest) for text, longest in zip(row, _WIDTHS, strict=True)] for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return [
