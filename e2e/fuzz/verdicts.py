@@ -15,8 +15,8 @@ from rljob_api.conditions import Reason
 from rljob_api.validation import validate
 from rljob_operator.decide import decide
 from rljob_operator.job import read_job
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 NAMESPACE = "default"
 RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs", "namespace": NAMESPACE}

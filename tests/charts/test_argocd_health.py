@@ -13,8 +13,8 @@ from rljob_api.contract import ExitRecord
 from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

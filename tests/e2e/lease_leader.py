@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 from rljob_operator.kube import Connection, Kube, KubeError
-from rljob_operator.lease import LeaderLease, Terms
+from rljob_operator.runtime.lease import LeaderLease, Terms
 
 LOST = 7
 

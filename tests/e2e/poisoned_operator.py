@@ -3,8 +3,8 @@
 from rljob_operator import decide
 from rljob_operator.cli import main
 from rljob_operator.decide.step import Step
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 POISONED = "poisoned"
 

@@ -30,7 +30,7 @@ from rljob_operator.kube import (
     Unavailable,
 )
 from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, SECRET
-from rljob_operator.store import Store
+from rljob_operator.runtime.store import Store
 from tests.rljob_operator.loops import in_loop
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reverse-text" / "rljob.yaml"

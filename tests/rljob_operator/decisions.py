@@ -9,9 +9,10 @@ from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest, Ref
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,

@@ -22,8 +22,8 @@ from rljob_operator import names
 from rljob_operator.decide import decide
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 from tests.rljob_operator.snapshots import SETTINGS, SPEC, snapshot
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,13 +7,14 @@ from typing import Any
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import DriverStatus, RLJobSpec, RLJobStatus
-from rljob_operator import names, tokens
-from rljob_operator.head import RayJob, RayJobState
+from rljob_operator import names
+from rljob_operator.head import RayJob, RayJobState, tokens
+from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, VOLUME_CLAIM, Manifest
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport, Snapshot
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")

@@ -25,11 +25,12 @@ from rljob_operator.decide import broken, decide, refused
 from rljob_operator.decide.fields import ignored
 from rljob_operator.decide.status import TOLD_REASONS
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, Unavailable
 from rljob_operator.kube.kinds import VOLUME_CLAIM
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport, Snapshot
 from rljob_trainer import errors as errors_module
 from rljob_trainer.controller.attempt import exit_record
 from tests.rljob_operator.snapshots import (

@@ -10,10 +10,10 @@ from rljob_api.v1alpha1 import CheckpointStatus, Condition, RecoveryStatus, RLJo
 from rljob_operator import names
 from rljob_operator.decide import broken, decide, refused
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.decisions import (
     CLUSTER,
     ended,

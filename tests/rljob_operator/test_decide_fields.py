@@ -9,8 +9,8 @@ from rljob_operator.decide import decide, refused
 from rljob_operator.decide.fields import ignored
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import Invalid
+from rljob_operator.observe.words import one_line
 from rljob_operator.render import Placement, cluster_of
-from rljob_operator.words import one_line
 from tests.rljob_operator.decisions import phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,

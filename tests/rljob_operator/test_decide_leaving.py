@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rljob_operator.decide import decide
+from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.kinds import Manifest
-from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.decisions import (
     CLUSTER,
     ended,

@@ -9,8 +9,8 @@ import pytest
 from rljob_operator.decide import decide
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, Ref
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import Snapshot
 from tests.rljob_operator.decisions import phase
 from tests.rljob_operator.snapshots import (
     NOW,

@@ -11,10 +11,11 @@ from rljob_operator import names
 from rljob_operator.decide import decide, not_taken
 from rljob_operator.decide.starting import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.kinds import RAY_CLUSTER, VOLUME_CLAIM
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.render import eviction
-from rljob_operator.snapshot import HeadReport, Snapshot
 from tests.rljob_operator.decisions import ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     CLAIM,

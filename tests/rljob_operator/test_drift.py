@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.drift import adapted, digest, has_drifted, misfit, stamped
+from rljob_operator.perform.drift import adapted, digest, has_drifted, misfit, stamped
 
 WANTED = {"metadata": {"name": "a", "annotations": {}}, "spec": {"cpu": "1000m", "list": [{"a": 1}], "empty": []}}
 

@@ -13,11 +13,11 @@ from rljob_api.v1alpha1 import DriverStatus
 from rljob_operator import names
 from rljob_operator.head import HeadAddress, HeadError
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
-from rljob_operator.heads import SUSPECTS, Heads
+from rljob_operator.head.heads import SUSPECTS, Heads
+from rljob_operator.head.report import HeadReport, Heard
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
-from rljob_operator.snapshot import HeadReport, Heard
 from tests.rljob_operator.head_support import asynchronous
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.played_driver import Driver

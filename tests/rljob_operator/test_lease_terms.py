@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_operator.kube import Fenced, Kube, Manifest
-from rljob_operator.lease import LeaderLease, Terms
+from rljob_operator.runtime.lease import LeaderLease, Terms
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
 from tests.rljob_operator.loops import in_jumping_loop
 

@@ -10,7 +10,7 @@ from rljob_operator.kube import Connection, Kube, Unavailable
 from rljob_operator.kube.client import Listing
 from rljob_operator.kube.kinds import DISRUPTION_BUDGET, RLJOB, Key, Kind
 from rljob_operator.main import Operator, Options
-from rljob_operator.watches import register
+from rljob_operator.runtime.watches import register
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.snapshots import SETTINGS, manifest

@@ -14,12 +14,12 @@ from kopf._cogs.clients import api, errors, watching
 from rljob_operator import main
 from rljob_operator.kube import Connection, Kube, NotFound, Throttled, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.lease import LeaderLease
-from rljob_operator.metrics import Metrics
 from rljob_operator.names import MANAGER_NAME
+from rljob_operator.runtime.lease import LeaderLease
+from rljob_operator.runtime.metrics import Metrics
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import list_all, quieten, register
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, quieten, register
 from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest

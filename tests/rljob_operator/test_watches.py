@@ -15,12 +15,13 @@ from aiohttp import web
 from kopf._cogs.clients import watching
 from structlog.testing import capture_logs
 
-from rljob_operator import main, watches
+from rljob_operator import main
 from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Kind
-from rljob_operator.metrics import Metrics
+from rljob_operator.runtime import watches
+from rljob_operator.runtime.metrics import Metrics
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import WATCHED
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import WATCHED
 from tests.rljob_operator.kube_server import KubeServer, Result, not_found, response, status
 from tests.rljob_operator.loops import in_loop
 from tests.rljob_operator.snapshots import manifest

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, POD, RAY_CLUSTER, Key
-from rljob_operator.logging import severity
-from rljob_operator.queue import Backoff
 from rljob_operator.reconcile import FAILING_SECONDS, NAME_SECONDS
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.queue import Backoff
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import process, stories
 from tests.rljob_operator.world.clock import seconds

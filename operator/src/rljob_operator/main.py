@@ -28,23 +28,23 @@ import kopf
 import structlog
 
 from rljob_operator.head import HeadAddress, shared_session
-from rljob_operator.heads import Heads
-from rljob_operator.health import serve
-from rljob_operator.key import operator_key
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.lease import LeaderLease
-from rljob_operator.logging import severity
-from rljob_operator.metrics import CONTENT_TYPE, Metrics
 from rljob_operator.names import OUR_MANAGERS
-from rljob_operator.perform import Performer
-from rljob_operator.queue import WorkQueue
+from rljob_operator.perform.performer import Performer
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.runtime.health import serve
+from rljob_operator.runtime.key import operator_key
+from rljob_operator.runtime.lease import LeaderLease
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.runtime.queue import WorkQueue
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import list_all, login, quieten, register
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, login, quieten, register
 
 log = structlog.get_logger()
 

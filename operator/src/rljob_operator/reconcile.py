@@ -9,19 +9,19 @@ from datetime import datetime
 import structlog
 
 from rljob_api.conditions import Reason
-from rljob_operator.cluster_state import counts_more
 from rljob_operator.decide import broken, decide, foreign, is_looked_after, not_taken, refused, unfound
 from rljob_operator.head import HeadError
-from rljob_operator.heads import Heads
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, Key, Manifest, Ref
-from rljob_operator.logging import severity
-from rljob_operator.observe import observe, unseen, utc_now
-from rljob_operator.perform import NotTaken, Performer, Refused
+from rljob_operator.observe.cluster import counts_more
+from rljob_operator.observe.gather import observe, unseen, utc_now
+from rljob_operator.observe.snapshot import Snapshot
+from rljob_operator.perform.performer import NotTaken, Performer, Refused
 from rljob_operator.plan import Plan
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.store import Store
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
-from rljob_operator.store import Store
 
 log = structlog.get_logger()
 

@@ -9,16 +9,16 @@ import aiohttp
 import kopf
 
 from rljob_operator.head import HeadAddress, HeadError
-from rljob_operator.heads import Heads
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import Key, Kind, Manifest
-from rljob_operator.queue import Backoff, WorkQueue
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.runtime.queue import Backoff, WorkQueue
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import list_all, register
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, register
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.images import IMAGE
 from tests.rljob_operator.world.wire import Wire

@@ -11,9 +11,9 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
-from rljob_operator.perform import Performer
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
+from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import Snapshot, is_deleting
 from tests.rljob_operator.world.controllers import is_ready
 from tests.rljob_operator.world.images import IMAGE, is_unpulled, refused
 

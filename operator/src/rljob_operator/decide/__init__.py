@@ -35,10 +35,10 @@ from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, VOLUME_CLAIM, Manifest, Ref
+from rljob_operator.observe.snapshot import Snapshot, is_deleting, lost_pods, spent_pods, until_lost
 from rljob_operator.plan import CHARGED, OTHER, Plan
 from rljob_operator.render import lasting_children
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, spent_pods, until_lost
 
 __all__ = ["broken", "decide", "foreign", "is_looked_after", "not_taken", "refused", "unfound"]
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.cluster_state import had_attempt, lives, pods_left
 from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
+from rljob_operator.observe.cluster import had_attempt, lives, pods_left
+from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting, orphaned_pods
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, controller_of, is_deleting, orphaned_pods
 
 LEFTOVERS_SECONDS = 5.0
 

@@ -18,16 +18,17 @@ from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_api.v1alpha1.recovery import RecoveryRule
 from rljob_operator import names
-from rljob_operator.cluster_state import had_all_workers, head_is_ready, head_leaves, lost_head
 from rljob_operator.decide.leaving import another_cluster
 from rljob_operator.decide.memory import history, remembered
 from rljob_operator.decide.silence import UNHEARD_SECONDS, is_deaf, is_silent, lingering
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.decide.stopping import is_overdue
 from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job
+from rljob_operator.observe.cluster import had_all_workers, head_is_ready, head_leaves, lost_head
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport, Snapshot
 
 RECORD_SECONDS = 60.0
 """How long an agent may not answer for the record of a driver that has ended, as where its volume is slow."""

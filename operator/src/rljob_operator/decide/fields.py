@@ -19,9 +19,9 @@ from rljob_api.conditions import Note
 from rljob_operator import names
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
+from rljob_operator.observe.words import told_once
 from rljob_operator.plan import Event
 from rljob_operator.render.merge import identity
-from rljob_operator.words import told_once
 
 _PATH = re.compile(r"(?:(?<!\S)\.)?\b(?:spec|metadata)(?:\.\w+|\[[^\]\s]*\])+(?:\.(?=:))?")
 """A key that is the empty text leaves its dot."""

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.cluster_state import had_workers, invalid_pod
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.fields import by_fields_of_pod
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
-from rljob_operator.pod_state import has_just_failed_to_pull, unusable_image
+from rljob_operator.observe.cluster import had_workers, invalid_pod
+from rljob_operator.observe.pods import has_just_failed_to_pull, unusable_image
+from rljob_operator.observe.snapshot import Snapshot, controller_of, made_at
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, controller_of, made_at
 
 
 def unusable(snapshot: Snapshot, _settings: Settings) -> Step | None:

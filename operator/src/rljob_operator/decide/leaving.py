@@ -7,12 +7,12 @@ asked ──> the driver saves a checkpoint and stops, or goes with its pod ─�
 from typing import Any
 
 from rljob_api.conditions import Reason
-from rljob_operator.cluster_state import head_leaves
 from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.step import Step
 from rljob_operator.decide.stopping import STOP_POLL_SECONDS, grace_left
+from rljob_operator.observe.cluster import head_leaves
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 _WHY = "the head pod was asked to end"
 

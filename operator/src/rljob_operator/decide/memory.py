@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from rljob_api.recovery import Action, Decision, Failure, History, Level
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator.decide.step import MESSAGE
-from rljob_operator.snapshot import Snapshot, made_at
+from rljob_operator.observe.snapshot import Snapshot, made_at
 
 
 def history(recovery: RecoveryStatus) -> History:

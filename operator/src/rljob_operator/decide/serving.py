@@ -13,9 +13,9 @@ from rljob_operator.decide.ending import reward_models
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.step import Step
 from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.render import CannotMerge, Placement, reward_models_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 _RUNS: Final = ("Starting", "Running", "Recovering")
 

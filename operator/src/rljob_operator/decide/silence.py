@@ -1,7 +1,7 @@
 """Drivers of which no sign of life is heard."""
 
 from rljob_api import parse_duration
-from rljob_operator.snapshot import Snapshot
+from rljob_operator.observe.snapshot import Snapshot
 
 HEARTBEAT_SECONDS = 5.0
 """How often a driver gives a sign of life."""

@@ -7,22 +7,22 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import DriverStatus, RecoveryStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator import reward_models as servers
-from rljob_operator.cluster_state import claim_held, is_ready, pods_left, waiting_for
 from rljob_operator.decide.ending import cluster
 from rljob_operator.decide.failing import failed
 from rljob_operator.decide.images import cluster_image, server_image
 from rljob_operator.decide.memory import settled
+from rljob_operator.decide.missing import lacks_claim, missing, missing_of_servers
 from rljob_operator.decide.silence import is_silent
 from rljob_operator.decide.step import Step
 from rljob_operator.head import RayJobState
 from rljob_operator.kube.kinds import Manifest, Ref
-from rljob_operator.missing import lacks_claim, missing, missing_of_servers
+from rljob_operator.observe import servers
+from rljob_operator.observe.cluster import claim_held, is_ready, pods_left, waiting_for
+from rljob_operator.observe.pods import waits_for_its_node
+from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting, lost_pods, made_at
 from rljob_operator.plan import SECRET_SECONDS, Submission
-from rljob_operator.pod_state import waits_for_its_node
 from rljob_operator.render import CannotMerge, Placement, cluster_of, eviction, secret_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, controller_of, is_deleting, lost_pods, made_at
 
 WAIT_SECONDS = 30.0
 """Between looks where time matters. All other news comes by watches, or by the lists that find what those missed."""

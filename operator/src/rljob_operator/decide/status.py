@@ -7,13 +7,14 @@ from typing import Any
 from rljob_api import RLJobSpec
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus
-from rljob_operator import names, reward_models
-from rljob_operator.cluster_state import cluster_status, is_ready, lost_labels, waiting_for
+from rljob_operator import names
 from rljob_operator.decide.step import MESSAGE, Step
 from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
+from rljob_operator.observe import servers as reward_models
+from rljob_operator.observe.cluster import cluster_status, is_ready, lost_labels, waiting_for
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
 from rljob_operator.plan import Event
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting
 
 _STALLED = (
     Reason.SPEC_NOT_READABLE,

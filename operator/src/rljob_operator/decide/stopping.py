@@ -10,14 +10,15 @@ from typing import Any
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RecoveryStatus
-from rljob_operator import names, tokens
-from rljob_operator.cluster_state import head_leaves, lives, lost_head, pods_left
+from rljob_operator import names
 from rljob_operator.decide.ending import reward_models, what_runs
 from rljob_operator.decide.silence import is_silent
 from rljob_operator.decide.step import Step
+from rljob_operator.head import tokens
+from rljob_operator.observe.cluster import head_leaves, lives, lost_head, pods_left
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, is_deleting
 
 STOP_POLL_SECONDS = 1.0
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from rljob_operator import names
-from rljob_operator.cluster_state import replica_failures
 from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
-from rljob_operator.pod_state import unscheduled
-from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.observe.cluster import replica_failures
+from rljob_operator.observe.pods import unscheduled
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
 
 PATIENCE_SECONDS = 60.0
 """How old a pod is before the claim that it lacks counts as missing: who creates a job may create its claim with it."""

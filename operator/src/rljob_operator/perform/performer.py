@@ -18,9 +18,8 @@ import structlog
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.decide.fields import ignored
-from rljob_operator.drift import adapted, has_drifted, misfit, stamped
 from rljob_operator.head import HeadError, head_service
-from rljob_operator.heads import Heads
+from rljob_operator.head.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound, Unavailable
@@ -36,11 +35,12 @@ from rljob_operator.kube.kinds import (
     Manifest,
     Ref,
 )
-from rljob_operator.logging import severity
-from rljob_operator.observe import is_ours
+from rljob_operator.observe.gather import is_ours
+from rljob_operator.observe.snapshot import SOON_SECONDS, Snapshot, role_of
+from rljob_operator.perform.drift import adapted, has_drifted, misfit, stamped
 from rljob_operator.plan import SECRET_SECONDS, Event, Plan
-from rljob_operator.snapshot import SOON_SECONDS, Snapshot, role_of
-from rljob_operator.store import Store
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.store import Store
 
 log = structlog.get_logger()
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from rljob_api.v1alpha1 import RewardModel, RewardModelStatus
 from rljob_operator import names
-from rljob_operator.cluster_state import replica_failures
 from rljob_operator.kube.kinds import DEPLOYMENT
-from rljob_operator.pod_state import troubles
-from rljob_operator.snapshot import Snapshot, is_deleting
+from rljob_operator.observe.cluster import replica_failures
+from rljob_operator.observe.pods import troubles
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
 
 
 def statuses(snapshot: Snapshot) -> list[RewardModelStatus]:

@@ -16,14 +16,14 @@ import structlog
 
 from rljob_api import parse_duration
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE
-from rljob_operator import names, tokens
-from rljob_operator.head import Agent, HeadAddress, HeadError, HeadUnreachable, RayJobs
+from rljob_operator import names
+from rljob_operator.head import Agent, HeadAddress, HeadError, HeadUnreachable, RayJobs, tokens
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
+from rljob_operator.head.report import HeadReport, Heard
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Key
 from rljob_operator.plan import Submission
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport, Heard
 
 log = structlog.get_logger()
 

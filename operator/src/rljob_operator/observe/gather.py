@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from rljob_operator import names
-from rljob_operator.cluster_state import had_attempt, head_is_ready
-from rljob_operator.heads import Heads
+from rljob_operator.head.heads import Heads
+from rljob_operator.head.report import Heard
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import (
     CONFIG_MAP,
@@ -22,8 +22,9 @@ from rljob_operator.kube.kinds import (
     Manifest,
     Ref,
 )
-from rljob_operator.snapshot import Heard, Snapshot, is_deleting, role_of
-from rljob_operator.store import Store
+from rljob_operator.observe.cluster import had_attempt, head_is_ready
+from rljob_operator.observe.snapshot import Snapshot, is_deleting, role_of
+from rljob_operator.runtime.store import Store
 
 CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
 

@@ -25,8 +25,8 @@ from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import Forbidden, NotFound
 from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.observe import CHILD_KINDS
-from rljob_operator.store import Store
+from rljob_operator.observe.gather import CHILD_KINDS
+from rljob_operator.runtime.store import Store
 
 log = structlog.get_logger()
 

@@ -1,7 +1,5 @@
 """Whether an object still is what we made of it. So a reconcile that changes nothing writes nothing."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +7,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
 from rljob_operator.names import DIGEST_ANNOTATION, MAKER_ANNOTATION, SPEC_ANNOTATION, TEMPLATE_ANNOTATION
+from rljob_operator.render.digest import digest
 
 
 def stamped(manifest: Manifest) -> Manifest:
@@ -16,11 +15,6 @@ def stamped(manifest: Manifest) -> Manifest:
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
-
-
-def digest(content: Any) -> str:
-    """content: JSON. The order of keys is no matter."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rljob_operator.kube.kinds import Manifest
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
 
 _SCHEDULER = "default-scheduler"
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")

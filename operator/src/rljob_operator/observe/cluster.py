@@ -7,9 +7,9 @@ from datetime import datetime
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, VOLUME_CLAIM, Manifest
-from rljob_operator.pod_state import containers, how_it_ended, is_up, troubles, unscheduled
-from rljob_operator.snapshot import Snapshot, is_deleting, lost_pods, role_of, was_asked_to_end
-from rljob_operator.words import one_line
+from rljob_operator.observe.pods import containers, how_it_ended, is_up, troubles, unscheduled
+from rljob_operator.observe.snapshot import Snapshot, is_deleting, lost_pods, role_of, was_asked_to_end
+from rljob_operator.observe.words import one_line
 
 _PROVISIONED = "RayClusterProvisioned"
 _INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod:? (Pod "[^"]*" is invalid: .*)')
