@@ -70,7 +70,7 @@ def attempted(state: str, **status: Any) -> dict[str, Any]:
 def snapshot(
     base: Job | None = None, *, cluster: Manifest | None = None, pods: Sequence[Manifest] = (),
     head: HeadReport | None = None, seconds: float = 0.0, models: Sequence[Manifest] = (),
-    told: datetime | None = None, silent: float = 0.0, unauthorized: bool = False, **status: Any,
+    written: datetime | None = None, silent: float = 0.0, unauthorized: bool = False, **status: Any,
 ) -> Snapshot:  # fmt: skip
     """seconds: after NOW. models: Deployments. status: fields to replace."""
     base = base or job()
@@ -80,7 +80,7 @@ def snapshot(
         children[RAY_CLUSTER] = {cluster["metadata"]["name"]: cluster}
     if models:
         children[DEPLOYMENT] = {each["metadata"]["name"]: each for each in models}
-    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told, silent, unauthorized)
+    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, written, silent, unauthorized)
 
 
 def ray_cluster(

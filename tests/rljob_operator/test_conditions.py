@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from rljob_operator.decide.fields import ignored
 
 from rljob_api.conditions import CONDITIONS, Aspect, Note, Reason
 from rljob_api.conditions_reference import render
@@ -21,8 +22,6 @@ from rljob_api.v1alpha1 import CheckpointStatus, Condition, DriverStatus, Recove
 from rljob_api.v1alpha1.recovery import FAILURES
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator.decide import broken, decide, refused
-from rljob_operator.decide.fields import ignored
 from rljob_operator.decide.status import TOLD_REASONS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
@@ -33,6 +32,7 @@ from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
 from rljob_trainer import errors as errors_module
 from rljob_trainer.controller.attempt import exit_record
+from tests.rljob_operator.decisions import broken, decide, refused
 from tests.rljob_operator.snapshots import (
     CLAIM,
     CLUSTER_UID,

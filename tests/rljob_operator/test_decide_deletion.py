@@ -7,11 +7,10 @@ import pytest
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide import decide, refused
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import POD, Manifest, Ref
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import CLUSTER, deleted, finished, living, phase
+from tests.rljob_operator.decisions import CLUSTER, decide, deleted, finished, living, phase, refused
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -113,7 +112,7 @@ def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners
     then = snapshot(replace(job(), status=first), pods=pods)
     status = decide(then, SETTINGS).status or first
     assert ("RayCluster job has them" in status.conditions[0].message) == named
-    assert decide(replace(then, told=NOW), SETTINGS).status is None, "it is no transition"
+    assert decide(replace(then, written=NOW), SETTINGS).status is None, "it is no transition"
 
 
 def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():

@@ -6,13 +6,12 @@ from datetime import timedelta
 import pytest
 
 from rljob_operator import names
-from rljob_operator.decide import decide, refused
 from rljob_operator.head import tokens
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
 from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import CLUSTER, deleted, ended, finished, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, decide, deleted, ended, finished, living, phase, plan_for, refused
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

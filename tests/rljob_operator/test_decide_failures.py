@@ -8,7 +8,6 @@ import pytest
 
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RecoveryStatus, RLJobStatus
 from rljob_operator import names
-from rljob_operator.decide import broken, decide, refused
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.errors import Forbidden
@@ -16,6 +15,8 @@ from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.plan import Plan
 from tests.rljob_operator.decisions import (
     CLUSTER,
+    broken,
+    decide,
     ended,
     forgotten,
     leaving_head,
@@ -23,6 +24,7 @@ from tests.rljob_operator.decisions import (
     phase,
     plan_for,
     recovering,
+    refused,
     restarted,
 )
 from tests.rljob_operator.snapshots import (
@@ -247,7 +249,7 @@ OF_LOST_NODE = ending(
 ])  # fmt: skip
 def test_pods_of_a_cluster_that_is_replaced_need_not_wait_for_anything(action, cluster, pods, hurried):
     plan = plan_for(cluster=cluster, pods=pods, **recovering(action))
-    assert plan.hurry == tuple(map(Ref.of, hurried))
+    assert plan.short_grace == tuple(map(Ref.of, hurried))
     assert plan.force == ()
 
 
@@ -349,7 +351,7 @@ def test_a_wait_tells_of_the_failure_and_of_nothing_that_is_over(before, action)
     done: dict[str, Any] = {} if action == "rebuild_cluster" else {"cluster": cluster, "pods": fresh}
     told = replacing
     for seconds in (1, 20, 80):
-        seen = snapshot(replace(SLOW, status=told), seconds=seconds, told=NOW, **done)
+        seen = snapshot(replace(SLOW, status=told), seconds=seconds, written=NOW, **done)
         plan = decide(seen, SETTINGS)
         told = plan.status or told
         assert (said(told).reason, said(told).message, plan.again_in) == ("RankLost", WAITING, 90 - seconds)
@@ -365,7 +367,7 @@ def test_a_wait_tells_of_the_failure_and_of_nothing_that_is_over(before, action)
 def test_a_wait_tells_of_the_failure_again_after_trouble_that_has_passed(spoils):
     failed = plan_for(base=SLOW, **ended(75, "RankLost", "rank-3 died", recovery=RecoveryStatus(cures={"driver": 1})))
     assert failed.status is not None
-    waiting = snapshot(replace(SLOW, status=failed.status), cluster=ray_cluster(), pods=PODS, told=NOW)
+    waiting = snapshot(replace(SLOW, status=failed.status), cluster=ray_cluster(), pods=PODS, written=NOW)
     spoilt = spoils(waiting).status
     assert spoilt is not None
     assert said(spoilt).reason in ("OperatorError", "ObjectForbidden")

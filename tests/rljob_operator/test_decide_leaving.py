@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.decide import decide
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.kinds import Manifest
 from tests.rljob_operator.decisions import (
     CLUSTER,
+    decide,
     ended,
     leaving_head,
     living,

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.decide import decide
-from tests.rljob_operator.decisions import phase, plan_for
+from tests.rljob_operator.decisions import decide, phase, plan_for
 from tests.rljob_operator.snapshots import PODS, SETTINGS, attempted, conditions, job, pod, ray_cluster, snapshot
 
 NEW: dict[str, Any] = {"cluster": ray_cluster(-1, uid="another"), "pods": [pod("head", names.HEAD, "Failed")]}

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.decide import decide
-from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, Ref
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import phase
+from tests.rljob_operator.decisions import decide, phase
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from rljob_api.contract import ExitRecord
-from rljob_operator.decide import decide, not_taken
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import CLUSTER, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, decide, living, not_taken, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

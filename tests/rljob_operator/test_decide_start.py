@@ -8,15 +8,14 @@ import pytest
 
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
-from rljob_operator.decide import decide, not_taken
-from rljob_operator.decide.starting import WAIT_SECONDS
+from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.head import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.kinds import RAY_CLUSTER, VOLUME_CLAIM
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import SECRET_SECONDS, Plan
 from rljob_operator.render import eviction
-from tests.rljob_operator.decisions import ended, living, phase, plan_for
+from tests.rljob_operator.decisions import decide, ended, living, not_taken, phase, plan_for
 from tests.rljob_operator.snapshots import (
     CLAIM,
     CLUSTER_UID,
@@ -397,16 +396,16 @@ def test_pods_that_have_a_node_and_do_not_start_may_lack_the_secret_that_nobody_
         plan = plan_for(cluster=ray_cluster(1), pods=pods)
         assert (plan.secret and plan.secret["kind"]) == kind
         assert plan.again_in == (SECRET_SECONDS if kind else None)
-        assert plan.told is not None, "it takes nothing from what is said"
+        assert plan.written is not None, "it takes nothing from what is said"
 
 
 def test_a_pod_more_is_told_with_the_next_transition():
     waiting = decide(snapshot(cluster=ray_cluster(0, provisioned=False)), SETTINGS).status
     assert waiting is not None
     base = replace(job(), status=waiting)
-    assert plan_for(base=base, cluster=ray_cluster(1, provisioned=False), told=NOW).status is None
+    assert plan_for(base=base, cluster=ray_cluster(1, provisioned=False), written=NOW).status is None
 
-    plan = plan_for(base=base, cluster=ray_cluster(), pods=PODS, told=NOW)
+    plan = plan_for(base=base, cluster=ray_cluster(), pods=PODS, written=NOW)
     assert plan.status is not None
     assert plan.status.attempt == 1
     assert plan.status.cluster is not None
@@ -425,8 +424,8 @@ def test_a_checkpoint_that_went_with_the_cluster_is_told_before_there_is_another
     assert "PersistentVolumeClaim" not in {each["kind"] for each in made.apply}, "which would hide the loss"
     told = decide(replace(seen, children={RAY_CLUSTER: {"job": ray_cluster(0, provisioned=False)}}), SETTINGS)
     assert "CheckpointLost" in {event.reason for event in told.events}
-    assert told.told is not None
-    after = decide(replace(seen, job=replace(seen.job, status=told.told)), SETTINGS)
+    assert told.written is not None
+    after = decide(replace(seen, job=replace(seen.job, status=told.written)), SETTINGS)
     assert "PersistentVolumeClaim" in {each["kind"] for each in after.apply}
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import RecoveryStatus
-from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
-from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, decide, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from rljob_api.conditions import Reason
-from rljob_operator.decide import decide
 from rljob_operator.head import RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, decide, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,

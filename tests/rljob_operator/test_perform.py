@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_operator.decide import decide
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube import Connection, Fenced, Kube
 from rljob_operator.kube.connection import Answer
@@ -14,6 +13,7 @@ from rljob_operator.names import JOB_LABEL
 from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan, Submission
 from rljob_operator.runtime.store import Store
+from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection, Request
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, conditions, job, ray_cluster, snapshot

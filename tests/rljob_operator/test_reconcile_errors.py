@@ -9,7 +9,7 @@ import pytest
 from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
-from rljob_operator.decide import broken, decide, unfound
+from rljob_operator.decide import unfound
 from rljob_operator.head import HeadUnreachable
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import Forbidden
@@ -19,6 +19,7 @@ from rljob_operator.perform.performer import NotTaken, Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.runtime.store import Store
+from tests.rljob_operator.decisions import broken, decide
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, job, manifest, snapshot
 

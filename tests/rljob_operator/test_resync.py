@@ -40,7 +40,7 @@ async def test_a_change_that_a_list_tells_before_the_watch_is_looked_at_though_a
         Options(SETTINGS, (), "127.0.0.1:0"), cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None)
     )
     registry = kopf.OperatorRegistry()
-    register(registry, kopf.OperatorSettings(), operator.store, operator.changed)
+    register(registry, kopf.OperatorSettings(), operator.heard)
     watch = next(each.fn for each in registry._watching.get_all_handlers() if each.id == RLJOB.plural)
 
     await operator._list()

@@ -1,146 +1,180 @@
-"""What a RayCluster and its pods say: ready, on the way, or broken. Pure functions of manifests."""
+"""The state of the RayCluster, derived once from its manifest and its pods."""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum, auto
 
 from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
-from rljob_operator.kube.kinds import POD, VOLUME_CLAIM, Manifest
-from rljob_operator.observe.pods import containers, how_it_ended, is_up, troubles, unscheduled
-from rljob_operator.observe.snapshot import Snapshot, is_deleting, lost_pods, role_of, was_asked_to_end
-from rljob_operator.observe.words import one_line
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.observe.leaving import was_asked_to_end
+from rljob_operator.observe.pods import containers, how_it_ended, is_over, is_up, replica_failures, troubles
+from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting
 
 _PROVISIONED = "RayClusterProvisioned"
+HEAD_READY = "HeadPodReady"
 _INVALID_POD = re.compile(r'FailedCreate(Head|Worker)Pod:? (Pod "[^"]*" is invalid: .*)')
-"""In KubeRay's words. One that is forbidden is another matter: quotas and webhooks change."""
+"""KubeRay's message. A pod that is forbidden does not match: quotas and webhooks change."""
 
 
-def cluster_status(snapshot: Snapshot) -> ClusterStatus | None:
-    cluster = snapshot.cluster
-    if cluster is None:
-        return None
-    status, job = cluster.get("status", {}), snapshot.job
+class ClusterState(Enum):
+    ABSENT = auto()  # neither a RayCluster nor pods of one
+    ENDING = auto()  # its pods are still there
+    DELETING = auto()
+    INCOMPLETE = auto()  # not all pods are ready
+    READY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidPod:
+    """A pod that the API server refuses to KubeRay. role: names.HEAD or WORKER. why: the API server's message."""
+
+    role: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """status: None if there is no RayCluster.
+
+    of_attempt: the last attempt was made on this very RayCluster, all of whose pods were ready then.
+    head_ready: the head pod's node finds it ready, which probes Ray and the agent from beside them.
+    head_leaves: the head pod of a cluster that was up was asked to end, and has not ended.
+    head_lost: how a cluster that was up lost its head; None if it has not.
+    had_workers: workers of this RayCluster have been ready, as far as the snapshot shows.
+    had_all_workers: and KubeRay was allowed to create each of them.
+    waits_for: what it waits for, for people; empty if it is ready.
+    """
+
+    state: ClusterState
+    status: ClusterStatus | None = None
+    of_attempt: bool = False
+    head_ready: bool = False
+    head_leaves: bool = False
+    head_lost: str | None = None
+    had_workers: bool = False
+    had_all_workers: bool = False
+    invalid_pod: InvalidPod | None = None
+    waits_for: str = ""
+
+    @property
+    def exists(self) -> bool:
+        return self.status is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is ClusterState.READY
+
+
+def derive_cluster(snapshot: Snapshot) -> Cluster:
+    found = snapshot.cluster
+    if found is None:
+        state = ClusterState.ENDING if snapshot.ray_pods else ClusterState.ABSENT
+        return Cluster(state, waits_for=_waits_for(snapshot))
+    state = _state(snapshot, found)
+    lost = None if state is ClusterState.READY else _head_lost(snapshot, found)
+    had_workers = _had_workers(snapshot, found)
+    made = len(snapshot.pods_of(names.WORKER)) >= _wanted(snapshot)
+    return Cluster(
+        state,
+        status=_status(snapshot, found),
+        of_attempt=_is_of_attempt(snapshot),
+        head_ready=condition_is(found, HEAD_READY),
+        head_leaves=_head_leaves(snapshot, found),
+        head_lost=lost,
+        had_workers=had_workers,
+        had_all_workers=had_workers and (made or _is_of_attempt(snapshot)),
+        invalid_pod=_invalid_pod(found),
+        waits_for="" if state is ClusterState.READY else _waits_for(snapshot),
+    )
+
+
+def _state(snapshot: Snapshot, cluster: Manifest) -> ClusterState:
+    """RayClusterProvisioned alone is not enough: it stays true after a pod is lost. Neither is KubeRay's count, which
+    is that of the old pods for a moment while new ones start.
+    """
+    if is_deleting(cluster):
+        return ClusterState.DELETING
+    desired = cluster.get("status", {}).get("desiredWorkerReplicas", 0)
+    workers = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
+    ready = (
+        _head_is_up(snapshot, cluster)
+        and len(workers) == desired == _wanted(snapshot)
+        and cluster.get("status", {}).get("readyWorkerReplicas", 0) == desired
+        and all(map(is_up, workers))
+    )
+    return ClusterState.READY if ready else ClusterState.INCOMPLETE
+
+
+def _wanted(snapshot: Snapshot) -> int:
+    """Workers that the spec asks for; KubeRay's own number if the spec cannot be read."""
+    if snapshot.job.read is not None:
+        return snapshot.job.read.cluster.nodes
+    number: int = (snapshot.cluster or {}).get("status", {}).get("desiredWorkerReplicas", 0)
+    return number
+
+
+def _status(snapshot: Snapshot, cluster: Manifest) -> ClusterStatus:
     return ClusterStatus(
         name=cluster["metadata"]["name"],
         uid=cluster["metadata"]["uid"],
-        ready_workers=status.get("readyWorkerReplicas", 0),
-        desired_workers=status.get("desiredWorkerReplicas", 0) if job.problem else job.spec.cluster.nodes,
+        ready_workers=cluster.get("status", {}).get("readyWorkerReplicas", 0),
+        desired_workers=_wanted(snapshot),
     )
 
 
-def is_ready(snapshot: Snapshot) -> bool:
-    """RayClusterProvisioned alone would lie: it stays true after a pod is lost. So would KubeRay's count, which is that
-    of the old pods for a moment while new ones start. Which generation it has observed it says only where something
-    else is new.
-    """
-    cluster = snapshot.cluster
-    if cluster is None:
-        return False
-    status = cluster.get("status", {})
-    desired = status.get("desiredWorkerReplicas", 0)
-    there = [pod for pod in snapshot.pods_of(names.WORKER) if not is_deleting(pod)]
-    return (
-        not is_deleting(cluster)
-        and _head_is_up(snapshot)
-        and len(there) == desired == snapshot.job.spec.cluster.nodes
-        and status.get("readyWorkerReplicas", 0) == desired
-        and all(map(is_up, there))
-    )
-
-
-def head_is_ready(snapshot: Snapshot) -> bool:
-    """Whether its node finds it in order, which asks Ray and the agent from beside them."""
-    return snapshot.cluster is not None and _holds(snapshot.cluster.get("status", {}), "HeadPodReady")
-
-
-def _head_is_up(snapshot: Snapshot) -> bool:
-    """Also where KubeRay has gone away itself since it said so."""
-    return head_is_ready(snapshot) and not any(map(_is_over, snapshot.pods_of(names.HEAD)))
-
-
-def counts_more(snapshot: Snapshot) -> bool:
-    """Whether KubeRay has ready pods that we do not see."""
-    cluster = snapshot.cluster
-    if cluster is None or is_deleting(cluster):
-        return False
-    workers, heads = (len(snapshot.pods_of(role)) for role in (names.WORKER, names.HEAD))
-    return cluster.get("status", {}).get("readyWorkerReplicas", 0) > workers or (not heads and head_is_ready(snapshot))
-
-
-def was_provisioned(cluster: Manifest) -> bool:
-    """Whether all pods that there were have been ready: the head alone, where a quota or a webhook refuses workers."""
-    return _holds(cluster.get("status", {}), _PROVISIONED)
-
-
-def had_attempt(snapshot: Snapshot) -> bool:
-    """Whether the last attempt was made on this very RayCluster, all of whose pods were ready then."""
+def _is_of_attempt(snapshot: Snapshot) -> bool:
     driver = snapshot.job.status.driver
     return driver is not None and driver.cluster_uid == snapshot.cluster_uid
 
 
-def lives(snapshot: Snapshot) -> bool:
-    """Whether a driver may live on this RayCluster, as far as the status knows."""
-    driver = snapshot.job.status.driver
-    return driver is not None and driver.state != "Ended" and had_attempt(snapshot)
+def _head_is_up(snapshot: Snapshot, cluster: Manifest) -> bool:
+    """KubeRay's condition may be outdated if KubeRay itself stopped since."""
+    return condition_is(cluster, HEAD_READY) and not any(map(is_over, snapshot.pods_of(names.HEAD)))
 
 
-def had_workers(snapshot: Snapshot) -> bool:
-    """Whether workers of this RayCluster have been ready too, as far as what is there can tell."""
-    if snapshot.cluster is None or not was_provisioned(snapshot.cluster):
+def _had_workers(snapshot: Snapshot, cluster: Manifest) -> bool:
+    """If a quota or a webhook refuses workers, KubeRay calls a cluster of its head alone provisioned."""
+    if not condition_is(cluster, _PROVISIONED):
         return False
-    return had_attempt(snapshot) or any(map(is_up, snapshot.pods_of(names.WORKER)))
+    return _is_of_attempt(snapshot) or any(map(is_up, snapshot.pods_of(names.WORKER)))
 
 
-def had_all_workers(snapshot: Snapshot) -> bool:
-    """And whether KubeRay was let to make each of them."""
-    made = len(snapshot.pods_of(names.WORKER)) >= snapshot.job.spec.cluster.nodes
-    return had_workers(snapshot) and (made or had_attempt(snapshot))
-
-
-def lost_head(snapshot: Snapshot) -> str | None:
-    """How the head pod of a cluster that was up got lost; None where it is there.
-
-    A pod that we do not see may be one that its watch has not told of: it is gone where KubeRay misses it too.
-    """
-    cluster = snapshot.cluster
-    if cluster is None or not was_provisioned(cluster) or is_ready(snapshot):
+def _head_lost(snapshot: Snapshot, cluster: Manifest) -> str | None:
+    """A pod that is missing from the snapshot is lost only if KubeRay misses it too: its watch may be late."""
+    if not condition_is(cluster, _PROVISIONED):
         return None
     heads = [pod for pod in snapshot.pods_of(names.HEAD) if not is_deleting(pod)]
     if not heads:
-        return None if _holds(cluster["status"], "HeadPodReady") else "its pod is gone"
+        return None if condition_is(cluster, HEAD_READY) else "its pod is gone"
     return _how_lost(snapshot, cluster, heads[0])
 
 
-def head_leaves(snapshot: Snapshot) -> bool:
-    """Whether somebody asked the head pod of a cluster that was up to end, and it still does. Not where it failed and
-    is cleared away, nor where its node is lost.
-    """
-    cluster, heads = snapshot.cluster, snapshot.pods_of(names.HEAD)
-    if cluster is None or is_deleting(cluster) or not was_provisioned(cluster):
+def _head_leaves(snapshot: Snapshot, cluster: Manifest) -> bool:
+    """False for a head that failed and is cleared away, and for one whose node is lost."""
+    heads = snapshot.pods_of(names.HEAD)
+    if is_deleting(cluster) or not condition_is(cluster, _PROVISIONED):
         return False
     return bool(heads) and all(was_asked_to_end(pod) and _how_lost(snapshot, cluster, pod) is None for pod in heads)
 
 
 def _how_lost(snapshot: Snapshot, cluster: Manifest, head: Manifest) -> str | None:
-    """Where Ray knows the driver, its container was not restarted since."""
-    if _is_over(head):
+    """As long as Ray knows the driver, its container was not restarted since."""
+    if is_over(head):
         return how_it_ended(head) or f"its pod has {head['status']['phase'].lower()}"
     if snapshot.head is not None and snapshot.head.driver is not None:
         return None
-    since = _whole_at(snapshot, cluster)
+    since = _complete_since(snapshot, cluster)
     rays = [each for each in containers(head) if each["name"] == names.HEAD_CONTAINER]
     return "its container was restarted" if any(_restarted_since(since, each) for each in rays) else None
 
 
-def _is_over(pod: Manifest) -> bool:
-    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
-
-
-def _whole_at(snapshot: Snapshot, cluster: Manifest) -> datetime | None:
-    """When all its pods were ready: for the last attempt, which starts on no other cluster, or for the first time."""
+def _complete_since(snapshot: Snapshot, cluster: Manifest) -> datetime | None:
+    """When all its pods were ready: at the last attempt if it was made here, else for the first time."""
     driver = snapshot.job.status.driver
-    if driver is not None and had_attempt(snapshot) and driver.reserved is not None:
+    if driver is not None and _is_of_attempt(snapshot) and driver.reserved is not None:
         return driver.reserved
     conditions = cluster["status"].get("conditions", ())
     since = next((each.get("lastTransitionTime") for each in conditions if each["type"] == _PROVISIONED), None)
@@ -148,105 +182,33 @@ def _whole_at(snapshot: Snapshot, cluster: Manifest) -> datetime | None:
 
 
 def _restarted_since(when: datetime | None, container: Manifest) -> bool:
-    """A container that failed before had nothing to lose, and its count stays for ever."""
+    """A container that failed earlier had nothing to lose, and its restart count stays."""
     ended = container.get("lastState", {}).get("terminated", {}).get("finishedAt")
     if not container.get("restartCount", 0):
         return False
     return when is None or ended is None or datetime.fromisoformat(ended) > when
 
 
-def invalid_pod(cluster: Manifest) -> tuple[str, str] | None:
-    """The role of a pod that KubeRay cannot make, for the API server finds it invalid, and the words of that."""
+def _invalid_pod(cluster: Manifest) -> InvalidPod | None:
     found = next(filter(None, map(_INVALID_POD.search, replica_failures(cluster))), None)
-    return None if found is None else (found[1].lower(), found[2])
+    return None if found is None else InvalidPod(found[1].lower(), found[2])
 
 
-def replica_failures(maker: Manifest) -> Iterator[str]:
-    """Why a RayCluster's or a Deployment's controller cannot make a pod, in its words."""
-    for condition in maker.get("status", {}).get("conditions", ()):
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield one_line(condition.get("message", condition["reason"]))
-
-
-def waiting_for(snapshot: Snapshot) -> str:
-    """What a cluster that is not ready waits for, for people."""
-    cluster, wanted = cluster_status(snapshot), snapshot.job.spec.cluster.nodes
+def _waits_for(snapshot: Snapshot) -> str:
+    """Ready workers, then up to three reasons."""
+    cluster, wanted = snapshot.cluster or {}, _wanted(snapshot)
     up = [pod for pod in snapshot.pods_of(names.WORKER) if is_up(pod) and not is_deleting(pod)]
-    there = min(cluster.ready_workers, len(up)) if cluster else 0
+    there = min(cluster.get("status", {}).get("readyWorkerReplicas", 0), len(up))
     ready = f"{there} of {wanted} workers ready"
-    if there == wanted and not _head_is_up(snapshot):
-        ready += ", but not the head"
-    elif _holds((snapshot.cluster or {}).get("status", {}), "HeadPodReady", "False"):  # at first KubeRay says nothing
-        ready += ", and the head is not"
-    reasons = list(dict.fromkeys(_reasons(snapshot)))
-    return f"{ready}; {'; '.join(reasons[:3])}" if reasons else ready
-
-
-def claim_held(snapshot: Snapshot) -> str | None:
-    """That somebody deletes the job's claim while a pod uses it: no other pod gets it meanwhile, nor another claim its
-    name, so a cluster that lacks a pod waits for ever. What is in it is there as long as that pod.
-
-    Reward models' pods use it where spec.volumeMounts names it.
-    """
-    name = names.claim(snapshot.job.name)
-    claim = snapshot.child(VOLUME_CLAIM, name)
-    servers = (pod for pod in snapshot.pods if role_of(pod) == names.REWARD_MODEL and _mounts(pod, name))
-    pods = [*snapshot.ray_pods, *servers]
-    users = [pod["metadata"]["name"] for pod in pods if is_up(pod) and not is_deleting(pod)]
-    if claim is None or not is_deleting(claim) or not users or not any(map(unscheduled, pods)):
-        return None
-    return (
-        f"{name} is being deleted, so no new pod gets it, and {users[0]} still has it: copy from there what you need,"
-        " then suspend and resume the job, which begins anew"
-    )
-
-
-def _mounts(pod: Manifest, claim: str) -> bool:
-    volumes = pod.get("spec", {}).get("volumes", ())
-    return any(each.get("persistentVolumeClaim", {}).get("claimName") == claim for each in volumes)
-
-
-def pods_left(snapshot: Snapshot) -> str:
-    """How many pods have not ended, and what keeps those that no waiting ends; or what is there without pods."""
-    if not snapshot.pods:
-        return "the RayCluster" if snapshot.cluster is not None else "the reward models"
-    lost = [f"{pod['metadata']['name']} on node {pod['spec'].get('nodeName')}" for pod in lost_pods(snapshot)]
-    remedy = "lost with its node: bring that back, delete it, or set spec.recovery.forceDeleteLostPods"
-    count = len(snapshot.pods)
-    return f"{count} pod{'s' if count > 1 else ''}" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
-
-
-def lost_labels(snapshot: Snapshot) -> Iterator[str]:
-    """Of pods, which we may not put back."""
-    pods = [each["metadata"]["name"] for each in snapshot.strays if each["kind"] == POD.name]
-    if pods:
-        named = f"{', '.join(pods[:3])}{' and others' if len(pods) > 3 else ''}"
-        lost = f"somebody took the label {names.JOB_LABEL} off {named}"
-        yield f"{lost}, which no NetworkPolicy guards any more: delete them, and they are replaced"
+    head_is_up = bool(cluster) and _head_is_up(snapshot, cluster)
+    if (there == wanted and not head_is_up) or condition_is(cluster, HEAD_READY, "False"):
+        ready += ", head not ready"
+    return "; ".join([ready, *list(dict.fromkeys(_reasons(snapshot)))[:3]])
 
 
 def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.cluster is not None and not snapshot.cluster.get("status"):
         name = snapshot.cluster["metadata"]["name"]
-        yield f"KubeRay has said nothing of RayCluster {name} yet: see that one's events, and whether KubeRay runs"
-    yield from _meddled(snapshot)
-    yield from lost_labels(snapshot)
+        yield f"KubeRay has not reported on RayCluster {name}; check its events and that KubeRay runs"
     yield from troubles(snapshot.ray_pods)
     yield from (f"KubeRay: {words}" for words in replica_failures(snapshot.cluster or {}))
-
-
-def _meddled(snapshot: Snapshot) -> Iterator[str]:
-    """What somebody changed of the RayCluster, whose spec is written once: a change could cost pods that train."""
-    if snapshot.cluster is None:
-        return
-    name, spec = snapshot.cluster["metadata"]["name"], snapshot.cluster.get("spec", {})
-    if spec.get("suspend"):
-        yield f"somebody set spec.suspend of RayCluster {name}, so KubeRay makes no pods: set it to false there"
-    groups, wanted = spec.get("workerGroupSpecs", ()), snapshot.job.spec.cluster.nodes
-    asked = sum(each.get("replicas", 0) for each in groups)
-    if groups and asked != wanted:
-        yield f"somebody set the worker replicas of RayCluster {name} to {asked}: set them to {wanted} there"
-
-
-def _holds(status: Manifest, kind: str, says: str = "True") -> bool:
-    return any(each["type"] == kind and each["status"] == says for each in status.get("conditions", ()))

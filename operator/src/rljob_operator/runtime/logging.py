@@ -45,7 +45,7 @@ def configure(level: str = "info", *, json: bool | None = None, stream: TextIO =
 
 def severity(error: BaseException) -> int:
     """How loudly to tell of what will be tried again."""
-    if isinstance(error, KubeError) and error.told:
+    if isinstance(error, KubeError) and error.logged:
         return logging.DEBUG
     quiet: dict[type[BaseException], int] = {Terminating: logging.DEBUG, Conflict: logging.INFO}
     return quiet.get(type(error), logging.WARNING)

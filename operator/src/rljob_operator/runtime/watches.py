@@ -1,7 +1,9 @@
-"""What kopf watches, told to the store; each change names the jobs to look at again.
+"""kopf watches every kind that a decision rests on, and reports each event.
 
-kopf does not report objects that vanished while a watch was down, so lists correct the store from time to time. And a
-decision needs all kinds: the first lists come before the first decision.
+It runs in a thread and a loop of its own: when kopf ends, it cancels every task of its loop that began after it did,
+and while it runs, it takes a millisecond and more for each object. It ends by itself on an answer that it does not
+expect to a list or a watch: a 404 while a CRD is replaced, a line that was cut. Its owner then lists everything and
+starts it again.
 """
 
 import asyncio
@@ -9,78 +11,128 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import kopf
-import structlog
-from kopf._cogs.clients import errors, watching
 from yarl import URL
 
-from rljob_operator.kube.client import Kube, Listing, Observer
+from rljob_operator.kube.client import Observer
 from rljob_operator.kube.connection import Connection
-from rljob_operator.kube.errors import Forbidden, NotFound
-from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind
+from rljob_operator.kube.kinds import RLJOB, WATCHED, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.observe.gather import CHILD_KINDS
 from rljob_operator.runtime.store import Store
 
-log = structlog.get_logger()
+ENDING_SECONDS = 1.0
+"""How long kopf may take to close its connections. Its other tasks are abandoned with its loop."""
 
-WATCHED = (RLJOB, *CHILD_KINDS, POD)
+_NOISE = re.compile(
+    r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError"  # what still fails at the 4th has lasted for 8 seconds
+    r"|OS signals are ignored",
+    re.DOTALL,
+)
 
-AT_ONCE = 2
-"""Kinds that are listed side by side."""
-
-AGAIN_SECONDS = 5.0
-"""From a watch that failed to the list that begins it anew."""
-
-ENDING_SECONDS = 40.0
-"""Of kopf, where it ends by itself, and of what we do then. Its default is 10 minutes."""
-
-_OF_A_MOMENT = re.compile(r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError", re.DOTALL)
-"""kopf's words. What is so at the fourth try has lasted for 8 seconds, and is worth a line."""
-
-Changed = Callable[[set[Key]], None]
+Heard = Callable[[Kind, Manifest, bool], None]
+"""Called with an object, and whether it was deleted."""
 
 
-def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, store: Store, changed: Changed) -> None:
-    """Have kopf watch every kind that a decision rests on; of other kinds than RLJobs, those that carry our label.
+async def watch(
+    connection: Connection, heard: Heard, observe: Observer, namespaces: Sequence[str], identity: str
+) -> None:  # fmt: skip
+    """Returns when kopf has ended by itself. Cancelled, it ends kopf first.
 
-    Should it end in spite of all, it may hang in that, with all watches gone, and nobody notices: then it kills the
-    process.
+    heard: called in this loop. namespaces: empty for all.
     """
+    ours, ended = asyncio.get_running_loop(), asyncio.Event()
+    theirs, over = asyncio.new_event_loop(), asyncio.Event()
+
+    def report(*news: Any) -> None:
+        ours.call_soon_threadsafe(heard, *news)
+
+    def run() -> None:
+        asyncio.set_event_loop(theirs)
+        theirs.set_exception_handler(lambda *_: None)  # kopf leaves tasks behind
+        try:
+            theirs.run_until_complete(_operate(connection, report, observe, namespaces, identity, over))
+        finally:
+            theirs.close()
+            with suppress(RuntimeError):  # the process has ended first
+                ours.call_soon_threadsafe(ended.set)
+
+    Thread(target=run, name="kopf", daemon=True).start()
+    try:
+        await ended.wait()
+    finally:
+        with suppress(RuntimeError):  # it has ended
+            theirs.call_soon_threadsafe(over.set)
+        await ended.wait()
+
+
+async def _operate(
+    connection: Connection, heard: Heard, observe: Observer, namespaces: Sequence[str], identity: str,
+    over: asyncio.Event,
+) -> None:  # fmt: skip
+    """kopf logs the error that it ends with, cleans up, and then may wait for its own watches without end."""
+    registry, settings, clean = kopf.OperatorRegistry(), kopf.OperatorSettings(), asyncio.Event()
+
+    async def cleanup(**_: Any) -> None:
+        clean.set()
+
+    kopf.on.cleanup(registry=registry)(cleanup)
+    login(registry, connection, observe)
+    register(registry, settings, heard)
+    operator = kopf.operator(
+        registry=registry, settings=settings, standalone=True, stop_flag=over,
+        identity=cast(Any, identity),  # else it asks for the user's name, and a pod's user may have none
+        clusterwide=not namespaces, namespaces=namespaces,
+    )  # fmt: skip
+    tasks = [asyncio.create_task(operator), asyncio.create_task(clean.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(tasks[:1], timeout=ENDING_SECONDS)
+
+
+def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, heard: Heard) -> None:
+    """Have kopf watch every kind; of other kinds than RLJobs, the objects that carry the operator's label."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.error_backoffs = _Forever()
-    settings.process.ultimate_exiting_timeout = ENDING_SECONDS
-    watching.continuous_watch = _watch_on
+    settings.process.ultimate_exiting_timeout = None
     for kind in WATCHED:
         group, _, version = kind.api_version.rpartition("/")
         if kind != RLJOB:
             settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
-        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, store, changed))
+        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, heard))
+
+
+def _handler(kind: Kind, heard: Heard) -> Callable[..., Any]:
+    async def handle(event: kopf.RawEvent, **_: Any) -> None:
+        manifest = {"apiVersion": kind.api_version, "kind": kind.name, **event["object"]}
+        heard(kind, manifest, event["type"] == "DELETED")
+
+    return handle
 
 
 def quieten(store: Store) -> None:
-    """kopf tries what it may not watch for ever, and says so of each kind and try, as an error. Of a namespace that may
-    not be read the lists have said it, and will say when it may be read again. And while a CRD is updated, the API
-    server answers for a moment that there are too many requests.
+    """kopf retries a watch that is forbidden without end, and logs an error for each kind and try. The lists log once
+    that a namespace may not be read, and when it may again. While a CRD is updated, the API server answers for a moment
+    that there are too many requests.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        return not (_OF_A_MOMENT.search(said) or any(f"/namespaces/{each}/" in said for each in store.unreadable))
+        said = record.getMessage() if record.name.startswith("kopf.") else ""
+        return not (_NOISE.search(said) or any(f"/namespaces/{each}/" in said for each in store.unreadable))
 
-    watching.logger.addFilter(is_news)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(is_news)
 
 
 def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Observer) -> None:
-    """kopf connects as we do, and its requests are counted as ours: a watch that dies is followed by another one, and
-    one that expires by a list too.
-    """
+    """kopf connects as the operator does, and its requests are counted with the operator's."""
     last: tuple[kopf.ConnectionInfo, kopf.AiohttpSession] | None = None
 
     async def connect(**_: Any) -> kopf.AiohttpSession:
@@ -96,7 +148,7 @@ def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Obse
             scheme=token.partition(" ")[0] if token else None,
             token=token.partition(" ")[2] if token else None,
         )
-        if last is None or last[0] != info:  # kopf asks once more where it was refused, and gives up at the same answer
+        if last is None or last[0] != info:  # kopf asks once more after a refusal, and gives up at the same answer
             last = info, kopf.AiohttpSession(server=info.server, aiohttp_session=_observed(info, observe))
         return last[1]
 
@@ -104,9 +156,9 @@ def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Obse
 
 
 def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSession:
-    """What asks for one of the kinds is told of when its answer begins, or fails to."""
+    """Reports each request for one of the kinds when its answer begins, or fails to."""
 
-    def told(began: float, url: URL, code: str) -> None:
+    def report(began: float, url: URL, code: str) -> None:
         if (resource := url.name) in (kind.plural for kind in WATCHED):
             verb = "watch" if url.query.get("watch") == "true" else "list"
             observe(verb, resource, code, time.perf_counter() - began)
@@ -115,16 +167,13 @@ def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSes
         context.began = time.perf_counter()
 
     async def end(_session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestEndParams) -> None:
-        told(context.began, parameters.url, str(parameters.response.status))
+        report(context.began, parameters.url, str(parameters.response.status))
 
     async def fail(
         _session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestExceptionParams
     ) -> None:  # fmt: skip
-        told(
-            context.began,
-            parameters.url,
-            "Timeout" if isinstance(parameters.exception, TimeoutError) else "NoConnection",
-        )
+        code = "Timeout" if isinstance(parameters.exception, TimeoutError) else "NoConnection"
+        report(context.began, parameters.url, code)
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(start)
@@ -134,101 +183,17 @@ def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSes
     return aiohttp.ClientSession(connector=connector, headers=info.as_http_headers(), trace_configs=[trace])
 
 
-async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequence[str] = ()) -> None:
-    """Correct the store from lists, and add the jobs for which something was new. namespaces: empty for all.
-
-    Where it raises, store and news have what was listed until then: before the first complete lists, that is no ground
-    for a decision.
-    A namespace that may not be read keeps what is known of it, and nothing is decided there until all of it has been
-    listed: its Role may be late, gone for a moment, or gone for ever with it. Raises Forbidden where none may be read.
-    """
-    refusals = dict[str, Forbidden]()
-    for namespace in namespaces or (None,):
-        try:
-            await _list(kube, store, news, namespace)
-        except Forbidden as error:
-            if namespace is None or error.status == HTTPStatus.UNAUTHORIZED:  # that is about us, not about a namespace
-                raise
-            refusals[namespace] = error
-            if namespace not in store.unreadable:
-                store.unreadable.add(namespace)
-                log.warning("namespace_not_readable", namespace=namespace, error=error.message)
-    if refusals and refusals.keys() == {*namespaces}:
-        raise _none_readable(refusals)
-    readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
-    for namespace in sorted(readable_again):
-        log.info("namespace_readable_again", namespace=namespace)
-    news |= {key for key in store.all(RLJOB) if key.namespace in readable_again}
-
-
-async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> None:
-    """RLJobs first: what is known of their children must not be older. Of those AT_ONCE kinds at a time: while the API
-    server writes one page, we read another; all of them would be in memory twice.
-    """
-    at_once = asyncio.Semaphore(AT_ONCE)
-
-    async def take(kind: Kind) -> None:
-        async with at_once:
-            found = await _listing(kube, kind, namespace)
-            news.update(store.replace_all(kind, found.items, found.resource_version, namespace))
-
-    await take(RLJOB)
-    asked = [asyncio.create_task(take(kind)) for kind in WATCHED if kind != RLJOB]
-    try:
-        await asyncio.gather(*asked)
-    finally:
-        for each in asked:
-            each.cancel()
-
-
-async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:
-    try:
-        return await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
-    except NotFound as error:
-        raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
-
-
-def _none_readable(refusals: Mapping[str, Forbidden]) -> Forbidden:
-    first = next(iter(refusals.values()))
-    words = f"none of the namespaces {', '.join(refusals)} is readable: {first.message}"
-    return Forbidden(words, status=first.status, reason=first.reason)
-
-
 class _NoDiffs(kopf.AnnotationsDiffBaseStorage):
-    """kopf compares each object with its last state, for handlers of changes. We have none, so it need not copy it."""
+    """kopf copies each object, to compare it for handlers of changes. There are none."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence({})
 
 
 class _Forever:
-    """Seconds between two tries of a request that finds nobody, or is answered 403, 429 or 5xx. After the last one kopf
-    would give up, its look for the kinds that there are too: a minute without a Role would be one too many.
+    """Seconds between two tries of a request that gets no answer, or 403, 429 or 5xx. After the last one kopf would
+    give up, also in its look for the kinds that exist: a minute without a Role must not end it.
     """
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((1.0, 2.0, 5.0, 10.0, 20.0), itertools.repeat(60.0))
-
-
-_kopfs_watch = watching.continuous_watch
-
-
-async def _watch_on(**of: Any) -> AsyncIterator[Any]:
-    """kopf asks no more after any other answer to a list or a watch, or an error within a watch, and ends with all its
-    watches: a 404 while a CRD is replaced, a line that was cut. Where its watch ends, it lists and watches anew.
-    """
-    try:
-        async for event in _kopfs_watch(**of):
-            yield event
-    except (errors.APIError, watching.WatchingError, aiohttp.ClientError, ValueError, RecursionError) as error:
-        words, where = f"{type(error).__name__}: {error}", of["namespace"] or "all"
-        log.warning("watch_failed", kind=of["resource"].plural, namespace=where, error=words, again_in=AGAIN_SECONDS)
-        await asyncio.sleep(AGAIN_SECONDS)
-
-
-def _handler(kind: Kind, store: Store, changed: Changed) -> Callable[..., Any]:
-    async def handle(event: kopf.RawEvent, **_: Any) -> None:
-        manifest = {"apiVersion": kind.api_version, "kind": kind.name, **event["object"]}
-        changed(store.remove(kind, manifest) if event["type"] == "DELETED" else store.put(kind, manifest))
-
-    return handle
