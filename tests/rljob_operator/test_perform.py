@@ -59,7 +59,8 @@ async def test_a_field_that_the_ray_cluster_was_made_without_is_told() -> None:
     await performs.perform(seen, plan)
     (event,) = [each for path, each in objects.objects.items() if "/events/" in path]
     assert (event["reason"], event["type"], event["regarding"]["uid"]) == ("FieldIgnored", "Warning", UID)
-    assert event["note"].endswith('unknown field "spec.cluster.worker.template.spec.tolerationz"')
+    assert "unknown field" in event["note"]
+    assert "spec.cluster.worker.template" in event["note"]
 
 
 @in_jumping_loop

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.decide.judging import failed
-from rljob_operator.decide.templates import template_of
 from rljob_operator.kube.kinds import DEPLOYMENT, Manifest
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.pods import has_just_failed_to_pull, unusable_image
 from rljob_operator.observe.snapshot import controller_of
 from rljob_operator.plan import Step
+from rljob_operator.render.sources import template_of
 from rljob_operator.settings import Settings
 
 

@@ -13,7 +13,16 @@ from typing import Any
 
 from rljob_api.conditions import Reason
 from rljob_api.contract import ExitRecord
-from rljob_api.recovery import Action, Component, Decision, Failure, History, Level, decide_recovery
+from rljob_api.recovery import (
+    OPERATOR_LEVELS,
+    Action,
+    Component,
+    Decision,
+    Failure,
+    History,
+    Level,
+    decide_recovery,
+)
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_api.v1alpha1.recovery import RecoveryRule
@@ -23,13 +32,12 @@ from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.snapshot import made_at
 from rljob_operator.plan import MESSAGE, Step
 
-LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 ANOTHER_CLUSTER = frozenset({Level.CLUSTER})
 
 _ACTIONS = (Action.RESTART_DRIVER, Action.REPLACE_PODS, Action.REBUILD_CLUSTER)
 
 
-def judge_driver(facts: Facts, record: ExitRecord, levels: frozenset[Level] = LEVELS) -> Step:
+def judge_driver(facts: Facts, record: ExitRecord, levels: frozenset[Level] = OPERATOR_LEVELS) -> Step:
     """The driver ended with this record."""
     reason = record.reason if re.fullmatch(REASON_PATTERN, record.reason) else Reason.DRIVER_LOST
     failure = Failure(Component.DRIVER, reason, record.message, record.code, durable_step=facts.durable_step)
@@ -39,7 +47,7 @@ def judge_driver(facts: Facts, record: ExitRecord, levels: frozenset[Level] = LE
 def judge(facts: Facts, component: Component, reason: Reason, message: str, rules: Sequence[RecoveryRule] = ()) -> Step:
     """The operator itself found the failure. rules: in addition to the job's own."""
     failure = Failure(component, reason, message, durable_step=facts.durable_step)
-    return _judge(facts, failure, None, LEVELS, rules)
+    return _judge(facts, failure, None, OPERATOR_LEVELS, rules)
 
 
 def failed(facts: Facts, reason: str, message: str, changes: dict[str, Any] | None = None) -> Step:
@@ -75,13 +83,17 @@ def _judge(
     policy = policy.model_copy(update={"failure_rules": [*policy.failure_rules, *rules]})
     decision = decide_recovery(failure, before, policy, levels)
     if decision.action not in _ACTIONS:
-        message = decision.message if field is None else f"{field}: {decision.message}"
+        message = _sentence(decision.message) if field is None else f"{field}: {decision.message}"
         if decision.action is Action.ACCEPT:  # a driver that was fenced
             message += f". {_used_volume(facts.job)} ({failure.message})"
         return failed(facts, decision.reason, message, over(facts))
     recovery = _remembered(facts, before, failure, decision)
     changes = over(facts) | {"recovery": recovery, "restarts": status.restarts + decision.charged}
-    return Step("Recovering", decision.reason, decision.message, changes, again_in=decision.delay)
+    return Step("Recovering", decision.reason, _sentence(decision.message), changes, again_in=decision.delay)
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _history(recovery: RecoveryStatus) -> History:

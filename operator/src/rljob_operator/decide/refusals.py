@@ -8,11 +8,11 @@ from rljob_api.v1alpha1 import RLJobStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator.decide.events import events
 from rljob_operator.decide.status import as_it_was, next_status
-from rljob_operator.decide.templates import quoted
 from rljob_operator.job import Job
 from rljob_operator.kube.errors import AlreadyExists, Invalid, KubeError, NotFound, Unavailable
 from rljob_operator.observe.facts import Facts
 from rljob_operator.plan import Plan, Step
+from rljob_operator.render.sources import quoted
 
 
 def refused(facts: Facts, plan: Plan, error: KubeError) -> Plan:
@@ -49,8 +49,8 @@ def _refusal(job: Job, error: KubeError) -> tuple[Reason, str]:
     if isinstance(error, AlreadyExists):
         return Reason.NAME_TAKEN, error.message
     if isinstance(error, NotFound | Unavailable):  # its message need not name what was asked
-        return Reason.OBJECT_FAILING, f"The API server fails at {error.asked}: {error.message}"
-    message = f"The API server refuses {error.asked or 'it'}: {quoted(job, error.message)}"
+        return Reason.OBJECT_FAILING, f"The API server fails to {error.asked}: {error.message}"
+    message = f"The API server refuses to {error.asked}: {quoted(job, error.message)}"
     if not isinstance(error, Invalid):
         return Reason.OBJECT_FORBIDDEN, message
     if "ownerReferences" in error.message:  # those of an earlier job of this name

@@ -25,6 +25,7 @@ from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.perform.children import Children
 from rljob_operator.perform.errors import NotTaken, Refused, refusals, taken
 from rljob_operator.plan import Event, Plan
+from rljob_operator.render.sources import quoted
 from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.store import Store
 
@@ -103,7 +104,8 @@ class Performer:
 
     async def _post_ignored(self, job: Job, sent: Manifest, unknown: list[str], made: Manifest) -> None:
         name = f"{sent['kind']} {sent['metadata']['name']}"
-        message = f"{name} was created without fields that the API server does not know: {'; '.join(unknown)}"
+        fields = quoted(job, "; ".join(unknown))
+        message = f"{name} was created without fields that the API server does not know: {fields}"
         # With the version of what was created: the job's version has events of its own.
         await self._post(job, [Event(Note.FIELD_IGNORED, message, warning=True)], made["metadata"]["resourceVersion"])
 
