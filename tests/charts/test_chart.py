@@ -9,7 +9,7 @@ import yaml
 
 from e2e.cluster.errors import ClusterError
 from rljob_operator import names
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.main import LEASE_NAME
 from rljob_operator.render import Placement, cluster_of
 from rljob_operator.runtime import key

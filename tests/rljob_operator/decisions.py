@@ -8,7 +8,7 @@ from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import decide as decisions
 from rljob_operator import names
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest, Ref

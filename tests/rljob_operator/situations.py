@@ -13,7 +13,7 @@ from rljob_api.conditions import Aspect
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RecoveryStatus
 from rljob_operator import names
-from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound, Unavailable

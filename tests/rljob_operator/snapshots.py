@@ -8,7 +8,8 @@ from typing import Any
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import DriverStatus, RLJobSpec, RLJobStatus
 from rljob_operator import names
-from rljob_operator.head import RayJob, RayJobState, tokens
+from rljob_operator.head import tokens
+from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, VOLUME_CLAIM, Manifest

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.v1alpha1 import Condition, RecoveryStatus, RLJobStatus
 from rljob_operator import names
-from rljob_operator.head import RayJob, RayJobState
+from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import Manifest, Ref

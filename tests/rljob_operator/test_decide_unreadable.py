@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER

@@ -11,8 +11,9 @@ import pytest
 
 from rljob_api.v1alpha1 import DriverStatus
 from rljob_operator import names
-from rljob_operator.head import HeadAddress, HeadError
+from rljob_operator.head.address import HeadAddress
 from rljob_operator.head.endpoint import DEADLINE_SECONDS
+from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import PATIENCE_SECONDS, Heads
 from rljob_operator.head.report import HeadReport, Heard
 from rljob_operator.job import Job

@@ -6,8 +6,9 @@ from typing import Any, cast
 import pytest
 
 from rljob_operator.head.heads import Heads
-from rljob_operator.kube import Connection, Fenced, Kube
-from rljob_operator.kube.connection import Answer
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Answer, Connection
+from rljob_operator.kube.errors import Fenced
 from rljob_operator.kube.kinds import RAY_CLUSTER, Key, Ref
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.perform.performer import Performer

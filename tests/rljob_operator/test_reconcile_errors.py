@@ -9,7 +9,7 @@ import pytest
 from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
-from rljob_operator.head import HeadUnreachable
+from rljob_operator.head.errors import HeadUnreachable
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import RLJOB, Key

@@ -6,8 +6,9 @@ from typing import Any, cast
 import kopf
 import pytest
 
-from rljob_operator.kube import Connection, Kube, Unavailable
-from rljob_operator.kube.client import Listing
+from rljob_operator.kube.client import Kube, Listing
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import Unavailable
 from rljob_operator.kube.kinds import DISRUPTION_BUDGET, RLJOB, Key, Kind
 from rljob_operator.main import Operator, Options
 from rljob_operator.runtime.watches import register

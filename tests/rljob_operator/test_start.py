@@ -12,7 +12,9 @@ import pytest
 from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
-from rljob_operator.kube import Connection, Kube, NotFound, Throttled, Unavailable
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import NotFound, Throttled, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.runtime.lease import LeaderLease

@@ -26,7 +26,8 @@ from typing import TypeVar
 import aiohttp
 import structlog
 
-from rljob_operator.head import HeadAddress, shared_session
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.endpoint import shared_session
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection

@@ -10,7 +10,7 @@ import structlog
 
 from rljob_api.conditions import Reason
 from rljob_operator.decide import broken, decide, foreign, not_taken, refused
-from rljob_operator.head import HeadError
+from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import AlreadyExists, KubeError, NotFound, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key

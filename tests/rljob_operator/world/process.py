@@ -8,7 +8,8 @@ from typing import Any, Protocol, cast
 import aiohttp
 import kopf
 
-from rljob_operator.head import HeadAddress, HeadError
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection

@@ -7,7 +7,7 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.contract import REASONS, ExitCode, ExitRecord, last_words
 from rljob_api.v1alpha1 import DriverStatus
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
 from rljob_operator.head.report import HeadReport
 from rljob_operator.observe.cluster import Cluster
 from rljob_operator.observe.snapshot import Snapshot

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from rljob_operator.head import head_service
+from rljob_operator.head.address import head_service
 from rljob_operator.job import Job
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import AlreadyExists, NotFound

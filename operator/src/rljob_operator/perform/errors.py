@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from rljob_operator.head import HeadError
+from rljob_operator.head.errors import HeadError
 from rljob_operator.kube.errors import AlreadyExists, KubeError
 
 

@@ -22,8 +22,9 @@ from datetime import UTC, datetime
 
 import structlog
 
-from rljob_operator.kube import Conflict, Fenced, Kube, KubeError, Manifest, NotFound, Ref
-from rljob_operator.kube.kinds import LEASE
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import Conflict, Fenced, KubeError, NotFound
+from rljob_operator.kube.kinds import LEASE, Manifest, Ref
 
 log = structlog.get_logger()
 
