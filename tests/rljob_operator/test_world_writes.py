@@ -189,7 +189,7 @@ async def test_a_claim_that_an_earlier_job_has_left_is_waited_for_where_it_has_a
     await world.start()
     await world.rest()
     assert (stories.phase(world), stalled(world)["reason"]) == ("Starting", "NameTaken")
-    for words in ("job-checkpoints has accessModes ReadWriteOnce", "spec.checkpoint.volume.accessMode"):
+    for words in ("PersistentVolumeClaim job-checkpoints", "spec is immutable", "spec.checkpoint.volume"):
         assert words in stories.ready(world)
     assert world.server.get(VOLUME_CLAIM, Key.of(theirs))["spec"] == spec
     world.server.delete(theirs)

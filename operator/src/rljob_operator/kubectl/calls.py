@@ -80,27 +80,12 @@ def started(command: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
 
 
 _KLOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:")
-_SERVER = re.compile(r"(?:error: )?(?:Error from server(?: \(\w+\))?: )?")
-
-_NO_KIND = re.compile(r"doesn't have a resource type|could not find the requested resource|no matches for kind")
-_NO_CLUSTER = re.compile(
-    r"connection to the server|Unable to connect to the server|context was not found|context .* does not exist"
-)
-_LOGGED_OUT = re.compile(r"\(Unauthorized\)|must be logged in|getting credentials")
 
 
 def problem(stderr: str) -> Problem:
-    """kubectl's last message and what to do about it."""
-    said = " ".join(line.strip() for line in stderr.splitlines() if line.strip() and not _KLOG.match(line))
-    words = _SERVER.sub("", said, count=1)
-    if "(NotFound)" in said and not _NO_KIND.search(said):
+    """kubectl's own message, on one line and without its log."""
+    words = " ".join(line.strip() for line in stderr.splitlines() if line.strip() and not _KLOG.match(line))
+    words = words.removeprefix("error: ")
+    if "(NotFound)" in words:
         return NotFound(f"{words}; `kubectl get rljobs --all-namespaces` lists all jobs")
-    if "(Forbidden)" in said:
-        return Problem(f"{words}; ask for the role view in this namespace, or edit to change and to run commands")
-    if _NO_KIND.search(said):
-        return Problem("this cluster has no RLJobs; install the operator's chart, or choose another --context")
-    if _LOGGED_OUT.search(said):
-        return Problem(f"{words}; log in to the cluster again")
-    if _NO_CLUSTER.search(said):
-        return Problem(f"{words}; choose a cluster that answers with KUBECONFIG or --context")
     return Problem(words or "kubectl failed without a message")

@@ -7,11 +7,11 @@ from typing import Any
 from rljob_operator.head.address import head_service
 from rljob_operator.job import Job
 from rljob_operator.kube.client import Kube
-from rljob_operator.kube.errors import AlreadyExists, NotFound
+from rljob_operator.kube.errors import AlreadyExists, Invalid, NotFound, one_line
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, SECRET, SERVICE, VOLUME_CLAIM, Key, Kind, Manifest, Ref
 from rljob_operator.observe.gather import is_ours
 from rljob_operator.observe.snapshot import Snapshot
-from rljob_operator.perform.drift import adapted, has_drifted, misfit, stamped
+from rljob_operator.perform.drift import adapted, has_drifted, stamped
 from rljob_operator.perform.errors import name_taken
 from rljob_operator.plan import SECRET_SECONDS, Plan
 
@@ -65,15 +65,28 @@ class Children:
     async def _apply(self, snapshot: Snapshot, manifest: Manifest) -> None:
         ref = Ref.of(manifest)
         there = snapshot.child(ref.kind, ref.name)
-        _check_fits(manifest, there)
+        try:
+            made = await self._applied(manifest, there)
+        except AlreadyExists:
+            if there is not None:
+                raise
+            there = await self._known_late(snapshot.job, ref)
+            made = await self._applied(adapted(manifest, there), there)
+        self._seen(ref.kind, made)
+
+    async def _applied(self, manifest: Manifest, there: Manifest | None) -> Manifest:
+        """An earlier job's claim may have fields that never change. That is no fault of this job, which waits."""
         try:
             async with self._making:
-                made = await self._kube.apply(manifest, there["metadata"]["uid"] if there else "")
-        except AlreadyExists:
-            there = await self._known_late(snapshot.job, ref)
-            _check_fits(manifest, there)
-            made = await self._kube.apply(adapted(manifest, there), there["metadata"]["uid"])
-        self._seen(ref.kind, made)
+                return await self._kube.apply(manifest, there["metadata"]["uid"] if there else "")
+        except Invalid as error:
+            if there is None or manifest["kind"] != VOLUME_CLAIM.name:
+                raise
+            raise name_taken(
+                f"PersistentVolumeClaim {manifest['metadata']['name']} of an earlier job differs from"
+                f" spec.checkpoint.volume: {one_line(error.message)}. Delete the claim if its content is not needed; or"
+                " create the RLJob again with what the claim has, or with it as spec.checkpoint.volume.existingClaim"
+            ) from error
 
     async def _create(self, job: Job, manifest: Manifest, ignored: Ignored) -> None:
         """A Secret that exists is the job's: its name has the job's uid and the key that its content follows from."""
@@ -124,16 +137,6 @@ class Children:
 
 def _has_pods(manifest: Manifest) -> bool:
     return manifest["kind"] in (RAY_CLUSTER.name, DEPLOYMENT.name)
-
-
-def _check_fits(manifest: Manifest, there: Manifest | None) -> None:
-    """The API server would call it invalid, which ends a new job, and name neither the job's field nor a remedy."""
-    if (why := misfit(manifest, there)) is not None:
-        raise name_taken(
-            f"{manifest['kind']} {manifest['metadata']['name']} {why}. Delete the claim if its content is not needed;"
-            " or create the RLJob again with what the claim has, or with the claim as"
-            " spec.checkpoint.volume.existingClaim, with a subPath if it holds a run"
-        )
 
 
 async def _together(writes: Iterable[Coroutine[Any, Any, None]]) -> None:

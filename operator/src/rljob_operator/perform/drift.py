@@ -40,32 +40,6 @@ def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
     return wanted | {"spec": spec, "metadata": metadata}
 
 
-_FIXED = {"accessModes": "accessMode", "storageClassName": "storageClassName"}
-"""What of a claim never changes, as its size may, and the field of spec.checkpoint.volume that asks for it."""
-
-
-def misfit(wanted: Manifest, found: Manifest | None) -> str | None:
-    """Why a claim that is there already, as one that an earlier job has left, cannot become what is wanted.
-
-    What one of them leaves out is no difference: the API server fills in the cluster's default class.
-    """
-    if found is None or wanted["kind"] != VOLUME_CLAIM.name:
-        return None
-    pairs = {field: (found["spec"].get(field), wanted["spec"].get(field)) for field in _FIXED}
-    other = {field: pair for field, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
-    if not other:
-        return None
-    has = " and ".join(f"{field} {_named(there)}" for field, (there, _) in other.items())
-    asks = " and ".join(
-        f"{_named(asked)} (spec.checkpoint.volume.{_FIXED[field]})" for field, (_, asked) in other.items()
-    )
-    return f"has {has}, which never changes, and the job asks for {asks}"
-
-
-def _named(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
-
-
 def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
     """What a newer operator, its chart or spec.recovery makes of their pods is for the next ones: these hold a model,
     and a driver asks them. So the template stays as it is there, with what the API server has filled in.
