@@ -15,8 +15,8 @@ from e2e.cluster.fixtures import new_namespace
 from e2e.fuzz.mutations import Mutant
 from e2e.fuzz.theirs import names_their_field
 from rljob_api.conditions import Reason
-from rljob_operator.cluster_state import replica_failures
 from rljob_operator.names import OUR_MANAGERS, ray_cluster
+from rljob_operator.observe.pods import replica_failures
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import OperatorProcess, running_operator
 from tests.e2e.waiting import eventually

@@ -15,8 +15,9 @@ from rljob_api.conditions import Reason
 from rljob_api.validation import validate
 from rljob_operator.decide import decide
 from rljob_operator.job import read_job
+from rljob_operator.observe.facts import derive
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 NAMESPACE = "default"
 RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs", "namespace": NAMESPACE}
@@ -109,7 +110,7 @@ def _of_operator(client: ApiClient, admitted: Any) -> Iterator[str]:
     """
     admitted["metadata"] |= {"namespace": NAMESPACE, "generation": 1, "resourceVersion": "1"}
     try:
-        plan = decide(Snapshot(read_job(admitted), datetime.now(UTC)), SETTINGS)
+        plan = decide(derive(Snapshot(read_job(admitted), datetime.now(UTC))), SETTINGS)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
         yield f"the operator raises {type(error).__name__}: {error}"
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from e2e.nodes import release
 from e2e.scenarios.job import Job
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.names import JOB_LABEL
 
 OPERATOR = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": release.NAMESPACE}}}

@@ -11,7 +11,7 @@ from e2e.nodes.images import TRAINER
 from e2e.scenarios.conftest import own_cluster_only
 from e2e.scenarios.job import LONG, Job
 from e2e.scenarios.policy import guarded, with_token
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 
 pytestmark = pytest.mark.timeout(1200)
 

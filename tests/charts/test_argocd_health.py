@@ -11,10 +11,10 @@ from lupa.lua51 import LuaRuntime
 
 from rljob_api.contract import ExitRecord
 from rljob_operator import names
-from rljob_operator.decide import decide
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
+from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -78,16 +78,16 @@ SUSPENDED = job(suspend=True)
 CASES = {
     "new": (live(snapshot()), "Progressing", "ClusterNotReady: 0 of 2 workers ready"),
     "pods on the way": (live(starting(1, pods=PODS)), "Progressing", "ClusterNotReady: 1 of 2 workers ready"),
-    "no image is named": (live(snapshot(), NO_IMAGE), "Degraded", "ImageMissing: no image: set spec.cluster.image"),
+    "no image is named": (live(snapshot(), NO_IMAGE), "Degraded", "ImageMissing: No image is set."),
     "no such image": (live(without_its_image()), "Degraded", "ImageNotUsable: w: ImagePullBackOff of image trainer:1"),
-    "running": (live(running()), "Healthy", "DriverRunning: attempt 1 runs"),
-    "running, the head is silent": (live(running(head=None)), "Healthy", "DriverRunning: attempt 1 runs; Ray's head"),
-    "recovering": (live(ended(75, "RankLost")), "Progressing", "RankLost: restarting the driver"),
+    "running": (live(running()), "Healthy", "DriverRunning: Attempt 1 runs"),
+    "running, the head is silent": (live(running(head=None)), "Healthy", "DriverRunning: Attempt 1 runs; Ray's head"),
+    "recovering": (live(ended(75, "RankLost")), "Progressing", "RankLost: Restarting the driver"),
     "failed": (live(ended(64, "JobError")), "Degraded", "JobError: "),
     "succeeded": (live(ended(0, "Completed", RayJobState.SUCCEEDED)), "Healthy", "Completed: words"),
-    "being suspended": (live(running(SUSPENDED)), "Progressing", "Suspended: spec.suspend is true: the driver is"),
+    "being suspended": (live(running(SUSPENDED)), "Progressing", "Suspended: spec.suspend is true; the driver is"),
     "suspended": (live(snapshot(SUSPENDED)), "Suspended", "Suspended: spec.suspend is true"),
-    "being deleted": (live(running(replace(job(), deleted=NOW))), "Progressing", "Deleting: waiting for 3 pods to end"),
+    "being deleted": (live(running(replace(job(), deleted=NOW))), "Progressing", "Deleting: Waiting for 3 pods to end"),
     "nobody has seen it": (manifest(), "Progressing", "the operator has not seen this version yet"),
     "another controller's": (manifest({"observedGeneration": 3, "phase": "Queued"}), "Progressing", "Queued: "),
 }  # fmt: skip

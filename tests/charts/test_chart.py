@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from e2e.cluster.errors import ClusterError
-from rljob_operator import key, names
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator import names
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.main import LEASE_NAME
 from rljob_operator.render import Placement, cluster_of
+from rljob_operator.runtime import key
 from tests.charts.chart import CHART, NAME, ROOT, VALUES, names_of, of_kind, only, render
 from tests.rljob_operator.snapshots import SETTINGS, job
 from tests.rljob_operator.test_operator_cli import told

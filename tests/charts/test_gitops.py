@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from e2e.cluster.access import Access
-from rljob_operator.kube import FIELD_MANAGER
+from rljob_operator.kube.client import FIELD_MANAGER
 from tests.charts.chart import CHART, ROOT, render
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import running_operator

@@ -14,8 +14,9 @@ from e2e.cluster.access import Access
 from e2e.cluster.binaries import BINARIES
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.helm import Helm
-from rljob_operator import key
-from rljob_operator.kube import Connection, Kube
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.runtime import key
 from tests.charts.chart import CHART, VALUES, render
 from tests.charts.release import Release, installed
 from tests.e2e.waiting import eventually

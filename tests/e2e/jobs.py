@@ -16,8 +16,8 @@ from kubernetes.client import (
 )
 
 from rljob_api.conditions import Aspect, Note
-from rljob_operator import key
 from rljob_operator.names import JOB_LABEL
+from rljob_operator.runtime import key
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads

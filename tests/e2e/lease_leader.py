@@ -12,8 +12,10 @@ import signal
 import sys
 from dataclasses import replace
 
-from rljob_operator.kube import Connection, Kube, KubeError
-from rljob_operator.lease import LeaderLease, Terms
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import KubeError
+from rljob_operator.runtime.lease import LeaderLease, Terms
 
 LOST = 7
 

@@ -2,16 +2,16 @@
 
 from rljob_operator import decide
 from rljob_operator.cli import main
-from rljob_operator.decide.step import Step
+from rljob_operator.observe.facts import Facts
+from rljob_operator.plan import Step
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 POISONED = "poisoned"
 
 
-def poison(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    if snapshot.job.name.startswith(POISONED):
-        raise ZeroDivisionError(snapshot.job.name)
+def poison(facts: Facts, _settings: Settings) -> Step | None:
+    if facts.job.name.startswith(POISONED):
+        raise ZeroDivisionError(facts.job.name)
     return None
 
 

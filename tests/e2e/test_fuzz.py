@@ -106,7 +106,7 @@ RM = "spec.rewards.models[0].template"
         ("spec.workerGroupSpecs[0].template.spec.volumes[3].name: Required value", False),
         ("spec.containers[0].image: Required value", False),  # a pod's
         ("metadata.labels: Invalid value", False),
-        (f"[{RM}.spec.containers[0].image: Required value, spec.template.spec.x: Forbidden]", False),
+        (f"spec.template.spec.x: Forbidden. Check {RM}", True),
         (f'{RM}.spec.containers[0].image: Invalid value: "spec.template.spec"', True),
         ('x: Invalid value: "spec.volumes[0]"', False),
         ("exceeded quota", False),

@@ -14,23 +14,12 @@ import yaml
 from kubernetes.client import CoreV1Api
 from kubernetes.watch import Watch
 
-from rljob_operator.kube import (
-    AlreadyExists,
-    Conflict,
-    Connection,
-    Event,
-    Forbidden,
-    Invalid,
-    Key,
-    Kind,
-    Kube,
-    Manifest,
-    NotFound,
-    Ref,
-    Unavailable,
-)
-from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, SECRET
-from rljob_operator.store import Store
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from rljob_operator.kube.events import Event
+from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, SECRET, Key, Kind, Manifest, Ref
+from rljob_operator.runtime.store import Store
 from tests.rljob_operator.loops import in_loop
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reverse-text" / "rljob.yaml"

@@ -29,7 +29,7 @@ from e2e.cluster.proxy import (
     hang,
     run,
 )
-from rljob_operator.watches import WATCHED
+from rljob_operator.kube.kinds import WATCHED
 from tests.e2e.jobs import Jobs
 from tests.e2e.lives import LIVES, Life
 from tests.e2e.operator_process import OperatorProcess, running_operator

@@ -5,9 +5,9 @@ from typing import Any
 
 from kubernetes.client import AppsV1Api, CoreV1Api
 
-from rljob_operator.drift import has_drifted, stamped
 from rljob_operator.job import read_job
 from rljob_operator.kube.kinds import Ref
+from rljob_operator.perform.drift import has_drifted, stamped
 from rljob_operator.render import Placement, reward_models_of
 from tests.e2e.jobs import Jobs, runs
 from tests.e2e.lives import MODEL

@@ -101,12 +101,6 @@ ROWS = (
     Row("Ray locally", Failure(Component.RAY, "RayLost"), Action.REBUILD_CLUSTER, True, levels=LOCAL_LEVELS),
     Row("Ray ends by itself", Failure(Component.RAY, "RayLost", code=0), Action.REBUILD_CLUSTER, True),
     Row("Ray's own code 64", Failure(Component.RAY, "RayLost", code=64), Action.REBUILD_CLUSTER, True),
-    Row("a pod", Failure(Component.POD, "PodLost"), Action.REPLACE_PODS, True),
-    Row("a node", Failure(Component.NODE, "NodeLost"), Action.REPLACE_PODS, True),
-    Row("evicted in time", driver(76, reason="Evicted"), Action.ACCEPT),
-    Row("evicted too fast", driver(-9, reason="Evicted", durable_step=40), Action.REQUEUE, history=LONG_AGO),
-    Row("evicted after a wrong job", driver(64, reason="Evicted"), Action.GIVE_UP),
-    Row("preempted pods", Failure(Component.POD, "Preempted"), Action.REQUEUE),
     Row("an engine", Failure(Component.ENGINE, "EngineLost"), Action.REPLACE_ENGINE, levels=DRIVER_LEVELS),
     Row("again", Failure(Component.ENGINE, "EngineLost", times=2), Action.REPLACE_ENGINE, levels=DRIVER_LEVELS),
     Row("and again", Failure(Component.ENGINE, "EngineLost", times=3), Action.GIVE_UP, levels=DRIVER_LEVELS),
@@ -125,7 +119,7 @@ def test_a_failure_meets_its_decision(row):
 def test_a_cure_in_vain_gives_way_to_the_next_level():
     lost = [driver(-9)] * 10
     assert actions(lost, Recovery(max_restarts=9)) == [
-        *["restart_driver"] * 2, *["replace_pods"] * 2, *["rebuild_cluster"] * 2, *["requeue"] * 3, "give_up"
+        *["restart_driver"] * 2, *["replace_pods"] * 2, *["rebuild_cluster"] * 5, "give_up"
     ]  # fmt: skip
     assert actions(lost[:6], levels=LOCAL_LEVELS) == [*["restart_driver"] * 2, *["rebuild_cluster"] * 3, "give_up"]
     assert actions(lost[:6], levels={Level.DRIVER}) == [*["restart_driver"] * 5, "give_up"]
@@ -146,19 +140,12 @@ def test_waits_grow_from_none_to_the_longest_and_start_anew_after_a_checkpoint()
 
 def test_a_wait_that_no_float_holds_is_the_longest():
     policy = with_rules({"onExitCodes": [75], "action": "restart_uncharged"})
-    assert decide(driver(75), History(cures={Level.REQUEUE: 10**6}), policy).delay == 60.0
+    assert decide(driver(75), History(cures={Level.CLUSTER: 10**6}), policy).delay == 60.0
 
 
 def test_a_job_that_makes_progress_never_dies_of_old_age():
     failures = [driver(code, durable_step=step) for step in range(1, 101) for code in (-9, 70, 75)]
     assert Action.GIVE_UP not in actions(failures)
-
-
-def test_disruptions_neither_charge_nor_wait_nor_prove_a_cure_vain():
-    evicted = driver(-9, reason="Evicted")
-    decisions = course([evicted] * 50 + [driver(-9)])
-    assert {(one.action, one.charged, one.delay) for one in decisions[:-1]} == {(Action.REQUEUE, False, 0.0)}
-    assert (decisions[-1].action, decisions[-1].delay) == (Action.RESTART_DRIVER, 0.0)
 
 
 def test_the_first_rule_that_matches_decides():
@@ -191,7 +178,7 @@ def test_uncharged_restarts_climb_and_wait_but_never_end():
     policy = with_rules({"onExitCodes": [75], "action": "restart_uncharged"}, maxRestarts=0)
     decisions = course([driver(75)] * 20, policy)
     assert [one.action for one in decisions[1:3]] == [Action.RESTART_DRIVER, Action.REPLACE_PODS]
-    assert (decisions[-1].action, decisions[-1].delay, decisions[-1].charged) == (Action.REQUEUE, 60.0, False)
+    assert (decisions[-1].action, decisions[-1].delay, decisions[-1].charged) == (Action.REBUILD_CLUSTER, 60.0, False)
 
 
 def test_a_rule_holds_within_the_driver_too():
@@ -218,17 +205,17 @@ def test_messages_say_what_is_done_and_why():
     assert given_up.reason == "RestartsExhausted"
     assert given_up.message == (
         "gave up after 5 restarts since the checkpoint of step 40; remove the cause, or raise"
-        " spec.recovery.maxRestarts, and start it again (in a cluster as another RLJob on its volume):"
+        " spec.recovery.maxRestarts, and start the job again (in a cluster as another RLJob on its volume):"
         " driver ended by SIGKILL (DriverLost): it left no record"
     )
     wrong = decide(driver(64, reason="Job", message="spec.data.train[0]: no such file"))
     assert wrong.reason == "Job"
     assert wrong.message == (
-        "a restart would end the same way: driver ended with code 64 (Job): spec.data.train[0]: no such file"
+        "a restart would end the same way: driver exited with code 64 (Job): spec.data.train[0]: no such file"
     )
     bug = decide(driver(70, reason="Bug"), History(0, 1, 1, {Level.DRIVER: 1}))
     assert bug.reason == "BugRepeated"
-    assert bug.message.startswith("a second bug without a checkpoint: report it with the driver's log: driver ended")
+    assert bug.message.startswith("a second bug without a checkpoint; report it with the driver's log: driver exited")
 
 
 OWNED = {
@@ -237,7 +224,6 @@ OWNED = {
     Level.DRIVER: Action.RESTART_DRIVER,
     Level.PODS: Action.REPLACE_PODS,
     Level.CLUSTER: Action.REBUILD_CLUSTER,
-    Level.REQUEUE: Action.REQUEUE,
 }
 LEVELS = (DRIVER_LEVELS, LOCAL_LEVELS, OPERATOR_LEVELS, frozenset(Level), frozenset[Level](), {Level.CLUSTER})
 HISTORIES = (
@@ -277,7 +263,7 @@ def test_both_ways_to_count_a_signal_are_one():
     for code in (-15, 143):
         assert decide(driver(code), policy=policy).action is Action.GIVE_UP
         assert str(driver(code)) == "driver ended by SIGTERM (Infrastructure)"
-    assert str(driver(255)) == "driver ended with code 255 (Infrastructure)"
+    assert str(driver(255)) == "driver exited with code 255 (Infrastructure)"
     assert str(driver(None)) == "driver failed (Infrastructure)"
 
 

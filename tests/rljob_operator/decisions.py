@@ -6,12 +6,16 @@ from typing import Any
 
 from rljob_api.contract import ExitRecord
 from rljob_api.v1alpha1 import RecoveryStatus
+from rljob_operator import decide as decisions
 from rljob_operator import names
-from rljob_operator.decide import decide
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
+from rljob_operator.head.report import HeadReport
+from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import RAY_CLUSTER, Manifest, Ref
+from rljob_operator.observe.facts import derive
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport, Snapshot
+from rljob_operator.settings import Settings
 from tests.rljob_operator.snapshots import (
     CLUSTER_UID,
     NOW,
@@ -27,6 +31,22 @@ from tests.rljob_operator.snapshots import (
 )
 
 CLUSTER = Ref(RAY_CLUSTER, "team", "job", CLUSTER_UID)
+
+
+def decide(seen: Snapshot, settings: Settings = SETTINGS) -> Plan:
+    return decisions.decide(derive(seen), settings)
+
+
+def refused(seen: Snapshot, plan: Plan, error: KubeError) -> Plan:
+    return decisions.refused(derive(seen), plan, error)
+
+
+def not_taken(seen: Snapshot, plan: Plan, why: str) -> Plan:
+    return decisions.not_taken(derive(seen), plan, why)
+
+
+def broken(seen: Snapshot, error: Exception) -> Plan:
+    return decisions.broken(seen.job, seen.now, error)
 
 
 def plan_for(**given: Any) -> Plan:

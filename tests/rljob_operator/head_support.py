@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import aiohttp
 
-from rljob_operator.head import Agent, RayJob, RayJobs
+from rljob_operator.head.agent import Agent
+from rljob_operator.head.ray_jobs import RayJob, RayJobs
 
 PATIENCE = 240.0
 """Deadline of everything that must happen; a test that is right never waits for it."""

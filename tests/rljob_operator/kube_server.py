@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from rljob_operator.kube import Connection, Fence, Manifest, Unavailable
-from rljob_operator.kube.connection import Answer
+from rljob_operator.kube.connection import Answer, Connection, Fence
+from rljob_operator.kube.errors import Unavailable
+from rljob_operator.kube.kinds import Manifest
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
 

@@ -19,11 +19,11 @@ from e2e.cluster.binaries import BINARIES
 from e2e.cluster.fixtures import JOBS
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
-from rljob_operator.decide import decide
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
+from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.snapshots import SETTINGS, SPEC, snapshot
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,13 +7,15 @@ from typing import Any
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import DriverStatus, RLJobSpec, RLJobStatus
-from rljob_operator import names, tokens
-from rljob_operator.head import RayJob, RayJobState
+from rljob_operator import names
+from rljob_operator.head import tokens
+from rljob_operator.head.ray_jobs import RayJob, RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, VOLUME_CLAIM, Manifest
+from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.render import spec_digest
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import HeadReport, Snapshot
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")
@@ -69,7 +71,7 @@ def attempted(state: str, **status: Any) -> dict[str, Any]:
 def snapshot(
     base: Job | None = None, *, cluster: Manifest | None = None, pods: Sequence[Manifest] = (),
     head: HeadReport | None = None, seconds: float = 0.0, models: Sequence[Manifest] = (),
-    told: datetime | None = None, silent: float = 0.0, unauthorized: bool = False, **status: Any,
+    written: datetime | None = None, silent: float = 0.0, unauthorized: bool = False, **status: Any,
 ) -> Snapshot:  # fmt: skip
     """seconds: after NOW. models: Deployments. status: fields to replace."""
     base = base or job()
@@ -79,7 +81,7 @@ def snapshot(
         children[RAY_CLUSTER] = {cluster["metadata"]["name"]: cluster}
     if models:
         children[DEPLOYMENT] = {each["metadata"]["name"]: each for each in models}
-    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, told, silent, unauthorized)
+    return Snapshot(base, NOW + timedelta(seconds=seconds), children, pods, head, written, silent, unauthorized)
 
 
 def ray_cluster(

@@ -1,17 +1,14 @@
 """What is decided when a job is deleted, or its RayCluster without its pods: tables over snapshots."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide import decide, refused
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import POD, Manifest, Ref
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import CLUSTER, deleted, finished, living, phase
+from tests.rljob_operator.decisions import decide, deleted, finished, phase, refused
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -34,17 +31,6 @@ LEFT = [of_kuberay(PODS[0]), of_kuberay(PODS[1]), of_kuberay(PODS[2], OWNER)]
 """Of a RayCluster that was deleted with --cascade=orphan: of one nobody has told us yet."""
 
 
-def test_deletion_takes_the_cluster_away_waits_for_its_pods_and_is_bounded():
-    begun = decide(deleted(**living()), SETTINGS)
-    assert (begun.delete, begun.finalizer, phase(begun)) == ((CLUSTER,), None, "Deleting")
-
-    waiting = decide(deleted(pods=PODS), SETTINGS)
-    assert (waiting.finalizer, waiting.again_in) == (None, SETTINGS.deletion_seconds)
-
-    assert decide(deleted(), SETTINGS).finalizer is False
-    assert decide(deleted(pods=PODS, seconds=SETTINGS.deletion_seconds), SETTINGS).finalizer is False
-
-
 def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_pods_any_more():
     last = decide(deleted(pods=PODS), SETTINGS).status
     assert last is not None
@@ -55,22 +41,9 @@ def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_po
     assert (told.finalizer, phase(told), told.apply) == (None, "Deleting", ())
     assert told.status is not None
     assert "x.y/z" in told.status.conditions[0].message
-    assert "finalizers of others" in Reason.DELETING.meaning, "which kubectl rljob describe puts beside it"
     again = decide(snapshot(replace(kept, finalizers=("x.y/z",), status=told.status)), SETTINGS)
     assert (again.status, again.events) == (None, ())
     assert decide(snapshot(replace(kept, finalizers=("foregroundDeletion",))), SETTINGS) == Plan(finalizer=False)
-
-
-def test_a_deletion_whose_time_is_over_takes_away_what_nobody_else_does_and_calls_none_of_it_nothing():
-    late = SETTINGS.deletion_seconds
-    assert decide(snapshot(replace(job(), deleted=NOW - timedelta(seconds=late)), pods=LEFT), SETTINGS) == Plan(
-        finalizer=False, delete=tuple(map(Ref.of, LEFT[:2]))
-    )
-    kept = replace(job(), deleted=NOW - timedelta(seconds=late), finalizers=("x.y/z",))
-    plan = decide(snapshot(kept, cluster=ray_cluster()), SETTINGS)
-    assert plan.delete == (CLUSTER,)
-    assert plan.status is not None
-    assert plan.status.conditions[0].message.startswith("the RayCluster did not end within")
 
 
 @pytest.mark.parametrize("given", [{}, {"cluster": ray_cluster(), "pods": PODS}])
@@ -101,22 +74,3 @@ def test_a_driver_in_pods_that_nobody_owns_does_not_train_on_for_a_job_that_is_o
     assert lost.phase == "Failed"
     plan = decide(snapshot(replace(base, status=lost), pods=LEFT), SETTINGS)
     assert plan.delete == tuple(map(Ref.of, LEFT[:2]))
-
-
-@pytest.mark.parametrize(("owners", "named"), [((), False), ((OWNER,), True)])
-def test_a_cluster_that_holds_pods_and_is_not_the_job_s_any_more_is_named(owners, named):
-    pods = [of_kuberay(PODS[0], *owners)]
-    first = decide(snapshot(job(), pods=pods), SETTINGS).status
-    assert first is not None
-    assert conditions(first)["Ready"] == ("False", "ClusterDeleting")
-    assert "RayCluster job has them" not in first.conditions[0].message
-    then = snapshot(replace(job(), status=first), pods=pods)
-    status = decide(then, SETTINGS).status or first
-    assert ("RayCluster job has them" in status.conditions[0].message) == named
-    assert decide(replace(then, told=NOW), SETTINGS).status is None, "it is no transition"
-
-
-def test_a_finished_job_that_is_deleted_keeps_saying_how_it_ended():
-    plan = decide(deleted(pods=PODS, **finished("Succeeded", "Completed", hours=1) | {"cluster": None}), SETTINGS)
-
-    assert plan.status is None or phase(plan) == "Succeeded"

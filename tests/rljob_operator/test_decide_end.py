@@ -1,17 +1,15 @@
 """What is decided when a job has finished or cannot be worked on: tables over snapshots."""
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 
-from rljob_operator import names, tokens
-from rljob_operator.decide import decide, refused
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, NotFound, Unavailable
+from rljob_operator import names
+from rljob_operator.head import tokens
+from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, Unavailable
 from rljob_operator.kube.kinds import CONFIG_MAP, NETWORK_POLICY, RAY_CLUSTER, SECRET, Ref
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport
-from tests.rljob_operator.decisions import CLUSTER, deleted, ended, finished, living, phase, plan_for
+from tests.rljob_operator.decisions import CLUSTER, decide, deleted, ended, finished, living, phase, plan_for, refused
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -25,21 +23,6 @@ from tests.rljob_operator.snapshots import (
 )
 
 
-@pytest.mark.parametrize(("phase_", "reason"), [("Succeeded", "Completed"), ("Failed", "JobError")])
-def test_a_finished_job_never_changes_and_gives_back_what_it_holds(phase_, reason):
-    base = job(ttlAfterFinished="2h")
-    kept = plan_for(base=base, pods=PODS, **finished(phase_, reason, hours=1) | {"cluster": ray_cluster()})
-    assert kept.delete == ()
-    assert kept.again_in == 3600.0
-
-    over = plan_for(base=base, pods=PODS, **finished(phase_, reason, hours=2) | {"cluster": ray_cluster()})
-    assert over.delete == (CLUSTER,)
-    for plan in (kept, over):
-        assert plan.submit is None
-        assert plan.create == ()
-        assert plan.status is None or phase(plan) == phase_
-
-
 def test_pods_that_are_ending_keep_what_protects_them():
     over = finished("Failed", "JobError", hours=2) | {"cluster": None}
     policy = {
@@ -49,16 +32,6 @@ def test_pods_that_are_ending_keep_what_protects_them():
     for pods, gone in ((PODS, ()), ([], (Ref.of(policy),))):
         seen = snapshot(job(), pods=pods, **over)
         assert decide(replace(seen, children={NETWORK_POLICY: {"job": policy}}), SETTINGS).delete == gone
-
-
-def test_an_object_that_is_refused_ends_no_job_that_runs():
-    running = snapshot(**living())
-    plan = refused(running, decide(running, SETTINGS), Invalid("spec.x: no"))
-
-    assert phase(plan) == "Running"
-    assert conditions(plan.status)["Ready"][1] == "ObjectInvalid"
-    assert [each.reason for each in plan.events if each.warning] == ["ObjectInvalid"]
-    assert plan.again_in is None, "it is asked for again, but not at once"
 
 
 NOT_BEGUN = [
@@ -83,26 +56,6 @@ def test_an_invalid_object_fails_a_job_that_has_not_begun(given):
     assert gone.delete == ((CLUSTER,) if seen.cluster else ())
 
 
-BEGUN = [
-    ("between two attempts", living(start_time=NOW) | attempted("Ended", phase="Recovering"), "Recovering"),
-    ("without its cluster", attempted("Ended", phase="Recovering", start_time=NOW), "Recovering"),
-    ("with a driver that nobody has heard", living(head=None) | attempted("Reserved"), "Starting"),
-]
-
-
-@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in BEGUN], ids=[row[0] for row in BEGUN])
-def test_an_invalid_object_fails_no_job_that_has_begun(given, expected):
-    plan = refused(snapshot(**given), Plan(), Invalid("spec.x: no"))
-
-    assert (phase(plan), conditions(plan.status)["Ready"][1]) == (expected, "ObjectInvalid")
-
-
-def test_an_object_that_still_belongs_to_an_earlier_job_is_waited_for():
-    plan = refused(snapshot(), Plan(), Invalid("metadata.ownerReferences: Only one reference can have Controller"))
-
-    assert (phase(plan), conditions(plan.status)["Ready"][1]) == ("Pending", "WaitingForRemoval")
-
-
 REFUSED = [
     ("suspended", {"base": job(suspend=True), **living()}, "Suspending"),
     ("a driver that ended", ended(75, "RankLost"), "Recovering"),
@@ -122,21 +75,6 @@ def test_what_needs_no_object_is_done_although_one_is_refused(given, expected, e
     assert (phase(done), done.apply, done.create) == (expected, (), ())
 
 
-RESERVED = living(head=HeadReport()) | attempted("Reserved")
-
-
-@pytest.mark.parametrize("given", [{}, RESERVED], ids=["a cluster", "a driver"])
-def test_what_needs_an_object_is_not_said_to_be_done_where_it_is_refused(given):
-    seen = snapshot(**given)
-    plan = decide(seen, SETTINGS)
-    assert plan.create or plan.submit
-    said = refused(seen, plan, Forbidden("quota"))
-
-    assert conditions(said.status)["Ready"] == ("False", "ObjectForbidden")
-    assert said.status is not None
-    assert said.status.driver == seen.job.status.driver
-
-
 def test_a_name_that_is_taken_waits_for_a_person_and_what_runs_goes_on():
     taken = AlreadyExists("ConfigMap job-job exists and is not this job's")
     for given in ({}, living()):
@@ -150,34 +88,6 @@ def test_a_name_that_is_taken_waits_for_a_person_and_what_runs_goes_on():
         assert refused(again, decide(again, SETTINGS), taken) == Plan(), "it is said once"
 
 
-FAILED_AT = [
-    ("new", {}, "Starting"),
-    ("running", living(), "Running"),
-    ("between two attempts", living(start_time=NOW) | attempted("Ended", phase="Recovering"), "Recovering"),
-    ("deleted", {"base": replace(job(), deleted=NOW), "pods": PODS}, "Deleting"),
-]
-
-
-@pytest.mark.parametrize("kind", [NotFound, Unavailable])
-@pytest.mark.parametrize(("given", "expected"), [row[1:] for row in FAILED_AT], ids=[row[0] for row in FAILED_AT])
-def test_what_the_api_server_fails_at_is_said_once_and_ends_nothing(given, expected, kind):
-    error = kind("the server could not find the requested resource")
-    error.asked = "create RayCluster"
-    seen = snapshot(**given)
-    told = decide(seen, SETTINGS).status
-    seen = replace(seen, job=replace(seen.job, status=told or seen.job.status))
-    said = refused(seen, Plan(), error)
-
-    assert phase(said) == expected
-    assert said.status is not None
-    ready = said.status.conditions[0]
-    assert (ready.type, ready.reason) == ("Ready", "ObjectFailing")
-    assert ready.message == f"the API server fails at it: create RayCluster: {error.message}"
-    assert [(each.reason, each.warning) for each in said.events] == [("ObjectFailing", True)]
-    again = replace(seen, job=replace(seen.job, status=said.status))
-    assert refused(again, Plan(), error) == Plan()
-
-
 def test_a_finalizer_that_is_not_taken_away_is_said_and_fails_no_job_that_goes():
     seen = deleted(phase="Deleting")
     plan = decide(seen, SETTINGS)
@@ -188,27 +98,6 @@ def test_a_finalizer_that_is_not_taken_away_is_said_and_fails_no_job_that_goes()
         assert conditions(said.status)["Failed"][0] == "False"
     over = finished("Succeeded", "Completed", hours=1) | {"cluster": None}
     assert refused(deleted(**over), plan, Forbidden("no")) == Plan()
-
-
-def test_a_deletion_that_is_refused_is_said_but_never_of_a_job_that_is_over():
-    asked = attempted("Submitted")["driver"].model_copy(update={"stop_requested": NOW - timedelta(hours=1)})
-    seen = snapshot(base=job(suspend=True), **living(driver=asked, phase="Suspending"))
-    plan = decide(seen, SETTINGS)
-    assert plan.delete == (CLUSTER,)
-    said = refused(seen, plan, Forbidden("a policy keeps it"))
-    assert said.status is not None
-    assert said.status.phase == "Suspending"
-    ready = next(each for each in said.status.conditions if each.type == "Ready")
-    assert (ready.reason, ready.message) == ("ObjectForbidden", "the API server refuses it: a policy keeps it")
-    assert ("ObjectForbidden", True) in [(each.reason, each.warning) for each in said.events]
-    again = replace(seen, job=replace(seen.job, status=said.status))
-    assert refused(again, decide(again, SETTINGS), Forbidden("a policy keeps it")) == Plan(), "it is said once"
-
-    over = finished("Succeeded", "Completed", hours=2) | {"cluster": ray_cluster()}
-    seen = snapshot(base=job(ttlAfterFinished="2h"), pods=PODS, **over)
-    plan = decide(seen, SETTINGS)
-    assert plan.delete == (CLUSTER,)
-    assert refused(seen, plan, Forbidden("a policy keeps it")) == Plan()
 
 
 def test_a_job_of_another_controller_is_left_alone():
@@ -227,51 +116,12 @@ def test_a_job_that_another_release_looks_after_is_left_alone():
     assert plan_for(base=deleted().job, **elsewhere) == Plan()
 
 
-SIDE = {"name": "side", "image": "i"}
-
-
-@pytest.mark.parametrize(
-    ("containers", "words"),
-    [
-        ([{"name": "agent", "env": "none"}], "spec.cluster.head.template.spec.containers[0].env must be a list"),
-        ([SIDE, SIDE], "spec.cluster.head.template.spec.containers[1] has the same name side"),
-    ],
-)
-def test_a_template_that_cannot_be_merged_fails_at_once_and_names_the_field(containers, words):
-    base = job(cluster={"head": {"template": {"spec": {"containers": containers}}}})
-    plan = plan_for(base=base)
-
-    assert plan.create == ()
-    assert conditions(plan.status)["Failed"] == ("True", "ObjectInvalid")
-    assert plan.status is not None
-    assert words in next(c.message for c in plan.status.conditions if c.type == "Failed")
-
-    begun = plan_for(base=base, **attempted("Ended", phase="Recovering", start_time=NOW))
-    assert (phase(begun), conditions(begun.status)["Ready"][1]) == ("Recovering", "ObjectInvalid")
-
-
-def test_a_job_without_any_image_says_so_and_waits():
-    plan = decide(snapshot(), SETTINGS.model_copy(update={"trainer_image": None}))
-
-    assert plan.create == ()
-    assert conditions(plan.status)["Stalled"] == ("True", "ImageMissing")
-
-
 def test_a_finished_job_that_cannot_be_read_keeps_what_was_made_for_it():
     unread = replace(job(), read=None, problem="spec.unheardOf: no")
     plan = plan_for(base=unread, **finished("Failed", "JobError", hours=1000) | {"cluster": ray_cluster()})
 
     assert (plan.delete, plan.apply) == ((), ())
     assert plan.status is None or phase(plan) == "Failed"
-
-
-def test_what_an_earlier_job_of_the_name_left_is_waited_for():
-    old = ray_cluster()
-    old["metadata"]["ownerReferences"][0]["uid"] = "another"
-    plan = plan_for(cluster=old)
-
-    assert (plan.create, plan.apply, plan.delete) == ((), (), ())
-    assert conditions(plan.status)["Ready"] == ("False", "WaitingForRemoval")
 
 
 def test_a_child_that_is_there_twice_in_kind_only_is_named_by_the_job():

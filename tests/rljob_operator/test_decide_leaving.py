@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.decide import decide
-from rljob_operator.kube.kinds import Manifest
-from rljob_operator.snapshot import HeadReport
 from tests.rljob_operator.decisions import (
     CLUSTER,
+    decide,
     ended,
     leaving_head,
     living,
@@ -24,21 +22,12 @@ from tests.rljob_operator.snapshots import (
     REWARDS,
     SERVED,
     SETTINGS,
-    attempted,
     conditions,
     job,
     ray_cluster,
     reports,
     snapshot,
-    stamp,
 )
-
-
-def forced_head() -> Manifest:
-    head = leaving_head()
-    head["metadata"] |= {"deletionTimestamp": stamp(NOW), "deletionGracePeriodSeconds": 0}
-    return head
-
 
 STOPPED = ended(76, "StoppedOnRequest")["head"]
 LEAVING_CLUSTER: dict[str, Any] = {"cluster": ray_cluster(), "pods": [leaving_head(), *PODS[1:]]}
@@ -93,14 +82,6 @@ def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and
     assert (phase(after), after.delete, after.restart) == ("Recovering", (), None)
 
 
-def test_an_attempt_that_was_never_submitted_saves_no_checkpoint_where_its_head_leaves():
-    plan = plan_for(**LEAVING_CLUSTER, head=HeadReport(), **attempted("Reserved"))
-    assert plan.status is not None
-    assert plan.status.driver is not None
-    assert (phase(plan), plan.status.driver.state, plan.restart) == ("Recovering", "Ended", None)
-    assert plan.status.recovery.action == "rebuild_cluster"
-
-
 @pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])
 def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(then):
     waits = recovering("restart_driver", wait=4.0)
@@ -111,23 +92,6 @@ def test_a_head_pod_that_is_asked_to_end_while_no_driver_runs_costs_no_restart(t
     )  # fmt: skip
     after = decide(snapshot(replace(job(), status=plan.status), **then), SETTINGS)
     assert (plan.restart, after.restart, after.delete) == (None, None, (CLUSTER,))
-
-
-@pytest.mark.parametrize("head", [
-    leaving_head("Failed"), leaving_head(by="DeletionByTaintManager"), restarted(200.0)[0] | {"metadata": {
-        **restarted(200.0)[0]["metadata"], "deletionTimestamp": stamp(NOW)}}, forced_head(),
-], ids=["failed", "its node is lost", "its container ended", "by force"])  # fmt: skip
-def test_a_head_pod_that_is_cleared_away_is_a_lost_one(head):
-    seen = plan_for(**living(pods=[head, *PODS[1:]], head=None)).status
-    assert seen is not None
-    assert decide(snapshot(replace(job(), status=seen), **HEADLESS), SETTINGS).restart == "RayLost"
-
-
-@pytest.mark.parametrize("head", [STOPPED, HeadReport(None, exit=STOPPED.exit)])
-def test_a_driver_that_says_that_it_stopped_is_believed_though_its_cluster_is_lost(head):
-    plan = plan_for(**living(**HEADLESS, head=head))
-    assert plan.restart is None
-    assert conditions(plan.status)["Ready"] == ("False", "StoppedOnRequest")
 
 
 def test_a_head_that_restarted_before_its_attempt_leaves_as_any_other():

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.decide import decide
-from tests.rljob_operator.decisions import phase, plan_for
-from tests.rljob_operator.snapshots import PODS, SETTINGS, attempted, conditions, job, pod, ray_cluster, snapshot
+from tests.rljob_operator.decisions import decide, phase, plan_for
+from tests.rljob_operator.snapshots import SETTINGS, attempted, conditions, job, pod, ray_cluster, snapshot
 
 NEW: dict[str, Any] = {"cluster": ray_cluster(-1, uid="another"), "pods": [pod("head", names.HEAD, "Failed")]}
 WAITED = [("new", {}, 0), ("of a later attempt", attempted("Ended", phase="Starting"), 1)]
@@ -27,13 +26,6 @@ def test_a_head_that_is_lost_before_the_next_attempt_costs_a_wait_alone_and_is_j
     assert (again.restart, [each.uid for each in again.delete]) == (None, ["another"])
 
 
-def test_one_that_is_lost_beside_its_workers_is_charged():
-    """As where it lacks memory, and is lost each time before the reward models are ready."""
-    lost = plan_for(**NEW | {"pods": [*NEW["pods"], *PODS[1:]]})
-    assert (lost.restart, phase(lost)) == ("RayLost", "Recovering")
-    assert conditions(lost.status)["Ready"] == ("False", "RayLost")
-
-
 def test_each_further_one_is_waited_for_longer():
     """Workers that a quota refuses count for nothing in RayClusterProvisioned, and their job may wait for days."""
     waits: list[float] = []
@@ -49,8 +41,3 @@ def test_each_further_one_is_waited_for_longer():
         status = lost
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (0.0, 60.0)
-
-
-def test_a_rule_of_the_job_s_own_comes_first():
-    rules = {"rules": [{"onReasons": ["RayLost"], "action": "give_up"}]}
-    assert phase(plan_for(base=job(recovery=rules), **NEW)) == "Failed"

@@ -1,19 +1,15 @@
 """What is decided for a job that this operator cannot read, or not whole: tables over snapshots."""
 
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rljob_api.conditions import Reason
-from rljob_operator.decide import decide
-from rljob_operator.head import RayJobState
+from rljob_operator.head.ray_jobs import RayJobState
+from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job, read_job
 from rljob_operator.kube.kinds import RAY_CLUSTER
-from rljob_operator.plan import Plan
-from rljob_operator.snapshot import HeadReport, Snapshot
-from tests.rljob_operator.decisions import CLUSTER, ended, living, phase, plan_for
+from rljob_operator.observe.snapshot import Snapshot
+from tests.rljob_operator.decisions import decide, ended, living, phase, plan_for
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -24,29 +20,10 @@ from tests.rljob_operator.snapshots import (
     manifest,
     ray_cluster,
     reports,
-    snapshot,
 )
 
 NEWER = ray_cluster(made_for=job(cluster={"nodes": 3}).spec)
 """Made for a spec with more in it than this version reads."""
-
-
-def test_a_spec_that_this_version_cannot_read_stalls_and_touches_nothing():
-    written = manifest()
-    written["spec"]["suspend"] = "perhaps"
-    plan = plan_for(**living(base=read_job(written)))
-
-    assert (plan.delete, plan.apply, plan.create) == ((), (), ())
-    assert phase(plan) == "Running"
-    assert conditions(plan.status)["Stalled"] == ("True", "SpecNotReadable")
-    assert plan.status is not None
-    said = next(each.message for each in plan.status.conditions if each.type == "Ready")
-    assert said.startswith("spec.suspend: "), "the field to correct"
-    assert said.endswith("(it is of another version of the API than this operator, or older than its rules)")
-    assert "correct the field that the message names" in Reason.SPEC_NOT_READABLE.remedy
-
-    written["spec"]["managedBy"] = "example.com/other"
-    assert decide(Snapshot(read_job(written), NOW), SETTINGS) == Plan()
 
 
 @pytest.mark.parametrize(
@@ -119,20 +96,6 @@ def test_more_steps_wait_until_the_spec_that_wants_them_can_be_read():
     assert again.status is not None
     assert again.status.driver is not None
     assert (again.status.attempt, again.status.driver.steps, again.status.driver.generation) == (2, 100, None)
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"), [({"suspend": True}, "Suspended"), ({"activeDeadline": "1m"}, "DeadlineExceeded")]
-)
-def test_who_waits_for_that_is_stopped_all_the_same(spec, reason):
-    done = ended(0, "Completed", start_time=NOW - timedelta(minutes=2))
-    given = done | {"driver": done["driver"].model_copy(update={"steps": 100})}
-    base = of_tomorrow(training={"steps": 200}, **spec)
-    over = plan_for(base=base, **given)
-    assert (phase(over), conditions(over.status)["Ready"][1]) == ("Suspending", reason)
-    assert over.status is not None
-    goes = decide(replace(snapshot(base, **given), job=replace(base, status=over.status)), SETTINGS)
-    assert goes.delete == (CLUSTER,)
 
 
 def test_a_status_that_a_newer_operator_wrote_is_left_as_it_is():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.drift import adapted, digest, has_drifted, misfit, stamped
+from rljob_operator.perform.drift import adapted, digest, has_drifted, stamped
 
 WANTED = {"metadata": {"name": "a", "annotations": {}}, "spec": {"cpu": "1000m", "list": [{"a": 1}], "empty": []}}
 
@@ -94,39 +94,6 @@ def test_a_volume_that_was_kept_for_people_does_not_go_with_a_later_job(found, o
     assert ("ownerReferences" in made) is owned
     kept = found["metadata"]["annotations"].get(names.MAKER_ANNOTATION, "")
     assert made["annotations"][names.MAKER_ANNOTATION] == ("mine" if owned else kept)
-
-
-FAST = {"storageClassName": "fast"}
-CHANGES = "which never changes, and the job asks for"
-TWO = "ReadWriteMany, ReadOnlyMany"
-ASKS_MODE = "ReadWriteOnce (spec.checkpoint.volume.accessMode)"
-ASKS_CLASS = "slow (spec.checkpoint.volume.storageClassName)"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "why"),
-    [
-        ("ReadWriteMany", {}, None),
-        ("ReadWriteMany", FAST, None),  # the cluster's default class, filled in
-        ("ReadWriteMany fast", FAST, None),
-        ("ReadWriteMany fast", {}, None),  # no class yet: one may still be set
-        ("ReadWriteOnce", {}, f"has accessModes ReadWriteMany, {CHANGES} {ASKS_MODE}"),
-        ("ReadWriteMany slow", FAST, f"has storageClassName fast, {CHANGES} {ASKS_CLASS}"),
-        (
-            "ReadWriteOnce slow",
-            FAST | {"accessModes": TWO.split(", ")},
-            f"has accessModes {TWO} and storageClassName fast, {CHANGES} {ASKS_MODE} and {ASKS_CLASS}",
-        ),
-    ],
-)
-def test_a_claim_that_is_there_fits_where_the_job_asks_for_nothing_else(wanted, found, why):
-    mode, *name = wanted.split()
-    asks = {
-        "kind": "PersistentVolumeClaim",
-        "spec": {"accessModes": [mode]} | ({"storageClassName": name[0]} if name else {}),
-    }
-    assert misfit(asks, {"spec": {"accessModes": ["ReadWriteMany"]} | found}) == why
-    assert misfit(asks, None) is None
 
 
 def servers(image: str, replicas: int = 1, spec: str = "as it was") -> dict[str, Any]:

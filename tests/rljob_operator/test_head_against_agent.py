@@ -14,7 +14,8 @@ import pytest
 import uvicorn
 
 from rljob_api.contract import OWNER_VARIABLE
-from rljob_operator.head import HeadAddress, HeadRefused
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.errors import HeadRefused
 from rljob_trainer.agent.app import create_app
 from rljob_trainer.attempt.claim import claim, record_exit, record_resume
 from rljob_trainer.checkpoint.manifest import commit

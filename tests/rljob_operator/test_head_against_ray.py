@@ -22,7 +22,9 @@ import aiohttp
 import psutil
 import pytest
 
-from rljob_operator.head import HeadAddress, HeadError, HeadRefused, HeadUnreachable, RayJob, RayJobState
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
+from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_trainer.local.machine import end_child, last_line, start_child
 from rljob_trainer.local.ray_cluster import ray_environment
 from tests.rljob_operator.head_support import asynchronous, finished, poll, ray_jobs

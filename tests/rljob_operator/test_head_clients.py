@@ -17,17 +17,11 @@ from pydantic import ValidationError
 
 from rljob_api.contract import ExitCode
 from rljob_api.v1alpha1.status import EXACT
-from rljob_operator.head import (
-    Agent,
-    HeadAddress,
-    HeadError,
-    HeadRefused,
-    HeadUnreachable,
-    RayJobs,
-    RayJobState,
-    shared_session,
-)
-from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.agent import Agent
+from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS, shared_session
+from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
+from rljob_operator.head.ray_jobs import RayJobs, RayJobState
 from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
 from tests.rljob_operator.played_driver import Driver, Head, train
 from tests.rljob_operator.played_head import Fault, PlayedHeads, answer_lost, answers, slow, unreachable

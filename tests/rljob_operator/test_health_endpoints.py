@@ -3,8 +3,8 @@ from functools import partial
 import aiohttp
 import pytest
 
-from rljob_operator.health import CannotListen, serve
-from rljob_operator.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.runtime.health import CannotListen, serve
+from rljob_operator.runtime.metrics import CONTENT_TYPE, Metrics
 from tests.rljob_operator.loops import in_loop
 
 

@@ -11,23 +11,21 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rljob_operator.kube import (
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import (
     AlreadyExists,
     Conflict,
-    Event,
     Fenced,
     Forbidden,
     Invalid,
-    Kube,
     KubeError,
-    Manifest,
     NotFound,
-    Ref,
     Terminating,
     Throttled,
     Unavailable,
 )
-from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, NODE, POD, RLJOB
+from rljob_operator.kube.events import Event
+from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, NODE, POD, RLJOB, Manifest, Ref
 from tests.rljob_operator.kube_server import KubeServer, response, status
 from tests.rljob_operator.loops import in_loop
 

@@ -6,7 +6,9 @@ import pytest
 import yaml
 from kubernetes.aio.config import incluster_config
 
-from rljob_operator.kube import Connection, Kube, NoCluster
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import NoCluster
 from rljob_operator.kube.kinds import POD
 from tests.rljob_operator.kube_server import KubeServer
 from tests.rljob_operator.loops import in_loop

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.kube import Fenced, Kube, Manifest
-from rljob_operator.lease import LeaderLease, Terms
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.errors import Fenced
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.runtime.lease import LeaderLease, Terms
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
 from tests.rljob_operator.loops import in_jumping_loop
 

@@ -6,13 +6,12 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from rljob_operator.kube import Forbidden, Kube, Unavailable
-from rljob_operator.kube.client import Listing
-from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import POD, RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.client import Kube, Listing
+from rljob_operator.kube.errors import Forbidden, KubeError, Unavailable
+from rljob_operator.kube.kinds import POD, RLJOB, WATCHED, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.store import Store
-from rljob_operator.watches import AT_ONCE, WATCHED, list_all
+from rljob_operator.runtime.lists import AT_ONCE, list_all
+from rljob_operator.runtime.store import Store
 from tests.rljob_operator.loops import in_loop
 
 A, B = Key("a", "job"), Key("b", "job")

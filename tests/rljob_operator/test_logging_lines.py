@@ -8,7 +8,7 @@ import kopf
 import pytest
 import structlog
 
-from rljob_operator.logging import configure
+from rljob_operator.runtime.logging import configure
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rljob_operator.metrics import Metrics
 from rljob_operator.plan import CHARGED
+from rljob_operator.runtime.metrics import Metrics
 from tests.rljob_operator.used_metrics import used_metrics
 
 PAGE = Path(__file__).parents[2] / "docs/operator.md"

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any, cast
 
 from rljob_operator import names
-from rljob_operator.heads import Heads
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, VOLUME_CLAIM, Key, Manifest
-from rljob_operator.observe import observe
-from rljob_operator.snapshot import Snapshot
-from rljob_operator.store import Store
+from rljob_operator.observe.gather import observe
+from rljob_operator.observe.snapshot import Snapshot
+from rljob_operator.runtime.store import Store
 from tests.rljob_operator.snapshots import NOW, PODS, UID, deployment, manifest, pod, ray_cluster
 
 OWNER = [{"uid": UID, "controller": True, "kind": "RLJob", "name": "job"}]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.queue import Backoff, WorkQueue
+from rljob_operator.runtime.queue import Backoff, WorkQueue
 from tests.rljob_operator.loops import in_jumping_loop
 
 

@@ -10,7 +10,8 @@ import pytest
 from rljob_api import parse_duration
 from rljob_api.contract import DriverJob
 from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY
-from rljob_operator import names, tokens
+from rljob_operator import names
+from rljob_operator.head import tokens
 from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
 from rljob_operator.render.merge import merged
 from rljob_operator.render.placement import Placement as PlacementClass

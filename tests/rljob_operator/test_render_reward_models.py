@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.contract import DriverJob
 from rljob_operator import names
-from rljob_operator.drift import has_drifted, stamped
+from rljob_operator.perform.drift import has_drifted, stamped
 from rljob_operator.render import Placement, lasting_children, reward_models_of
 from tests.rljob_operator.snapshots import (
     REWARDS,

@@ -6,11 +6,12 @@ from typing import Any, cast
 import kopf
 import pytest
 
-from rljob_operator.kube import Connection, Kube, Unavailable
-from rljob_operator.kube.client import Listing
+from rljob_operator.kube.client import Kube, Listing
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import Unavailable
 from rljob_operator.kube.kinds import DISRUPTION_BUDGET, RLJOB, Key, Kind
 from rljob_operator.main import Operator, Options
-from rljob_operator.watches import register
+from rljob_operator.runtime.watches import register
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.snapshots import SETTINGS, manifest
@@ -40,7 +41,7 @@ async def test_a_change_that_a_list_tells_before_the_watch_is_looked_at_though_a
         Options(SETTINGS, (), "127.0.0.1:0"), cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None)
     )
     registry = kopf.OperatorRegistry()
-    register(registry, kopf.OperatorSettings(), operator.store, operator.changed)
+    register(registry, kopf.OperatorSettings(), operator.heard)
     watch = next(each.fn for each in registry._watching.get_all_handlers() if each.id == RLJOB.plural)
 
     await operator._list()

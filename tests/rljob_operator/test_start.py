@@ -12,14 +12,16 @@ import pytest
 from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
-from rljob_operator.kube import Connection, Kube, NotFound, Throttled, Unavailable
+from rljob_operator.kube.client import Kube
+from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.errors import NotFound, Throttled, Unavailable
 from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.lease import LeaderLease
-from rljob_operator.metrics import Metrics
 from rljob_operator.names import MANAGER_NAME
+from rljob_operator.runtime.lease import LeaderLease
+from rljob_operator.runtime.lists import list_all
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import quieten, register
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, quieten, register
 from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest
@@ -51,7 +53,7 @@ async def test_a_start_is_tried_again_no_sooner_than_the_api_server_asks_for(ask
 @in_jumping_loop
 async def test_kopf_never_gives_up_a_watch_that_is_refused() -> None:
     settings = kopf.OperatorSettings()
-    register(kopf.OperatorRegistry(), settings, Store(), lambda _: None)
+    register(kopf.OperatorRegistry(), settings, lambda *_: None)
     asked, begun = 0, asyncio.get_running_loop().time()
 
     async def refuse(*_: Any, **__: Any) -> None:
@@ -75,7 +77,7 @@ async def test_of_a_namespace_that_may_not_be_read_kopf_does_not_say_so_at_every
 ) -> None:
     """Our lists have said it, and say when it may be read again."""
     settings, store, refused = kopf.OperatorSettings(), Store(), set[str]()
-    monkeypatch.setattr(watching.logger, "filters", [])
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
     quieten(store)
     store.unreadable.add("gone")
@@ -98,8 +100,8 @@ async def test_kopf_says_that_there_are_too_many_requests_only_where_that_lasts(
 ) -> None:
     """At an update of a CRD it is so for a moment. Another error is said at once."""
     settings, store, asked = kopf.OperatorSettings(), Store(), 0
-    register(kopf.OperatorRegistry(), settings, store, lambda _: None)
-    monkeypatch.setattr(watching.logger, "filters", [])
+    register(kopf.OperatorRegistry(), settings, lambda *_: None)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
     quieten(store)
 
@@ -124,33 +126,6 @@ async def test_kopf_says_that_there_are_too_many_requests_only_where_that_lasts(
 
     assert await answer(errors.APITooManyRequestsError, 429) == ["#4", "#5"]
     assert await answer(errors.APIServerError, 503) == ["#1", "#2", "#3", "#4", "#5"]
-
-
-@in_loop
-async def test_kopf_begins_when_it_may() -> None:
-    """It looks once which kinds there are, and takes its time for each object that is there."""
-    begun = asyncio.Event()
-
-    async def kopf_operator(**_: Any) -> None:
-        begun.set()
-
-    parts = SimpleNamespace(
-        watchable=asyncio.Event(),
-        store=Store(),
-        changed=set[Any],
-        lease=SimpleNamespace(identity="me"),
-        metrics=Metrics(),
-    )
-    options = main.Options(Settings(), (), "127.0.0.1:0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kopf, "operator", kopf_operator)
-        operator, over = cast(main.Operator, parts), asyncio.Event()
-        watch = asyncio.create_task(main._watch(operator, cast(Connection, None), options, asyncio.Event(), over))
-        await asyncio.sleep(0.1)
-        assert not begun.is_set()
-        parts.watchable.set()
-        await watch
-    assert begun.is_set()
 
 
 JOBS, WORKERS = 40, 32

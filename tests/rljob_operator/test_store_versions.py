@@ -8,11 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.kube import Key, Manifest
-from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RAY_CLUSTER, RLJOB, Ref
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RAY_CLUSTER, RLJOB, Key, Manifest, Ref
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.snapshot import is_deleting
-from rljob_operator.store import Store
+from rljob_operator.observe.snapshot import is_deleting
+from rljob_operator.runtime.store import Store
 
 A, B = Key("ns", "job-a"), Key("ns", "job-b")
 

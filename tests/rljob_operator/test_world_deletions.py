@@ -57,19 +57,3 @@ async def test_what_runs_goes_although_nobody_looked_before_the_time_to_do_so_wa
     assert await world.until(lambda: ANOTHERS in stories.ready(world))
     assert await world.until(lambda: not world.server.all(POD))
     assert world.server.find(RAY_CLUSTER, KEY) is None
-
-
-@in_jumping_loop
-async def test_a_cluster_that_was_deleted_is_not_said_to_be_another_s_before_its_pods_are_told_to_end() -> None:
-    world = World()
-    await world.start()
-    world.user.create()
-    await stories.attempt(world, 1)
-    world.trouble.cluster_is_deleted()
-    await world.deliver()
-    said = {stories.ready(world)}
-    world.garbage.step()
-    while world.server.all(POD):
-        await world.live()
-        said.add(stories.ready(world))
-    assert not [words for words in said if "delete it" in words]

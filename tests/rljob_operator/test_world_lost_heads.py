@@ -4,7 +4,7 @@ import pytest
 
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Manifest
-from rljob_operator.snapshot import role_of
+from rljob_operator.observe.snapshot import role_of
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.controllers import is_ready

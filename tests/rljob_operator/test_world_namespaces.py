@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rljob_operator.kube.kinds import POD, RLJOB, Key
-from rljob_operator.logging import severity
+from rljob_operator.runtime.logging import severity
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, POD, RAY_CLUSTER, Key
-from rljob_operator.logging import severity
-from rljob_operator.queue import Backoff
 from rljob_operator.reconcile import FAILING_SECONDS, NAME_SECONDS
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.queue import Backoff
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import process, stories
 from tests.rljob_operator.world.clock import seconds
@@ -66,16 +66,6 @@ async def test_a_job_that_runs_is_looked_at_as_often_as_ever_although_an_object_
     await stories.attempt(world, 1)
     world.server.patch(CONFIG_MAP, Key(KEY.namespace, "job-job"), {"metadata": {"ownerReferences": None}})
     await is_looked_at_and_suspended(world, "NameTaken")
-
-
-@in_jumping_loop
-async def test_so_is_one_whose_cluster_has_lost_its_label_although_that_may_not_be_put_back() -> None:
-    world = World()
-    world.next_turn = lambda call: answered("patch RayCluster", Fate.FORBIDDEN, call)
-    await born(world)
-    await stories.attempt(world, 1)
-    world.server.patch(RAY_CLUSTER, KEY, {"metadata": {"labels": None}})
-    await is_looked_at_and_suspended(world, "ObjectForbidden")
 
 
 def said_aloud(lines: Sequence[Mapping[str, Any]], failures: Sequence[BaseException]) -> list[str]:
@@ -293,25 +283,6 @@ async def test_a_job_whose_cluster_goes_with_its_crd_says_so_and_goes_on_when_th
     assert ready(world) == ("Recovering", "ObjectFailing")
     world.next_turn = undisturbed
     assert await world.until(lambda: stories.phase(world) == "Succeeded")
-
-
-@pytest.mark.parametrize(("fate", "reason"), [(Fate.FAILED, "ObjectFailing"), (Fate.FORBIDDEN, "ObjectForbidden")])
-@in_jumping_loop
-async def test_a_job_whose_lost_cluster_cannot_be_looked_for_says_so_and_goes_on_when_it_can(
-    fate: Fate, reason: str
-) -> None:
-    """Nobody knows whether it is gone or has lost its label, and another cluster must not stand beside it."""
-    world = World()
-    await born(world)
-    await stories.attempt(world, 1)
-    world.next_turn = lambda call: answered("get RayCluster", fate, call)
-    world.trouble.cluster_is_deleted()
-    await passes(world, 600.0)
-    assert ready(world) == ("Running", reason)
-    assert events(world, reason) == 1
-    world.next_turn = undisturbed
-    assert await world.until(lambda: stories.phase(world) == "Succeeded")
-    assert not failing(world)
 
 
 @in_jumping_loop

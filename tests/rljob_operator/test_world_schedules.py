@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.watches import WATCHED
+from rljob_operator.kube.kinds import WATCHED
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
 from tests.rljob_operator.world.schedule import HAPPENINGS, OF_IMAGES, STEPS, Disturbance, Step, Turns, disturb, play

@@ -1,6 +1,6 @@
 """The operator's metrics, each of which tells something: one that was never used is not exposed."""
 
-from rljob_operator.metrics import Metrics
+from rljob_operator.runtime.metrics import Metrics
 
 
 def used_metrics() -> Metrics:

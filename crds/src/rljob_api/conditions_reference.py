@@ -12,30 +12,29 @@ _HEAD = """# Conditions and reasons
 
 Generated from `rljob_api.conditions` by `make generate`; do not edit.
 
-Every RLJob has these conditions; each is `True` or `False`, or `Unknown` where an `OperatorError` came first. Ready,
-Reconciling and Stalled are those that `kubectl wait`, Argo CD and Flux look for.
+Every RLJob has these conditions; each is `True` or `False`, or `Unknown` if an `OperatorError` came first. `kubectl
+wait`, Argo CD and Flux read Ready, Reconciling and Stalled.
 """
 
 _REASONS = """## Reasons
 
-Ready carries the reason of the phase, and so do the conditions that the phase makes true; their messages say it for a
-person. A failure is tried again, in phase Recovering, until the [policy](recovery.md#the-policy) gives up. What names
-Failed first ends the job at once, unless a [rule](recovery.md#rules) says otherwise. The spec of a job that has failed
-stays as it is: what is to be changed of it is for another RLJob, which may
-[go on from its checkpoint](operator.md#from-another-jobs-checkpoint).
+Ready carries the reason of the phase, and so do the conditions that the phase makes true; their messages explain it. A
+failure is retried, in phase Recovering, until the [policy](recovery.md#the-policy) gives up. A reason that lists Failed
+first ends the job at once, unless a [rule](recovery.md#rules) says otherwise. The spec of a failed job does not change:
+create another RLJob, which may [continue from its checkpoint](operator.md#from-another-jobs-checkpoint).
 """
 
 _ASPECTS = """## Reasons of one condition
 
-Where a condition does not speak of the phase, or does not hold:
+If a condition is not about the phase, or is not true:
 """
 
 _NOTES = """## Events
 
-A condition that becomes true is an event with its reason, but for Ready, Reconciling and CheckpointAvailable. So is
-each failure that is tried again, whatever else takes a job from Running to Recovering, and PodsNotReady and
-ServersNotReady while the job runs; and Ready's reason where it becomes ObjectForbidden, ObjectFailing,
-StoppedOnRequest, MoreSteps, SpecChanged, KeyChanged or Deleting. Of events alone:
+A condition that becomes true is an event with its reason, except Ready, Reconciling and CheckpointAvailable. So is each
+failure that is retried, every other change from Running to Recovering, and PodsNotReady and ServersNotReady while the
+job runs; and Ready's reason when it becomes ObjectForbidden, ObjectFailing, StoppedOnRequest, MoreSteps, SpecChanged,
+KeyChanged or Deleting. These are events only:
 """
 
 

@@ -2,13 +2,14 @@
 
     watches -> store -> queue -> reconcile: observe -> decide -> perform -> status, objects, events, the head's servers
 
-main.py       the process: its parts, its start and its end
-watches.py    what kopf watches, and store.py, what is known
-queue.py      which job is looked at when
-reconcile.py  one look: observe.py makes a snapshot.py, decide/ a plan.py, perform.py carries it out
-render/       what should exist, as manifests; drift.py says whether it does
-head/         Ray's Jobs API and the trainer's agent, in the job's head pod
+main.py       the process: wires the parts, starts and ends them
+reconcile.py  one look at one job
+observe/      takes a Snapshot of a job, and derives its Facts
+decide/       from the facts to a Plan; pure
+render/       what should exist, as manifests; pure
+perform/      carries a plan out
+runtime/      what jobs share: work queue, store, watches, lease, key, health, metrics, logging
 kube/         the API server
-lease.py      who leads
-kubectl/      `kubectl rljob`, for people
+head/         Ray's Jobs API and the trainer's agent, in the job's head pod
+kubectl/      `kubectl rljob`
 """

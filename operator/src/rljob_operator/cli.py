@@ -98,11 +98,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     log_format: Annotated[Literal["json", "console"], typer.Option(help="Of the log, on stderr.")] = "json",
 ) -> None:
     """Reconcile RLJobs until SIGTERM. Each option may be set as a variable too, RLJOB_OPERATOR_TRAINER_IMAGE say."""
-    from rljob_operator import logging
-    from rljob_operator.health import CannotListen
     from rljob_operator.kube.errors import KubeError
     from rljob_operator.main import Options
     from rljob_operator.main import run as run_operator
+    from rljob_operator.runtime import logging
+    from rljob_operator.runtime.health import CannotListen
 
     logging.configure(json=log_format == "json")
     settings = Settings(

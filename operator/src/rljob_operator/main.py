@@ -1,13 +1,13 @@
 """`rljob-operator run`: the process.
 
-kopf ── watches ──> store ──changed keys──> queue ── workers ──> reconcile      (the leader's queue alone is started)
-lists, every RESYNC_SECONDS ──^                    └── the API server, fenced by the lease ── Ray's heads
+kopf's thread ── watches ──> store ──changed keys──> queue ── workers ──> reconcile      (only the leader's queue runs)
+lists, every RESYNC_SECONDS ──^                             └── the API server, fenced by the lease ── Ray's heads
 
 Followers keep their store warm and decide nothing. A leader that loses its lease ends at once, in the middle of
-whatever it does: each write is harmless when it is the last one, and a new process starts clean.
+anything: each write is harmless if it is the last one, and a new process starts clean.
 
-kopf takes a millisecond and more for each object that is there when it begins, of every kind: minutes for 10,000 jobs.
-Our own lists take seconds, so who leads at once looks at every job first, and lets kopf begin then.
+kopf takes a millisecond and more for each object that exists when it begins, of every kind: minutes for 10,000 jobs.
+The operator's own lists take seconds, so a leader looks at every job first, and lets kopf begin then.
 """
 
 import asyncio
@@ -21,30 +21,31 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import aiohttp
-import kopf
 import structlog
 
-from rljob_operator.head import HeadAddress, shared_session
-from rljob_operator.heads import Heads
-from rljob_operator.health import serve
-from rljob_operator.key import operator_key
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.endpoint import shared_session
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import RLJOB, Key
-from rljob_operator.lease import LeaderLease
-from rljob_operator.logging import severity
-from rljob_operator.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
 from rljob_operator.names import OUR_MANAGERS
-from rljob_operator.perform import Performer
-from rljob_operator.queue import WorkQueue
+from rljob_operator.perform.performer import Performer
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.runtime.health import serve
+from rljob_operator.runtime.key import operator_key
+from rljob_operator.runtime.lease import LeaderLease
+from rljob_operator.runtime.lists import list_all
+from rljob_operator.runtime.logging import severity
+from rljob_operator.runtime.metrics import CONTENT_TYPE, Metrics
+from rljob_operator.runtime.queue import WorkQueue
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import quieten, watch
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, login, quieten, register
 
 log = structlog.get_logger()
 
@@ -55,28 +56,31 @@ DISTRIBUTION = LEASE_NAME = "rljob-operator"
 RESYNC_SECONDS = 300.0
 
 FIRST_RESYNC_SECONDS = 30.0
-"""After kopf began: what was deleted between our list and its own shows only now. Also after a list that failed, or was
-refused.
+"""After kopf began: what was deleted between the operator's list and kopf's shows only now. Also after a list that
+failed or was refused.
 """
 
 STALE_SECONDS = 5.0
-"""Lists that are older than that are asked for anew before anything is decided."""
+"""Older lists are repeated before anything is decided."""
 
 FIRST_LOOK_SECONDS = 60.0
-"""How long kopf waits for the first look at all jobs: what hangs with some of them must not keep news from others."""
+"""How long kopf waits for the first look at all jobs: a job that hangs must not keep news from others."""
 
 RETRY_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+"""From the end of kopf's watches to the list that begins them again."""
+
 HUNG_SECONDS = 300.0
 STOP_SECONDS = 20.0
-"""How long reconciles that have begun may take when the operator is told to end."""
+"""How long reconciles that have begun may take when the operator ends."""
 
 NESTED_CALLS = 25_000
-"""Python's limit for nested calls, which counts the levels of an object too: the API server takes jobs of up to 10,000,
-and one that we could not read would keep us from all that are listed with it.
+"""Python's limit for nested calls, which counts the levels of an object too: the API server accepts up to 10,000, and a
+job that could not be parsed would hide all that are listed with it.
 """
 
 LOST_LEASE = 1
-"""Exit code of a leader that is none any more."""
+"""Exit code of a leader that has lost its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class Options:
 
 
 class Operator:
-    """The parts, wired. Each knows nothing of its owner."""
+    """The parts, wired. No part knows its owner."""
 
     def __init__(self, options: Options, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._options, self._connection, self._session = options, connection, session
@@ -109,7 +113,7 @@ class Operator:
         """Become the leader, learn everything, then work until the lease is lost."""
         with _uncollected():
             await _patiently(self._list)
-            gc.freeze()  # what was listed stays, and need never be looked through
+            gc.freeze()  # what was listed stays, so the collector need not search it
         self.listed.set()
         await self.lease.acquire(refused=self.watchable.set)
         async with asyncio.TaskGroup() as group:
@@ -125,8 +129,8 @@ class Operator:
         self._reconciler = Reconciler(
             self.store, heads, performer, settings, self.queue.add_after, self.metrics.restarted
         )
-        if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it had to wait, for lease or key
-            await _patiently(self._list)  # what happened since the first lists, and no watch told
+        if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it waited for lease or key
+            await _patiently(self._list)  # what happened since the first lists
         self.queue.start()
         self.changed(set(self.store.all(RLJOB)))
         with suppress(TimeoutError):
@@ -135,7 +139,7 @@ class Operator:
         self.watchable.set()
 
     def changed(self, keys: set[Key]) -> None:
-        """To look at again, where this process leads."""
+        """Jobs to look at again, if this process leads."""
         for key in keys:
             self.queue.add(key)
 
@@ -148,16 +152,30 @@ class Operator:
             pause, readable = RESYNC_SECONDS, not self.store.unreadable
             try:
                 await self._list()
-                if readable and self.store.unreadable:  # perhaps for a moment, and nobody looks after its jobs
+                if readable and self.store.unreadable:  # perhaps for a moment, and its jobs wait
                     pause = FIRST_RESYNC_SECONDS
             except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
+    async def watch(self) -> None:
+        """kopf looks once which kinds there are, so it begins after all were listed: KubeRay may be installed later."""
+        await self.watchable.wait()
+        quieten(self.store)
+        while True:
+            await watch(
+                self._connection, self.heard, self.metrics.api_call, self._options.namespaces, self.lease.identity
+            )
+            log.warning("watches_ended", again_in=AGAIN_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
+            await _patiently(self._list)
+
+    def heard(self, kind: Kind, manifest: Manifest, deleted: bool) -> None:
+        """What a watch reports."""
+        self.changed(self.store.remove(kind, manifest) if deleted else self.store.put(kind, manifest))
+
     async def _list(self) -> None:
-        """What some lists have told is looked at though another fails, however often: to the store it is no news when
-        the watch tells it. Before the queue starts, nobody looks.
-        """
+        """Jobs that were listed are looked at even if another list fails: their watches are no news to the store."""
         news = set[Key]()
         try:
             with _uncollected():
@@ -171,7 +189,7 @@ class Operator:
             await self._reconciler.reconcile(key)
 
     def served(self) -> AbstractAsyncContextManager[str]:
-        """What kubelet and Prometheus ask. A reconcile far longer than any deadline calls for a new process."""
+        """What kubelet and Prometheus ask. Kubelet restarts a process with a reconcile beyond every deadline."""
         return serve(
             self._options.listen,
             healthy={"no reconcile hangs": lambda: self.queue.longest_run() < HUNG_SECONDS},
@@ -181,11 +199,11 @@ class Operator:
         )
 
     def _phases(self) -> Mapping[str, int]:
-        """Of the jobs that it looks after. Read as JSON, for each scrape counts them all."""
+        """Of the jobs that it manages. Read as JSON, because each scrape counts them all."""
         operators = (None, self._options.settings.operator_namespace)
         ours = [job for job in self.store.all(RLJOB).values() if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
-        said = [job.get("status") or {} for job in ours]
-        return Counter(status.get("phase", "Pending") for status in said if status.get("operator") in operators)
+        statuses = [job.get("status") or {} for job in ours]
+        return Counter(status.get("phase", "Pending") for status in statuses if status.get("operator") in operators)
 
     def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
         words = f"{type(error).__name__}: {error}"
@@ -194,8 +212,8 @@ class Operator:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """What is read within has no cycles. The collector would look for some in all of it, again and again: of 10,000
-    jobs that takes more time than to read them.
+    """What is read within has no cycles. Searching it for some, again and again, would take longer than reading 10,000
+    jobs.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -207,7 +225,7 @@ def _uncollected() -> Iterator[None]:
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """However long the API server takes to answer, and no sooner again than it asks for."""
+    """Retries until the API server answers, and no sooner than it asks for."""
     while True:
         try:
             return await work()
@@ -220,55 +238,24 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
 async def run(options: Options) -> None:
     """Until SIGTERM or SIGINT."""
     sys.setrecursionlimit(NESTED_CALLS)
-    watching, over = asyncio.Event(), asyncio.Event()
     async with await Connection.open() as connection, shared_session() as session:
         operator = Operator(options, connection, session)
         async with operator.served() as url:
             log.info("operator_started", version=version(DISTRIBUTION), url=url, namespaces=options.namespaces or "all")
-            watch = asyncio.create_task(_watch(operator, connection, options, watching, over))
-            tasks = [watch, *map(asyncio.create_task, (operator.lead(), operator.resync(), _asked_to_end(watching)))]
+            parts = (operator.lead(), operator.resync(), operator.watch(), _asked_to_end())
+            tasks = [asyncio.create_task(part) for part in parts]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await operator.queue.stop(STOP_SECONDS)
             await operator.lease.release()
-            if not operator.watchable.is_set():
-                watch.cancel()
-            over.set()  # kopf goes last, for it cancels every task that began after it did
-            await asyncio.wait([watch], timeout=STOP_SECONDS)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
             for task in done:
                 task.result()
 
 
-async def _asked_to_end(watching: asyncio.Event) -> None:
-    """kopf would end at once, in the midst of our work: so its handlers of signals are replaced by ours."""
+async def _asked_to_end() -> None:
     asked = asyncio.Event()
-    _on_signals(asked.set)
-    waiting = asyncio.create_task(watching.wait())
-    waiting.add_done_callback(lambda _: _on_signals(asked.set))
-    await asked.wait()
-    waiting.cancel()
-
-
-def _on_signals(told: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told)
-
-
-async def _watch(
-    operator: Operator, connection: Connection, options: Options, watching: asyncio.Event, over: asyncio.Event
-) -> None:
-    """kopf looks once which kinds there are, so it begins when all were listed: KubeRay may be installed after us."""
-    await operator.watchable.wait()
-    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True
-    login(registry, connection, operator.metrics.api_call)
-    register(registry, settings, operator.store, operator.changed)
-    quieten(operator.store)
-    await kopf.operator(
-        registry=registry, settings=settings, standalone=True, ready_flag=watching, stop_flag=over,
-        identity=cast(Any, operator.lease.identity),  # else it asks for the user's name, and a pod's user may have none
-        clusterwide=not options.namespaces, namespaces=options.namespaces,
-    )  # fmt: skip
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    await asked.wait()

@@ -1,18 +1,22 @@
-"""What to do about a job: pure data. `perform` does it in the order of the fields."""
+"""What to do about a job, as data: a gate answers with a Step, `decide` makes it a Plan, `perform` carries it out."""
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_api.v1alpha1.recovery import FAILURES
+from rljob_api.v1alpha1.status import Phase
 from rljob_operator.kube.kinds import Manifest, Ref
 
+MESSAGE = 32_768
+"""Characters of a message in the status, and in a driver's record, at most."""
+
 SECRET_SECONDS = 300.0
-"""Between two tries to make a Secret that pods may lack."""
+"""Between two attempts to create a Secret that pods may lack."""
 
 OTHER: Final = "other"
 CHARGED: Final = (*map(str, FAILURES), OTHER)
-"""Why a restart may be charged. A driver says what it likes, and a metric's label must not: OTHER is all the rest."""
+"""Why a restart may be charged. A driver may record any reason, but a metric's label must be bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +38,57 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """finalizer: put it there (True), take it away (False), leave it (None).
+class Step:
+    """One gate's answer: what the job is doing, and what to do for it now. The gate that answers decides alone.
 
-    force: pods to delete without waiting for their nodes' word. hurry: pods that have nothing to save.
-    create: objects that are made once and then left alone. apply: objects whose fields we own.
-    label: those that need our label back.
-    secret: what pods seem to wait for, made if it is gone: nobody may look.
+    reason, message: of the condition that the phase makes true, and of Ready.
+    status: fields to change.
+    deployed: whether what exists for a living job should be there.
+    apply: what should be there besides that.
+    The other fields are Plan's.
+    """
+
+    phase: Phase
+    reason: str
+    message: str
+    status: dict[str, Any] = field(default_factory=dict)
+    deployed: bool = True
+    finalizer: bool | None = None
+    delete: tuple[Ref, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+    create: tuple[Manifest, ...] = ()
+    secret: Manifest | None = None
+    submit: Submission | None = None
+    stop: bool = False
+    end: str | None = None
+    again_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`perform` does it in the order of the fields.
+
+    finalizer: add it (True), remove it (False), leave it (None).
+    delete: objects, with their own grace period.
+    force: pods to delete without waiting for their nodes.
+    short_grace: pods to delete that have nothing to save.
+    apply: objects whose fields the operator owns.
+    create: objects that are created once and then left alone.
+    secret: what pods may be waiting for; it is created if it is gone, because the operator may not read Secrets.
+    submit: the driver to start.
     stop: ask the driver for a checkpoint and to stop, unless it has heard so.
-    end: a submission whose driver does not listen.
+    end: the submission of a driver that does not react.
     status: what it should say; None to leave it.
     restart: why another attempt is charged to the budget: one of CHARGED.
-    again_in: seconds after which to look again, whatever happens; None to wait for news.
+    again_in: seconds after which to look again in any case; None to wait for news.
     """
 
     finalizer: bool | None = None
     delete: tuple[Ref, ...] = ()
     force: tuple[Ref, ...] = ()
-    hurry: tuple[Ref, ...] = ()
+    short_grace: tuple[Ref, ...] = ()
     apply: tuple[Manifest, ...] = ()
     create: tuple[Manifest, ...] = ()
-    label: tuple[Manifest, ...] = ()
     secret: Manifest | None = None
     submit: Submission | None = None
     stop: bool = False
@@ -65,6 +99,6 @@ class Plan:
     again_in: float | None = None
 
     @property
-    def told(self) -> RLJobStatus | None:
-        """The status to write now: none after something was made, for the next look is at once and has more to say."""
+    def written(self) -> RLJobStatus | None:
+        """The status to write now: none after something was created, because the next look follows at once."""
         return None if self.create else self.status

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from rljob_operator.kube.kinds import DEPLOYMENT, KINDS, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, KINDS, POD, RAY_CLUSTER, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
 from tests.rljob_operator.kube_server import merged
 from tests.rljob_operator.world.clock import now, stamp
 
@@ -86,6 +86,8 @@ class ApiServer:
             raise Refusal(409, "Conflict", f"Operation cannot be fulfilled on {kind.plural}: it has been modified")
         if held is not None and asked["uid"] not in (None, held["metadata"]["uid"]):
             raise Refusal(409, "Conflict", f"{kind} {key} has another uid")
+        if held is not None and kind == VOLUME_CLAIM and held["spec"]["accessModes"] != manifest["spec"]["accessModes"]:
+            raise Refusal(422, "Invalid", f"{kind} {key.name} is invalid: spec: Forbidden: spec is immutable")
         if held is None:
             if asked["uid"]:
                 raise Refusal(409, "Conflict", f"{kind} {key} with that uid does not exist")

@@ -6,9 +6,9 @@ Each step says whether it did anything.
 from collections.abc import Callable
 from itertools import count
 
-from rljob_operator.drift import digest
 from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
+from rljob_operator.render.digest import digest
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
 from tests.rljob_operator.world.clock import now, stamp
 from tests.rljob_operator.world.images import Images, tried_again

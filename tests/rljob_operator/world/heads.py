@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from rljob_api.contract import DriverJob
 from rljob_operator import names
-from rljob_operator.head import RAY_PORT, RayJobState
+from rljob_operator.head.address import RAY_PORT
+from rljob_operator.head.ray_jobs import RayJobState
 from rljob_operator.kube.kinds import CONFIG_MAP, POD, RLJOB, SECRET, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from tests.rljob_operator.world.api_server import ApiServer, owners

@@ -8,7 +8,7 @@ started once more.
 """
 
 from rljob_operator.kube.kinds import Manifest
-from rljob_operator.snapshot import role_of
+from rljob_operator.observe.snapshot import role_of
 
 IMAGE, NOWHERE = "trainer:1", "registry/nowhere:1"
 """That of all jobs that name none, and one that was never pushed."""

@@ -7,7 +7,7 @@ from typing import Any
 from rljob_api.conditions import Note, Reason
 from rljob_operator import names
 from rljob_operator.kube.kinds import EVENT, POD, RAY_CLUSTER, RLJOB, Kind, Manifest
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.controllers import phase

@@ -7,7 +7,7 @@ pods of a deleted cluster pass for those of a new one of its name.
 from itertools import count
 
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Key, Manifest
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer
 from tests.rljob_operator.world.clock import now, stamp
 from tests.rljob_operator.world.controllers import is_ready, phase

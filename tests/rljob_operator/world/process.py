@@ -8,17 +8,19 @@ from typing import Any, Protocol, cast
 import aiohttp
 import kopf
 
-from rljob_operator.head import HeadAddress, HeadError
-from rljob_operator.heads import Heads
+from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.errors import HeadError
+from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
 from rljob_operator.kube.kinds import Key, Kind, Manifest
-from rljob_operator.queue import Backoff, WorkQueue
 from rljob_operator.reconcile import Reconciler
+from rljob_operator.runtime.lists import list_all
+from rljob_operator.runtime.queue import Backoff, WorkQueue
+from rljob_operator.runtime.store import Store
+from rljob_operator.runtime.watches import register
 from rljob_operator.settings import Settings
-from rljob_operator.store import Store
-from rljob_operator.watches import list_all, register
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.images import IMAGE
 from tests.rljob_operator.world.wire import Wire
@@ -47,7 +49,7 @@ class Process:
             self._store, heads, self.witness, SETTINGS, self.queue.add_after, self.restarted.append, now
         )
         registry = kopf.OperatorRegistry()
-        register(registry, kopf.OperatorSettings(), self._store, self._changed)
+        register(registry, kopf.OperatorSettings(), self._heard)
         self._lists = set[asyncio.Task[None]]()
         self._handlers = {str(each.id): cast(Handler, each.fn) for each in registry._watching.get_all_handlers()}
 
@@ -76,6 +78,9 @@ class Process:
             await list_all(self._kube, self._store, self._news, self._namespaces)
             self._changed(self._news)
             self._news.clear()
+
+    def _heard(self, kind: Kind, manifest: Manifest, deleted: bool) -> None:
+        self._changed(self._store.remove(kind, manifest) if deleted else self._store.put(kind, manifest))
 
     def _changed(self, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -10,8 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import POD, Kind
-from rljob_operator.watches import WATCHED
+from rljob_operator.kube.kinds import POD, WATCHED, Kind
 from tests.rljob_operator.world.images import DENIED, NOWHERE, SILENT
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.wire import Call, Fate, Turn

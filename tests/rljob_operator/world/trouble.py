@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from rljob_api.contract import ExitCode
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, SECRET, Manifest
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.controllers import Nodes, phase
 from tests.rljob_operator.world.heads import Heads

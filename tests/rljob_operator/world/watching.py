@@ -6,9 +6,8 @@ was deleted meanwhile stays unknown until somebody else lists.
 
 from collections import deque
 
-from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import RLJOB, WATCHED, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.watches import WATCHED
 from tests.rljob_operator.world.api_server import ApiServer
 
 Event = Manifest

@@ -11,15 +11,13 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, Manifest
-from rljob_operator.perform import Performer
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
+from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan
-from rljob_operator.snapshot import Snapshot, is_deleting
 from tests.rljob_operator.world.controllers import is_ready
 from tests.rljob_operator.world.images import IMAGE, is_unpulled, refused
 
 TERMINAL = ("Succeeded", "Failed")
-
-_UNFOUND = (Reason.OBJECT_FAILING, Reason.OBJECT_FORBIDDEN)
 
 
 class Witness(Performer):
@@ -34,7 +32,7 @@ class Witness(Performer):
         if plan.status is not None:
             check_claims(snapshot, plan.status)
         check_reason(snapshot, plan.status or snapshot.job.status)
-        self.doomed |= {ref.uid for ref in (*plan.delete, *plan.hurry)}
+        self.doomed |= {ref.uid for ref in (*plan.delete, *plan.short_grace)}
         await super().perform(snapshot, plan)
 
 
@@ -73,10 +71,6 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
     job, cluster = snapshot.job, snapshot.cluster
     holds = {each.type for each in told.conditions if each.status == "True"}
     assert told.observed_generation == job.generation
-    (ready,) = (each for each in told.conditions if each.type == "Ready")
-    if ready.reason in _UNFOUND and "Ready" not in holds and _stands(told) == _stands(job.status):
-        assert not holds & {"Succeeded", "Suspended"}
-        return
     assert told.cluster is None or cluster is not None, "it names a cluster, and does not say that nobody knows"
     assert (told.cluster and told.cluster.uid) == snapshot.cluster_uid
     if told.cluster is not None and cluster is not None:
@@ -91,13 +85,6 @@ def check_claims(snapshot: Snapshot, told: RLJobStatus) -> None:
     _check_phase(snapshot, told, holds)
     _check_driver(snapshot, told)
     _check_image(snapshot, told)
-
-
-def _stands(status: RLJobStatus) -> tuple[RLJobStatus, Mapping[str, str]]:
-    """What is left as it was where nobody can look for what no watch tells of."""
-    said = {each.type: each.status for each in status.conditions if each.status != "Unknown"}
-    here = {kind: word for kind, word in said.items() if kind not in ("Ready", "Reconciling", "Stalled")}
-    return status.model_copy(update={"conditions": [], "observed_generation": 0, "operator": None}), here
 
 
 def _check_phase(snapshot: Snapshot, told: RLJobStatus, holds: set[str]) -> None:

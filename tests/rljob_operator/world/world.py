@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from rljob_operator.kube.kinds import POD
-from rljob_operator.snapshot import is_deleting
+from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, Refusal
 from tests.rljob_operator.world.clock import seconds, settle
 from tests.rljob_operator.world.connection import Connection, Session

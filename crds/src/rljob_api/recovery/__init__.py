@@ -1,18 +1,17 @@
-"""What to do after a failure: one pure function, for whoever supervises a part of a job.
+"""What to do after a failure: one pure function for every supervisor of a part of a job.
 
     Failure ──> an outcome?  finished, stopped on request, fenced: nothing to recover
             ──> verdict      by the first rule of the user that matches, else by the driver's exit code
-            ──> level        the cheapest that the caller owns, that can cure it, and that was not tried in vain
+            ──> level        the cheapest that the caller owns, that can cure it, and that has not failed before
             ──> budget       recovery.maxRestarts charged restarts without a new durable checkpoint
             ──> Decision
 
-The driver asks with DRIVER_LEVELS, `rljob run` with LOCAL_LEVELS, the operator with OPERATOR_LEVELS. Whoever is told to
-give up ends with the failure's own code and reason, so that the next one up decides on the same facts.
+The driver asks with DRIVER_LEVELS, `rljob run` with LOCAL_LEVELS, the operator with OPERATOR_LEVELS. A caller that has
+to give up ends with the failure's own code and reason, so that the level above decides on the same facts.
 """
 
 from rljob_api.recovery.decide import decide_recovery
 from rljob_api.recovery.terms import (
-    DISRUPTIONS,
     DRIVER_LEVELS,
     LOCAL_LEVELS,
     OPERATOR_LEVELS,
@@ -25,7 +24,6 @@ from rljob_api.recovery.terms import (
 )
 
 __all__ = [
-    "DISRUPTIONS",
     "DRIVER_LEVELS",
     "LOCAL_LEVELS",
     "OPERATOR_LEVELS",

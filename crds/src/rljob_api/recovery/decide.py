@@ -1,4 +1,4 @@
-"""The policy: from a failure and a history to a decision. Each of its steps goes by a table."""
+"""The policy: from a failure and a history to a decision. Each of its steps follows a table."""
 
 from collections.abc import Collection
 from enum import Enum, auto
@@ -10,7 +10,7 @@ from rljob_api.recovery.terms import CURES, Action, Component, Decision, Failure
 from rljob_api.v1alpha1.recovery import Backoff, Recovery, RecoveryRule
 
 TRIES = 2
-"""Cures at one level without a new durable checkpoint before the next level's turn: one may be bad luck."""
+"""Cures at one level without a new durable checkpoint before the next level is tried: one failure may be chance."""
 
 BUG_RESTARTS = 1
 """Restarts after bugs without a new durable checkpoint: most bugs come back at once, but a race may not."""
@@ -27,7 +27,7 @@ class _Verdict(Enum):
 
 _OUTCOMES: dict[int | None, str] = {
     ExitCode.DONE: "the run is finished",
-    ExitCode.STOPPED: "the run was checkpointed and stopped on request",
+    ExitCode.STOPPED: "the run saved a checkpoint and stopped on request",
     ExitCode.FENCED: "another attempt took over",
 }
 """The driver's exit codes that are no failures."""
@@ -41,7 +41,7 @@ _VERDICTS: dict[int | None, _Verdict] = {
     ExitCode.NO_CHECKPOINT: _Verdict.TERMINAL,
     ExitCode.STORAGE_FULL: _Verdict.TERMINAL,
 }
-"""Of the driver's other exit codes. Signals, codes that are not here and a missing record are infrastructure."""
+"""The driver's other exit codes. Signals, codes that are not here and a missing record are infrastructure."""
 
 _RULE_VERDICTS = {
     "restart": _Verdict.INFRASTRUCTURE,
@@ -49,25 +49,21 @@ _RULE_VERDICTS = {
     "give_up": _Verdict.TERMINAL,
 }
 
-_FROM_DRIVER = (Level.DRIVER, Level.PODS, Level.CLUSTER, Level.REQUEUE)
-_FROM_PODS = (Level.PODS, Level.CLUSTER, Level.REQUEUE)
+_FROM_DRIVER = (Level.DRIVER, Level.PODS, Level.CLUSTER)
 _CURED_BY = {
     Component.REWARD: (Level.SAMPLE, *_FROM_DRIVER),
     Component.ENGINE: (Level.ENGINE, *_FROM_DRIVER),
     Component.DRIVER: _FROM_DRIVER,
-    Component.POD: _FROM_PODS,
-    Component.NODE: _FROM_PODS,
-    Component.RAY: (Level.CLUSTER, Level.REQUEUE),
+    Component.RAY: (Level.CLUSTER,),
 }
 """The levels that can cure a component's failure, cheapest first."""
 
 _PHRASES = {
-    Level.SAMPLE: "trying the sample again",
+    Level.SAMPLE: "retrying the sample",
     Level.ENGINE: "replacing the engine",
     Level.DRIVER: "restarting the driver",
     Level.PODS: "replacing the pods",
     Level.CLUSTER: "rebuilding the Ray cluster",
-    Level.REQUEUE: "going back to the queue",
 }
 
 
@@ -90,15 +86,13 @@ def decide_recovery(
 
 
 def _verdict(failure: Failure, policy: Recovery) -> tuple[_Verdict, str]:
-    """How the failure counts, and who says so in case it is terminal."""
+    """How the failure counts, and why in case it is terminal."""
     for index, rule in enumerate(policy.failure_rules):
         if _matches(rule, failure):
             return _RULE_VERDICTS[rule.action], f"spec.recovery.rules[{index}] says {rule.action}"
-    # Only the driver speaks the contract's exit codes: Ray's head that ends with 64 is lost like any other.
+    # Only the driver uses the contract's exit codes: a Ray head that exits with 64 is lost like any other.
     code = failure.code if failure.component is Component.DRIVER else None
     verdict = _VERDICTS.get(code, _Verdict.INFRASTRUCTURE)
-    if failure.is_disruption and verdict is _Verdict.INFRASTRUCTURE:
-        return _Verdict.FREE, ""
     return verdict, "a restart would end the same way"
 
 
@@ -112,10 +106,8 @@ def _level(failure: Failure, history: History, available: Collection[Level]) -> 
     """The cheapest level that can help, or None.
 
     Within an attempt `failure.times` climbs the ladder; above it the history does, and the highest level is tried until
-    the budget ends.
+    the budget is spent.
     """
-    if failure.is_disruption and Level.REQUEUE in available:
-        return Level.REQUEUE
     curing = [level for level in _CURED_BY[failure.component] if level in available]
     within = [level for level in curing if level < Level.DRIVER for _ in range(TRIES)]
     if failure.times <= len(within):
@@ -131,8 +123,8 @@ def _restart(failure: Failure, history: History, policy: Recovery, verdict: _Ver
     if charged and history.charged >= policy.max_restarts:
         return _give_up(failure, Reason.RESTARTS_EXHAUSTED, _exhausted(history, policy))
     if verdict is _Verdict.BUG and history.bugs >= BUG_RESTARTS:
-        return _give_up(failure, Reason.BUG_REPEATED, f"a second bug{_since(history)}: report it with the driver's log")
-    delay = 0.0 if failure.is_disruption else _delay(policy.backoff, sum(history.cures.values()))
+        return _give_up(failure, Reason.BUG_REPEATED, f"a second bug{_since(history)}; report it with the driver's log")
+    delay = _delay(policy.backoff, sum(history.cures.values()))
     when = f" in {delay:.3g} s" if delay else ""
     count = f"restart {history.charged + 1} of {policy.max_restarts}{_since(history)}" if charged else "free of charge"
     return Decision(CURES[level], delay, charged, failure.reason, f"{_PHRASES[level]}{when}, {count}: {failure}")
@@ -158,7 +150,7 @@ def _exhausted(history: History, policy: Recovery) -> str:
         return "spec.recovery.maxRestarts is 0, so nothing is restarted"
     return (
         f"gave up after {_times(history.charged)}{_since(history)}; remove the cause, or raise"
-        " spec.recovery.maxRestarts, and start it again (in a cluster as another RLJob on its volume)"
+        " spec.recovery.maxRestarts, and start the job again (in a cluster as another RLJob on its volume)"
     )
 
 

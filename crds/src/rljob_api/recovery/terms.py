@@ -1,7 +1,7 @@
 """The nouns of recovery. A worked example, with the levels of the operator:
 
 Failure(DRIVER, "DriverLost", code=-9, durable_step=40)
-Decision(RESTART_DRIVER, delay=0.0, charged=True, "DriverLost", "restarting the driver (restart 1 of 5 ...")
+Decision(RESTART_DRIVER, delay=0.0, charged=True, "DriverLost", "restarting the driver, restart 1 of 5 ...")
 History().after(failure, decision) == History(durable_step=40, charged=1, cures={Level.DRIVER: 1})
 ... and with a checkpoint of step 50, the next failure finds History(durable_step=50).
 """
@@ -13,12 +13,6 @@ from enum import IntEnum, StrEnum, auto
 
 from rljob_api.contract import ExitCode
 
-DISRUPTIONS = frozenset({"Evicted", "Preempted", "Suspended"})
-"""Reasons by which a caller says that somebody took the job's resources on purpose: free of charge, back to the queue.
-
-Not for a pod that the kubelet evicts for what the pod itself uses: that would come back for free for ever.
-"""
-
 
 class Component(StrEnum):
     """What failed."""
@@ -26,8 +20,6 @@ class Component(StrEnum):
     REWARD = auto()  # a process that scores, by no fault of the reward code
     ENGINE = auto()  # a rollout engine: died, hung, or holds wrong weights
     DRIVER = auto()  # ended, by itself or for a lost rank; its exit code is the contract's ExitCode
-    POD = auto()  # a worker pod
-    NODE = auto()  # a machine with worker pods
     RAY = auto()  # Ray's head: its processes or its pod
 
 
@@ -39,12 +31,11 @@ class Level(IntEnum):
     DRIVER = 3
     PODS = 4
     CLUSTER = 5
-    REQUEUE = 6
 
 
 DRIVER_LEVELS = frozenset({Level.SAMPLE, Level.ENGINE})
 LOCAL_LEVELS = frozenset({Level.DRIVER, Level.CLUSTER})
-OPERATOR_LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER, Level.REQUEUE})
+OPERATOR_LEVELS = frozenset({Level.DRIVER, Level.PODS, Level.CLUSTER})
 
 
 class Action(StrEnum):
@@ -55,7 +46,6 @@ class Action(StrEnum):
     RESTART_DRIVER = auto()
     REPLACE_PODS = auto()
     REBUILD_CLUSTER = auto()
-    REQUEUE = auto()
     GIVE_UP = auto()
     ACCEPT = auto()  # no failure: finished, stopped on request, or another attempt took over
 
@@ -66,7 +56,6 @@ CURES = {
     Level.DRIVER: Action.RESTART_DRIVER,
     Level.PODS: Action.REPLACE_PODS,
     Level.CLUSTER: Action.REBUILD_CLUSTER,
-    Level.REQUEUE: Action.REQUEUE,
 }
 _LEVELS = {action: level for level, action in CURES.items()}
 
@@ -77,9 +66,9 @@ class Failure:
 
     reason: one CamelCase word, the exit record's or the caller's: DriverLost, RankLost, EngineLost ...
     message: the same for a person, naming the rank, engine or pod.
-    code: exit code, or -N for signal N; None where there is no record.
+    code: exit code, or -N for signal N; None if there is no record.
     times: how often this very engine, or the scorer, has failed since the newest durable checkpoint, this time
-        included. Levels above the driver go by the history instead.
+        included. Levels above the driver use the history instead.
     durable_step: step of the newest durable checkpoint, 0 for none.
     """
 
@@ -103,10 +92,6 @@ class Failure:
     def is_bug(self) -> bool:
         return self.component is Component.DRIVER and self.code == ExitCode.BUG
 
-    @property
-    def is_disruption(self) -> bool:
-        return self.reason in DISRUPTIONS
-
     def __str__(self) -> str:
         message = f": {self.message}" if self.message else ""
         return f"{self.component} {_ended(self.exit_code)} ({self.reason}){message}"
@@ -118,7 +103,7 @@ def _ended(code: int | None) -> str:
     try:
         return f"ended by {signal.Signals(code - 128).name}"
     except ValueError:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +126,7 @@ class History:
     """What a supervisor remembers: its restarts since a durable checkpoint. It starts as `History()`.
 
     durable_step: step of that checkpoint, 0 for none. charged: restarts against the budget. bugs: those after bugs.
-    cures: restarts of each level, a rule's free ones included; not those after disruptions, which prove no cure vain.
+    cures: restarts of each level, including those that a rule makes free.
     """
 
     durable_step: int = 0
@@ -152,7 +137,7 @@ class History:
     def at(self, durable_step: int) -> "History":
         """What of it counts now: nothing after a new durable checkpoint.
 
-        A lower step is no progress (newer checkpoints were lost, or the run began anew), but what comes after it is.
+        A lower step is no progress (newer checkpoints were lost, or the run began again), but what follows it is.
         """
         return History(durable_step) if durable_step > self.durable_step else replace(self, durable_step=durable_step)
 
@@ -167,5 +152,5 @@ class History:
             history,
             charged=history.charged + decision.charged,
             bugs=history.bugs + failure.is_bug,
-            cures=history.cures if failure.is_disruption else cures,
+            cures=cures,
         )

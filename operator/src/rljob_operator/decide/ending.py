@@ -6,68 +6,67 @@ from dataclasses import replace
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.cluster_state import had_attempt, lives, pods_left
-from rljob_operator.decide.step import Step
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
+from rljob_operator.observe.cluster import ClusterState
+from rljob_operator.observe.facts import Facts
+from rljob_operator.observe.leaving import lost_pods, orphaned_pods
+from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting
+from rljob_operator.plan import Step
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot, controller_of, is_deleting, orphaned_pods
 
 LEFTOVERS_SECONDS = 5.0
 
 
-def deletion(snapshot: Snapshot, settings: Settings) -> Step | None:
-    """The job's finalizer stays until its pods are gone, but not for ever.
+def deletion(facts: Facts, settings: Settings) -> Step | None:
+    """The job's finalizer stays until its pods are gone, or until settings.deletion_seconds have passed.
 
-    What runs is deleted also where that time was over before anybody looked: Kubernetes takes none of it away as long
-    as another's finalizer keeps the job, and never the pods that nobody owns.
+    What runs is deleted even if that time passed before the operator looked: Kubernetes does not delete it while
+    another finalizer keeps the job, and never deletes pods without an owner.
     """
-    job = snapshot.job
+    job, seen = facts.job, facts.seen
     if job.deleted is None:
         return None
-    left = settings.deletion_seconds - (snapshot.now - job.deleted).total_seconds()
-    gone = snapshot.cluster is None and not snapshot.pods and not list(reward_models(snapshot))
+    left = settings.deletion_seconds - (facts.now - job.deleted).total_seconds()
+    gone = nothing_runs(seen)
+    message = f"Waiting for {pods_left(seen)} to end"
     if gone or left <= 0:
-        message = "nothing is left"
-        if not gone:
-            message = f"{pods_left(snapshot)} did not end within {settings.deletion_seconds:.0f} s"
+        late = f"{pods_left(seen)} did not end within {settings.deletion_seconds:.0f} s"
+        message = "Nothing is left" if gone else late
         if kept_by := others_finalizers(job):
-            message += (
-                f"; the job stays for {', '.join(kept_by)} of its metadata.finalizers, which are not the operator's"
-            )
-        step = _over(job) or Step("Deleting", Reason.DELETING, message)
-        return replace(step, deployed=False, finalizer=False, delete=tuple(what_runs(snapshot)))
-    step = _over(job) or Step("Deleting", Reason.DELETING, f"waiting for {pods_left(snapshot)} to end")
-    return replace(step, deployed=False, delete=tuple(what_runs(snapshot)), again_in=left)
+            message += f"; metadata.finalizers of other controllers keep the job: {', '.join(kept_by)}"
+    step = _over(job) or Step("Deleting", Reason.DELETING, message)
+    step = replace(step, deployed=False, delete=tuple(what_runs(seen)))
+    return replace(step, finalizer=False) if gone or left <= 0 else replace(step, again_in=left)
 
 
 def others_finalizers(job: Job) -> list[str]:
-    """Of somebody who may never take them away. Kubernetes' own are a matter of moments."""
+    """Finalizers that their controllers may never remove. Those of Kubernetes itself last for moments."""
     return [each for each in job.finalizers if each not in (names.FINALIZER, "foregroundDeletion", "orphan")]
 
 
-def retirement(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """A finished job stays as it is; what was made for it goes after spec.ttlAfterFinished, but for its volume.
+def retirement(facts: Facts, _settings: Settings) -> Step | None:
+    """A finished job keeps its status; its objects, except the volume, go after spec.ttlAfterFinished.
 
-    First what runs: pods that are ending still need their NetworkPolicy. Where the time cannot be read, nothing goes. A
-    driver that nobody knows the end of is not left to train on for a job that is over, nor pods without a RayCluster.
+    First what runs: pods that are ending still need their NetworkPolicy. If the spec cannot be read, nothing goes. A
+    driver whose end is unknown does not train on for a job that is over, and pods without a RayCluster go too.
     """
-    job, ended = snapshot.job, snapshot.job.status.completion_time
+    job, finished_at = facts.job, facts.job.status.completion_time
     step = _over(job)
-    if step is None or ended is None:
+    if step is None or finished_at is None:
         return None
     if job.problem is not None:
         return replace(step, deployed=False)
-    left = parse_duration(job.spec.ttl_after_finished) - (snapshot.now - ended).total_seconds()
+    left = parse_duration(job.spec.ttl_after_finished) - (facts.now - finished_at).total_seconds()
     if left > 0:
-        going = tuple(cluster(snapshot)) if snapshot.cluster is None or lives(snapshot) else ()
+        going = tuple(cluster(facts.seen)) if not facts.cluster.exists or facts.lives else ()
         return replace(step, deployed=False, delete=going, again_in=left)
-    runs = snapshot.cluster or snapshot.pods or snapshot.children.get(DEPLOYMENT)
-    return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(snapshot)))
+    runs = facts.cluster.exists or facts.seen.pods or facts.seen.children.get(DEPLOYMENT)
+    return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(facts.seen)))
 
 
 def _over(job: Job) -> Step | None:
-    """What a job that has succeeded or failed says, for ever."""
+    """What a job that has succeeded or failed says from then on."""
     status = job.status
     if status.phase not in ("Succeeded", "Failed") or status.completion_time is None:
         return None
@@ -76,59 +75,65 @@ def _over(job: Job) -> Step | None:
     return Step(status.phase, reason, message)
 
 
-def unreadable(snapshot: Snapshot, settings: Settings) -> Step | None:
-    """A spec of another API version: what runs is left alone, and its progress told."""
-    job = snapshot.job
+def unreadable(facts: Facts, settings: Settings) -> Step | None:
+    """The spec is of another API version: what runs is left alone, and its progress is reported."""
+    job, driver = facts.job, facts.driver
     if job.problem is None:
         return None
-    phase = job.status.phase if job.status.phase != "Running" or _may_run(snapshot) else "Recovering"
+    may_run = facts.lives and not driver.over and facts.cluster.state is not ClusterState.DELETING
+    phase = job.status.phase if job.status.phase != "Running" or may_run else "Recovering"
     return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds)
 
 
-def _may_run(snapshot: Snapshot) -> bool:
-    """Whether nothing says that the driver is gone."""
-    head = snapshot.head
-    there = had_attempt(snapshot) and not is_deleting(snapshot.cluster or {})
-    return there and (head is None or (head.driver is not None and not head.driver.state.is_final))
-
-
-def leftovers(snapshot: Snapshot, _settings: Settings) -> Step | None:
-    """Children of a deleted job of the same name go when Kubernetes has got round to it."""
-    children = (child for of_kind in snapshot.children.values() for child in of_kind.values())
-    foreign = [child for child in children if controller_of(child) not in (None, snapshot.job.uid)]
+def leftovers(facts: Facts, _settings: Settings) -> Step | None:
+    """Kubernetes has not yet removed the children of a deleted job of the same name."""
+    children = (child for of_kind in facts.seen.children.values() for child in of_kind.values())
+    foreign = [child for child in children if controller_of(child) not in (None, facts.job.uid)]
     if not foreign:
         return None
     named = f"{foreign[0]['kind']} {foreign[0]['metadata']['name']}"
-    message = f"waiting until Kubernetes has removed what an earlier job of this name left: {named}"
-    phase = snapshot.job.status.phase
+    message = f"Waiting for Kubernetes to remove {named}, which an earlier job of this name left"
+    phase = facts.job.status.phase
     return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, again_in=LEFTOVERS_SECONDS)
 
 
-def cluster(snapshot: Snapshot) -> Iterator[Ref]:
-    """The RayCluster, where it is not being deleted already; or what is left of one that somebody deleted without its
-    pods.
-    """
-    found = snapshot.cluster
+def nothing_runs(seen: Snapshot) -> bool:
+    return seen.cluster is None and not seen.pods and not list(servers(seen))
+
+
+def pods_left(seen: Snapshot) -> str:
+    """How many pods have not ended, and which of those are lost with their nodes; or what is left without pods."""
+    if not seen.pods:
+        return "the RayCluster" if seen.cluster is not None else "the reward models"
+    lost = [f"{pod['metadata']['name']} on node {pod['spec'].get('nodeName')}" for pod in lost_pods(seen)]
+    remedy = "lost with its node: restore the node, delete it, or set spec.recovery.forceDeleteLostPods"
+    count = len(seen.pods)
+    return f"{count} pod{'s' if count > 1 else ''}" + (f" ({', '.join(lost[:3])}: {remedy})" if lost else "")
+
+
+def cluster(seen: Snapshot) -> Iterator[Ref]:
+    """The RayCluster, unless it is being deleted; or the pods of one that was deleted without them."""
+    found = seen.cluster
     if found is None:
-        yield from map(Ref.of, orphaned_pods(snapshot))
+        yield from map(Ref.of, orphaned_pods(seen))
     elif not is_deleting(found):
         yield Ref.of(found)
 
 
-def reward_models(snapshot: Snapshot) -> Iterator[Ref]:
-    """Deployments and Services, where they are not being deleted already."""
+def servers(seen: Snapshot) -> Iterator[Ref]:
+    """Deployments and Services of reward models that are not being deleted."""
     for kind in (DEPLOYMENT, SERVICE):
-        yield from (Ref.of(child) for child in snapshot.children.get(kind, {}).values() if not is_deleting(child))
+        yield from (Ref.of(child) for child in seen.children.get(kind, {}).values() if not is_deleting(child))
 
 
-def what_runs(snapshot: Snapshot) -> Iterator[Ref]:
+def what_runs(seen: Snapshot) -> Iterator[Ref]:
     """Everything that has pods."""
-    yield from cluster(snapshot)
-    yield from reward_models(snapshot)
+    yield from cluster(seen)
+    yield from servers(seen)
 
 
-def everything(snapshot: Snapshot) -> Iterator[Ref]:
-    """All children but the volume's claim. The Secret, which the operator may not read, goes with the job."""
-    for kind, children in snapshot.children.items():
+def everything(seen: Snapshot) -> Iterator[Ref]:
+    """All children except the volume's claim. The Secret, which the operator may not read, goes with the job."""
+    for kind, children in seen.children.items():
         if kind != VOLUME_CLAIM:
             yield from (Ref.of(child) for child in children.values() if not is_deleting(child))

@@ -1,4 +1,4 @@
-"""Reward models beside whatever a gate decided: they start with the cluster, and follow the spec as long as it runs.
+"""Reward models beside what a gate decided: they start with the cluster, and follow the spec while the job runs.
 
 When the job stops, ends or is deleted, the gates of that delete them.
 """
@@ -9,41 +9,37 @@ from typing import Final
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide.ending import reward_models
-from rljob_operator.decide.failing import failed
-from rljob_operator.decide.step import Step
+from rljob_operator.decide.ending import servers
+from rljob_operator.decide.judging import failed
 from rljob_operator.kube.kinds import Manifest, Ref
+from rljob_operator.observe.facts import Facts
+from rljob_operator.observe.snapshot import annotation
+from rljob_operator.plan import Step
 from rljob_operator.render import CannotMerge, Placement, reward_models_of
 from rljob_operator.settings import Settings
-from rljob_operator.snapshot import Snapshot
 
 _RUNS: Final = ("Starting", "Running", "Recovering")
 
 
-def served(snapshot: Snapshot, settings: Settings, step: Step) -> Step:
-    """The step, with what its phase asks of reward models."""
-    job = snapshot.job
+def served(facts: Facts, settings: Settings, step: Step) -> Step:
+    """The step, with what its phase requires of reward models."""
+    job = facts.job
     if job.problem is not None or job.unread is not None or not step.deployed or step.phase not in _RUNS:
         return step
-    image = job.spec.cluster.image or _image(snapshot) or settings.trainer_image
+    # The living RayCluster's image: a newer operator's, or its chart's, is for the next one.
+    image = job.spec.cluster.image or annotation(facts.seen.cluster, names.IMAGE_ANNOTATION) or settings.trainer_image
     if image is None:  # the chart lost it while the job starts
         return step
     try:
         wanted = reward_models_of(job, image, Placement())
     except CannotMerge as error:
-        if job.has_begun:  # an older operator made them, and what runs goes on
+        if job.has_begun:  # an older operator created them, and what runs goes on
             return replace(step, message=f"{step.message}; {error}")
-        return failed(snapshot, Reason.OBJECT_INVALID, f"{error}", {})
-    return replace(step, apply=tuple(wanted), delete=(*step.delete, *_superfluous(snapshot, wanted)))
+        return failed(facts, Reason.OBJECT_INVALID, f"{error}")
+    return replace(step, apply=tuple(wanted), delete=(*step.delete, *_superfluous(facts, wanted)))
 
 
-def _image(snapshot: Snapshot) -> str | None:
-    """That of the living RayCluster: a new operator's, or its chart's, is for the next one."""
-    found: str | None = (snapshot.cluster or {}).get("metadata", {}).get("annotations", {}).get(names.IMAGE_ANNOTATION)
-    return found
-
-
-def _superfluous(snapshot: Snapshot, wanted: Sequence[Manifest]) -> Iterator[Ref]:
-    """Of models that the spec does not name any more."""
+def _superfluous(facts: Facts, wanted: Sequence[Manifest]) -> Iterator[Ref]:
+    """Servers of models that the spec does not name any more."""
     named = {(each["kind"], each["metadata"]["name"]) for each in wanted}
-    yield from (ref for ref in reward_models(snapshot) if (ref.kind.name, ref.name) not in named)
+    yield from (ref for ref in servers(facts.seen) if (ref.kind.name, ref.name) not in named)

@@ -9,25 +9,3 @@ so try again; HeadRefused, somebody said no or said nothing sensible, so look in
 The clients share a session of the caller's, which `shared_session` makes: waiting for a connection of it counts against
 the deadline, so with a limit heads that hang would make others look unreachable.
 """
-
-from rljob_operator.head.address import AGENT_PORT, RAY_PORT, HeadAddress, head_service
-from rljob_operator.head.agent import Agent, LastExit
-from rljob_operator.head.endpoint import shared_session
-from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
-from rljob_operator.head.ray_jobs import RayJob, RayJobs, RayJobState
-
-__all__ = [
-    "AGENT_PORT",
-    "RAY_PORT",
-    "Agent",
-    "HeadAddress",
-    "HeadError",
-    "HeadRefused",
-    "HeadUnreachable",
-    "LastExit",
-    "RayJob",
-    "RayJobState",
-    "RayJobs",
-    "head_service",
-    "shared_session",
-]

@@ -32,8 +32,8 @@ class Cause(NamedTuple):
 
 
 class KubeError(Exception):
-    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid. told: whether a
-    line of the log says it already. asked: what the API server was asked, such as "create RayCluster".
+    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid. logged: whether
+    the log reports it already. asked: what the API server was asked, such as "create RayCluster".
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KubeError(Exception):
         self.reason = reason
         self.causes = causes
         self.retry_after = retry_after
-        self.told = False
+        self.logged = False
         self.asked = ""
 
 
@@ -154,3 +154,9 @@ def _status_of(body: bytes) -> dict[str, Any]:
 
 def _seconds(header: str | None) -> float | None:
     return float(header) if header is not None and header.isdecimal() else None
+
+
+def one_line(words: str) -> str:
+    """A message of several lines, of which the first says what the others are about; each finding once."""
+    lines = list(dict.fromkeys(filter(None, map(str.strip, words.splitlines()))))
+    return ": ".join(filter(None, (lines[0].removesuffix(":"), "; ".join(lines[1:])))) if lines else ""

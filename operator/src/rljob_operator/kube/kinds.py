@@ -40,6 +40,12 @@ DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudge
 EVENT = Kind("events.k8s.io/v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
+CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
+"""Kinds of what is made for a job, without pods and Secrets."""
+
+WATCHED = (RLJOB, *CHILD_KINDS, POD)
+"""Kinds that a decision rests on."""
+
 KINDS = {
     (kind.api_version, kind.name): kind
     for kind in (

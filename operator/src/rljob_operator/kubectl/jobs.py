@@ -1,22 +1,17 @@
-"""One RLJob, read for people: from JSON, so that an older plugin shows what a newer operator wrote."""
+"""One RLJob and its pods, read for people: from JSON, so that an older plugin shows what a newer operator wrote."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 
-from rljob_operator.kubectl.calls import RLJOBS, Kubectl, Manifest, NotFound, Problem
-from rljob_operator.kubectl.show import span
-from rljob_operator.names import OUR_MANAGERS
+from rljob_operator import names
+from rljob_operator.kubectl.calls import RLJOBS, Kubectl, Manifest, Problem
 
 FINISHED = ("Succeeded", "Failed")
 
 _KIND = re.compile(r"^(?:rljobs?|rlj)(?:\.rljob\.dev)?/")
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]*[a-z0-9])?")
-
-_TOLD = ("Running", "Suspended", *FINISHED)
-"""Phases that are conditions too. Of any other only Reconciling tells, which stays true from one to the next."""
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +43,17 @@ class Job:
 
     @property
     def other_manager(self) -> str | None:
-        """Who looks after it, if not rljob-operator."""
+        """The controller that manages it, if not rljob-operator."""
         manager = self.spec.get("managedBy")
-        return None if manager in OUR_MANAGERS else str(manager)
+        return None if manager in names.OUR_MANAGERS else str(manager)
 
     @property
     def unseen(self) -> str:
-        """What a job without a phase is."""
+        """What to say of a job without a phase."""
         return f"left to {self.other_manager}" if self.other_manager else "not seen by an operator"
 
     def part(self, name: str) -> Manifest:
-        """An object of the status; empty where there is none."""
+        """An object of the status; empty if there is none."""
         return self.status.get(name) or {}
 
     @property
@@ -78,41 +73,22 @@ class Job:
         return str(self.condition("Ready").get("message", ""))
 
     @property
-    def phase_began(self) -> str | None:
-        """None where no condition tells of the phase alone."""
-        return self.condition(self.phase).get("lastTransitionTime") if self.phase in _TOLD else None
-
-    @property
-    def reconciling_since(self) -> str | None:
-        """None where the operator has nothing to do."""
-        found = self.condition("Reconciling")
-        return found.get("lastTransitionTime") if found.get("status") == "True" else None
-
-    @property
     def is_seen(self) -> bool:
-        """Whether the status speaks of the spec as it is now."""
+        """Whether the status speaks of the present spec."""
         return int(self.status.get("observedGeneration", 0)) >= int(self.manifest["metadata"]["generation"])
 
     @property
-    def step(self) -> str:
-        progress = self.part("progress")
-        return f"{progress.get('step', 0)}/{progress['totalSteps']}" if progress.get("totalSteps") else ""
-
-    @property
-    def eta(self) -> str:
-        eta = self.part("progress").get("eta")
-        return self.until(eta) if eta and self.phase == "Running" else ""
+    def claim(self) -> str:
+        """The claim of its volume."""
+        volume = self.spec.get("checkpoint", {}).get("volume") or {}
+        return str(volume.get("existingClaim") or names.claim(self.name))
 
     def ago(self, when: str | None) -> str:
-        """Empty where there is no such time."""
-        return span((self.now - moment(when)).total_seconds()) if when else ""
+        """Empty if there is no such time."""
+        return span((self.now - datetime.fromisoformat(when)).total_seconds()) if when else ""
 
     def until(self, when: str | None) -> str:
-        return span((moment(when) - self.now).total_seconds()) if when else ""
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+        return span((datetime.fromisoformat(when) - self.now).total_seconds()) if when else ""
 
 
 def read(manifest: Manifest) -> Job:
@@ -123,33 +99,30 @@ def job_named(kubectl: Kubectl, name: str) -> Job:
     """name: as people type it, or as kubectl prints it: rljob.rljob.dev/NAME."""
     name = _KIND.sub("", name)
     if not _NAME.fullmatch(name):
-        raise Problem(f"{name!r} is no name of an RLJob: lowercase letters, digits and '-'; see kubectl rljob list")
-    try:
-        return read(kubectl.get(RLJOBS, name))
-    except NotFound:
-        others = (item["metadata"]["name"] for item in kubectl.get(RLJOBS)["items"])
-        raise Problem(_no_such(name, kubectl.current_namespace(), others)) from None
+        raise Problem(f"{name!r} is not a name of an RLJob: use lowercase letters, digits and '-'")
+    return read(kubectl.get(RLJOBS, name))
 
 
-def newest(kubectl: Kubectl, job: Job) -> Job:
-    """The same job as it is now. Raises Deleted."""
-    try:
-        now = read(kubectl.get(RLJOBS, job.name))
-    except NotFound:
-        raise Deleted(job) from None
-    if now.uid != job.uid:
-        raise Deleted(job)
-    return now
+def pod_of(kubectl: Kubectl, job: Job, role: str, number: int = 0) -> Manifest:
+    """The head pod, or a worker by its number in the order of creation."""
+    selector = f"--selector={names.JOB_LABEL}={job.name},{names.ROLE_LABEL}={role}"
+    found = sorted(kubectl.get("pods", selector)["items"], key=_order)
+    if number < len(found):
+        return dict(found[number])
+    wanted = "head pod" if role == names.HEAD else f"worker {number}"
+    there = f"it has {len(found)}, counted from 0" if found else f"the job is {job.phase or job.unseen}"
+    raise Problem(f"{job.name} has no {wanted}: {there}; see kubectl rljob describe {job.name}")
 
 
-class Deleted(Problem):
-    """Another job may have its name by now."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(f"{job.name} was deleted meanwhile")
+def _order(pod: Manifest) -> tuple[str, str]:
+    return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
 
 
-def _no_such(name: str, namespace: str, others: Iterable[str]) -> str:
-    close = get_close_matches(name, list(others), n=1)
-    missing = f"there is no RLJob {name} in namespace {namespace}"
-    return f"{missing}; did you mean {close[0]}?" if close else f"{missing}; see kubectl rljob list --all-namespaces"
+def span(seconds: float) -> str:
+    """Its two largest units: 1h5m, 12s. Clocks differ, so a time may lie ahead: 0s."""
+    left, parts = max(int(seconds), 0), list[str]()
+    for unit, size in _UNITS:
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return "".join(parts[:2])

@@ -1,72 +1,43 @@
 """`kubectl rljob suspend` and `resume`: spec.suspend, written as the user."""
 
-from collections.abc import Iterator
-from threading import Timer
+import time
 from typing import Annotated
 
 import typer
 
-from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, Problem
-from rljob_operator.kubectl.jobs import FINISHED, Deleted, Job, job_named, newest, read
+from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, NotFound, Problem
+from rljob_operator.kubectl.jobs import FINISHED, Job, job_named, read
 
-_WITHOUT_PODS = ("", "Pending", "Queued", "Suspended")
-
-_SUSPENDED = ("Suspending", "Suspended")
-"""What the operator says until it has seen that a job is resumed."""
-
-UNSEEN_SECONDS = 10.0
-UNSEEN = "no operator has seen the change yet; does rljob-operator run, and watch this namespace?"
+POLL_SECONDS = 1.0
 
 Wait = Annotated[bool, typer.Option("--wait", help="Until it is so.")]
 
 
 def suspend(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
-    """Save a checkpoint, stop, and give back everything but the volume."""
-    kubectl = Kubectl(namespace, context)
-    job = _set(kubectl, job_named(kubectl, name), suspended=True)
-    if wait and job.other_manager is None:
-        job = _wait(kubectl, job, "Suspended")
-    if job.other_manager is not None:
-        typer.echo(_left_to_another(job))
-    elif job.is_seen and job.phase == "Suspended":
-        typer.echo(f"{job.name} is suspended; {_goes_on(job)}")
-    else:
-        typer.echo(f"{job.name} {_promise(job)}")
+    """Save a checkpoint, stop, and release everything but the volume."""
+    _change(Kubectl(namespace, context), name, suspended=True, phase="Suspended" if wait else None)
 
 
 def resume(name: str, wait: Wait = False, namespace: Namespace = None, context: Context = None) -> None:
     """Start a suspended job again, from its newest checkpoint."""
-    kubectl = Kubectl(namespace, context)
-    before = job_named(kubectl, name)
-    job = _set(kubectl, before, suspended=False)
-    if wait and job.other_manager is None:
-        job = _wait(kubectl, job, "Running")
+    _change(Kubectl(namespace, context), name, suspended=False, phase="Running" if wait else None)
+
+
+def _change(kubectl: Kubectl, name: str, *, suspended: bool, phase: str | None) -> None:
+    """phase: to wait for; None to return at once."""
+    job = _set(kubectl, job_named(kubectl, name), suspended=suspended)
+    word = "true" if suspended else "false"
     if job.other_manager is not None:
-        typer.echo(_left_to_another(job))
-    elif job.is_seen and job.phase == "Running":
-        typer.echo(f"{job.name} runs: attempt {job.status['attempt']}")
-    elif not before.spec.get("suspend") and before.phase not in _SUSPENDED:
-        typer.echo(f"{job.name} was not suspended; it is {before.phase or 'new'}; --wait waits until it runs")
-    else:
-        typer.echo(f"{job.name} starts; {_goes_on(job)}; --wait waits until it runs")
+        typer.echo(f"{job.name}: spec.suspend is {word}; {job.other_manager} manages the job, by spec.managedBy")
+        return
+    typer.echo(f"{job.name}: spec.suspend is {word}; {_start(job)}")
+    if phase is not None:
+        _wait(kubectl, job, phase)
 
 
-def _left_to_another(job: Job) -> str:
-    word = "true" if job.spec.get("suspend") else "false"
-    return f"spec.suspend of {job.name} is {word}; what follows is up to {job.other_manager}, by spec.managedBy"
-
-
-def _promise(job: Job) -> str:
-    """What comes of a suspension that the operator has not done yet."""
-    if job.phase in _WITHOUT_PODS:
-        return "has no pods, and gets none until it is resumed; --wait waits until the operator has seen it"
-    saves = "save a checkpoint and " if job.part("driver").get("state") == "Submitted" else ""
-    return f"will {saves}give back its pods; --wait waits for that"
-
-
-def _goes_on(job: Job) -> str:
+def _start(job: Job) -> str:
     saved = job.part("checkpoint")
-    return f"it goes on from step {saved['step']}" if saved else "it begins at step 0"
+    return f"the newest checkpoint is of step {saved['step']}" if saved else "there is no checkpoint yet"
 
 
 def _set(kubectl: Kubectl, job: Job, *, suspended: bool) -> Job:
@@ -79,31 +50,27 @@ def _set(kubectl: Kubectl, job: Job, *, suspended: bool) -> Job:
     return read(kubectl.patch(RLJOBS, job.name, {"spec": {"suspend": suspended}}))
 
 
-def _wait(kubectl: Kubectl, job: Job, phase: str) -> Job:
-    """What the operator says meanwhile goes to stderr, and that it says nothing."""
-    said, unseen = "", Timer(UNSEEN_SECONDS, typer.echo, (UNSEEN,), {"err": True})
-    unseen.daemon = True
-    unseen.start()
-    for now in _versions(kubectl, job):
-        if not now.is_seen:
-            continue
-        unseen.cancel()
-        if now.phase == phase:
-            return now
-        if now.phase in FINISHED:
-            raise Problem(f"{now.name} has {now.phase.lower()} meanwhile ({now.reason}): {now.message}")
-        if now.message != said:
-            said = now.message
-            typer.echo(f"{now.phase}: {said}", err=True)
-    raise AssertionError("versions have no end")
-
-
-def _versions(kubectl: Kubectl, job: Job) -> Iterator[Job]:
-    """The job as it is and as it becomes, for ever. Raises Deleted."""
+def _wait(kubectl: Kubectl, job: Job, phase: str) -> None:
+    """Prints each phase and message meanwhile."""
+    printed = ""
     while True:
-        yield job
-        for change, manifest in kubectl.watch_rljob(job.manifest):
-            if change == "DELETED":
-                raise Deleted(job)
-            yield read(manifest)
-        job = newest(kubectl, job)
+        now = _again(kubectl, job)
+        words = f"{now.phase}: {now.message}" if now.is_seen else "waiting for the operator to see the change"
+        if words != printed:
+            printed = words
+            typer.echo(words)
+        if now.is_seen and now.phase == phase:
+            return
+        if now.is_seen and now.phase in FINISHED:
+            raise Problem(f"{now.name} has {now.phase.lower()} meanwhile ({now.reason})")
+        time.sleep(POLL_SECONDS)
+
+
+def _again(kubectl: Kubectl, job: Job) -> Job:
+    try:
+        now = read(kubectl.get(RLJOBS, job.name))
+    except NotFound:
+        raise Problem(f"{job.name} was deleted meanwhile") from None
+    if now.uid != job.uid:
+        raise Problem(f"{job.name} was deleted meanwhile, and another job has its name")
+    return now

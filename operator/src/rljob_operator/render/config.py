@@ -6,7 +6,8 @@ from typing import Any
 
 from rljob_api import RLJobSpec, resolve
 from rljob_api.contract import DriverJob
-from rljob_operator import names, tokens
+from rljob_operator import names
+from rljob_operator.head import tokens
 from rljob_operator.render.reward_models import url
 
 DEFAULT_SIZE = "100Gi"

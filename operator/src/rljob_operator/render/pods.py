@@ -9,8 +9,9 @@ from typing import Any
 
 from rljob_api import RLJobSpec, parse_duration
 from rljob_api.v1alpha1.pods import JOB_VOLUMES
-from rljob_operator import names, tokens
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator import names
+from rljob_operator.head import tokens
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.job import Job
 from rljob_operator.render.merge import CannotMerge, merged
 from rljob_operator.render.placement import Placement

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rljob_api import RLJobSpec
-from rljob_operator.head import AGENT_PORT, RAY_PORT
+from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
 
 

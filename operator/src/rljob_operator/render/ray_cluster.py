@@ -4,9 +4,10 @@ from typing import Any
 
 from rljob_api import RLJobSpec
 from rljob_api.v1alpha1.transitions import fixed_while_running
-from rljob_operator import names, tokens
-from rljob_operator.drift import digest
+from rljob_operator import names
+from rljob_operator.head import tokens
 from rljob_operator.job import Job
+from rljob_operator.render.digest import digest
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import head_template, worker_template
 from rljob_operator.settings import Settings

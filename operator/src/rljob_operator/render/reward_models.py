@@ -5,8 +5,8 @@ from typing import Any
 from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_operator import names
-from rljob_operator.drift import digest
 from rljob_operator.job import Job
+from rljob_operator.render.digest import digest
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
     CHECKPOINTS,

@@ -1,0 +1,79 @@
+"""What people should read about the way from one status to the next: each transition once, in its order."""
+
+from collections.abc import Iterator
+
+from rljob_api.conditions import Aspect, Note, Reason
+from rljob_api.v1alpha1 import RLJobStatus
+from rljob_operator.plan import Event
+
+EVENT_REASONS: dict[str, bool] = {
+    Reason.OBJECT_FORBIDDEN: True,
+    Reason.OBJECT_FAILING: True,
+    Reason.STOPPED_ON_REQUEST: False,
+    Reason.MORE_STEPS: False,
+    Reason.SPEC_CHANGED: False,
+    Reason.KEY_CHANGED: False,
+    Reason.DELETING: False,
+}
+"""Reasons of Ready that make no condition true and are events all the same; and whether they are warnings."""
+
+
+def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
+    return tuple(dict.fromkeys(_events(old, new)))
+
+
+def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """Pods are ready before an attempt starts, and a driver saves before it ends."""
+    ready = next(each for each in new.conditions if each.type == "Ready")
+    yield from _turned(old, new, "ClusterReady", "RewardModelsReady")
+    yield from _lost_beside(old, new)
+    if new.attempt != old.attempt:
+        yield Event(Note.ATTEMPT_STARTING, f"Attempt {new.attempt}")
+    yield from _turned(old, new, "Running")
+    yield from _checkpoint(old, new)
+    decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
+    left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in EVENT_REASONS
+    if decided or left:
+        yield Event(ready.reason, ready.message, warning=True)
+    before_ready = [each.reason for each in old.conditions if each.type == "Ready"]
+    if ready.reason in EVENT_REASONS and ready.reason not in before_ready and new.phase != "Failed":
+        yield Event(ready.reason, ready.message, EVENT_REASONS[ready.reason])
+    yield from _turned(old, new, "Suspended", "Succeeded")
+    if new.phase == "Failed":
+        yield from _turned(old, new, "Failed", warning=True)
+    else:
+        yield from _stalled_by(old, new)
+
+
+def _checkpoint(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    if new.checkpoint is not None and old.checkpoint is None:
+        yield Event(Note.CHECKPOINT_SAVED, f"The first checkpoint, of step {new.checkpoint.step}, is durable")
+    if new.checkpoint is None and old.checkpoint is not None:
+        (available,) = (each for each in new.conditions if each.type == "CheckpointAvailable")
+        if available.reason == Aspect.LOST:
+            yield Event(Note.CHECKPOINT_LOST, available.message, warning=True)
+
+
+def _stalled_by(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """Another reason is news too: it has another remedy."""
+    before = {each.reason for each in old.conditions if each.type == "Stalled" and each.status == "True"}
+    for each in new.conditions:
+        if each.type == "Stalled" and each.status == "True" and each.reason not in before:
+            yield Event(each.reason, each.message, warning=True)
+
+
+def _lost_beside(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """A driver waits for servers, and may train on without a pod, so no phase reports either for long."""
+    if old.phase == new.phase == "Running":
+        before = {each.type for each in old.conditions if each.status == "True"}
+        for each in new.conditions:
+            if each.type in before and each.reason in (Aspect.PODS_NOT_READY, Aspect.SERVERS_NOT_READY):
+                yield Event(each.reason, each.message, warning=True)
+
+
+def _turned(old: RLJobStatus, new: RLJobStatus, *kinds: str, warning: bool = False) -> Iterator[Event]:
+    """Those of the conditions that have become true."""
+    before = {each.type for each in old.conditions if each.status == "True"}
+    for each in new.conditions:
+        if each.type in kinds and each.status == "True" and each.type not in before:
+            yield Event(each.reason, each.message, warning)

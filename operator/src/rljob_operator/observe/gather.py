@@ -1,0 +1,65 @@
+"""From what the watches and the head reported to a Snapshot."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from rljob_operator import names
+from rljob_operator.head.heads import Heads
+from rljob_operator.head.report import Heard
+from rljob_operator.job import read_job
+from rljob_operator.kube.kinds import CHILD_KINDS, POD, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.observe.cluster import HEAD_READY
+from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting, label, role_of
+from rljob_operator.runtime.store import Store
+
+
+def utc_now() -> datetime:
+    """Whole seconds, as Kubernetes writes times."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+async def observe(
+    store: Store, heads: Heads, key: Key, clock: Callable[[], datetime] = utc_now, written: datetime | None = None
+) -> Snapshot | None:  # fmt: skip
+    """None if there is no such job. written: when this process last wrote its status."""
+    manifest = store.get(RLJOB, key)
+    if manifest is None:
+        return None
+    job = read_job(manifest)
+
+    def ours(kind: Kind) -> Iterator[tuple[str, Manifest]]:
+        known = store.children(kind, key)
+        return ((each["metadata"]["name"], each) for each in known if is_ours(kind, each, key))
+
+    children = {kind: dict(ours(kind)) for kind in CHILD_KINDS}
+    pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
+    seen = Snapshot(job, clock(), children, pods)
+    heard = await heads.report(job) if _head_runs(seen) else Heard()
+    return Snapshot(job, clock(), children, pods, heard.head, written, heard.silent, heard.unauthorized)
+
+
+def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
+    """A user may label objects like the job, for example a TensorBoard that the NetworkPolicy then admits.
+
+    Children of a deleted job of the same name count too: the job waits until they are removed.
+    """
+    metadata = child["metadata"]
+    if label(child, names.JOB_LABEL) != job.name:
+        return False
+    owners = metadata.get("ownerReferences", ())
+    if any(owner.get("controller") and (owner["kind"], owner["name"]) == (RLJOB.name, job.name) for owner in owners):
+        return True
+    return kind == VOLUME_CLAIM and metadata["name"] == names.claim(job.name)
+
+
+def _head_runs(snapshot: Snapshot) -> bool:
+    """Whether to ask the head: the driver is not known to have ended, and its cluster has a head pod that runs.
+
+    If there is no head pod and KubeRay does not report that, the missing answer is what there is to know.
+    """
+    driver = snapshot.job.status.driver
+    if driver is None or driver.state == "Ended" or driver.cluster_uid != snapshot.cluster_uid:
+        return False
+    heads = snapshot.pods_of(names.HEAD)
+    runs = [pod for pod in heads if pod.get("status", {}).get("phase") == "Running" and not is_deleting(pod)]
+    return bool(runs) or (not heads and condition_is(snapshot.cluster or {}, HEAD_READY))

@@ -1,0 +1,154 @@
+"""What pods report: why they do not run, and which of it waiting does not fix. Pure functions of manifests."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from rljob_operator.kube.errors import one_line
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.observe.snapshot import is_deleting
+
+_SCHEDULER = "default-scheduler"
+_ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
+_NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
+_PULLING = ("ErrImagePull", "ImagePullBackOff")
+_REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not exist", "invalid reference",
+            "403 forbidden")  # fmt: skip
+_NOT_STORED = re.compile(r"content digest|failed to extract layer|/\S+: permission denied")
+"""The node's image store is broken or full. Another node, or the same one later, may have the image."""
+
+_NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
+_NO_PROGRAM = ('exec: "', "executable file", "exec format error")
+"""The image does not start on any node. Every other error may be its node's fault: a device, a driver, a mount."""
+
+_OF_ITS_NODE = "nvidia-container"
+"""Programs that a node runs for its containers, and may lack."""
+
+
+def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
+    """What keeps each pod from running, quoting its conditions and containers."""
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        if (why := unscheduled(pod)) is not None:
+            yield f"{name} is not scheduled: {why}"
+        if (scheduler := _silent_scheduler(pod)) is not None:
+            yield f"{name} waits for scheduler {scheduler}, which has not reported; check that it runs"
+        if waits_for_its_node(pod) and all(map(_is_on_its_way, containers(pod))):
+            yield f"{name} waits for its image or its volumes; its events say for which"
+        if _is_unheard_of(pod):
+            yield f"node {pod.get('spec', {}).get('nodeName')} of {name} does not report"
+        yield from (f"{name}: {trouble}" for each in containers(pod) if (trouble := _trouble(each)))
+
+
+def _trouble(container: Manifest) -> str:
+    """Empty if the container is fine or on its way."""
+    waiting = container.get("state", {}).get("waiting", {})
+    if waiting.get("reason") not in (None, *_ON_ITS_WAY):
+        said = [waiting["reason"], waiting.get("message", ""), *_last_end(container)]
+        return ": ".join(filter(None, said))
+    if not container.get("ready", True) and (said := [*_last_end(container)]):
+        count = container.get("restartCount", 0)
+        restarts = f"after {count} restart{'' if count == 1 else 's'}"
+        return ": ".join([f"{container['name']} is not ready {restarts}", *said])
+    return ""
+
+
+def unscheduled(pod: Manifest) -> str | None:
+    """Why no node takes it, quoting the scheduler; None if one does."""
+    for condition in pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", condition.get("reason")))
+    return None
+
+
+def _silent_scheduler(pod: Manifest) -> str | None:
+    """The name of a scheduler that is not Kubernetes' own and has not reported: it may not exist."""
+    scheduler: str | None = pod.get("spec", {}).get("schedulerName")
+    said = any(each["type"] == "PodScheduled" for each in pod.get("status", {}).get("conditions", ()))
+    placed = said or pod.get("spec", {}).get("nodeName") is not None or is_deleting(pod)
+    return None if placed or scheduler == _SCHEDULER else scheduler
+
+
+def _is_on_its_way(container: Manifest) -> bool:
+    return container.get("state", {}).get("waiting", {}).get("reason") in _ON_ITS_WAY
+
+
+def _is_unheard_of(pod: Manifest) -> bool:
+    """Kubernetes marks pods of a node that does not report as unready, and keeps the node's last report otherwise."""
+    said = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
+    return said.get("Ready") == "False" and said.get("ContainersReady") == "True"
+
+
+def _last_end(container: Manifest) -> Iterator[str]:
+    """How it last ended, with the last line of its output if the kubelet kept it."""
+    if ended := container.get("lastState", {}).get("terminated"):
+        yield _exit(ended)
+        yield from (ended.get("message") or "").strip().splitlines()[-1:]
+
+
+def unusable_image(pods: Iterable[Manifest]) -> str | None:
+    """What waiting does not fix: an image that is missing, may not be pulled, or does not start."""
+    for pod in pods:
+        for container in () if is_deleting(pod) else containers(pod):
+            if (found := _unusable(pod["metadata"]["name"], container)) is not None:
+                return found
+    return None
+
+
+def has_just_failed_to_pull(pod: Manifest) -> bool:
+    """Seconds later it backs off with the same message. A new node may lack its credentials for as long."""
+    return any(each.get("state", {}).get("waiting", {}).get("reason") == "ErrImagePull" for each in containers(pod))
+
+
+def waits_for_its_node(pod: Manifest) -> bool:
+    """Its node pulls its image, or waits for what the pod mounts."""
+    placed = pod.get("spec", {}).get("nodeName") is not None and pod.get("status", {}).get("phase") == "Pending"
+    return placed and not is_deleting(pod)
+
+
+def is_up(pod: Manifest) -> bool:
+    """Whether it runs, and no condition calls it unready."""
+    status = pod.get("status", {})
+    unready = any(each["type"] == "Ready" and each["status"] != "True" for each in status.get("conditions", ()))
+    return status.get("phase") == "Running" and not unready
+
+
+def is_over(pod: Manifest) -> bool:
+    return pod.get("status", {}).get("phase") in ("Failed", "Succeeded")
+
+
+def how_it_ended(pod: Manifest) -> str:
+    ended = [each.get("state", {}).get("terminated") for each in containers(pod)]
+    return pod.get("status", {}).get("message") or ", ".join(_exit(each) for each in ended if each)
+
+
+def _exit(terminated: Manifest) -> str:
+    return f"{terminated.get('reason', 'ended')} with exit code {terminated['exitCode']}"
+
+
+def containers(pod: Manifest) -> Iterable[Manifest]:
+    """The statuses of its containers."""
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+
+
+def replica_failures(maker: Manifest) -> Iterator[str]:
+    """Why the controller of a RayCluster or Deployment cannot create a pod, quoted."""
+    for condition in maker.get("status", {}).get("conditions", ()):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield one_line(condition.get("message", condition["reason"]))
+
+
+def _unusable(pod: str, container: Manifest) -> str | None:
+    state = container.get("state", {})
+    now = state.get("waiting") or state.get("terminated") or {}
+    reason, message = now.get("reason"), now.get("message", "")
+    words = message.lower()
+    refused = reason in _PULLING and _has(words, _REFUSED) and not _NOT_STORED.search(words)
+    broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and _has(message, _NO_PROGRAM)
+    if not (refused or reason in _NEVER_PULLED or broken):
+        return None
+    return f"{pod}: {reason} of image {container.get('image')}{': ' if message else ''}{message}"
+
+
+def _has(message: str, words: Iterable[str]) -> bool:
+    return any(word in message for word in words)

@@ -1,0 +1,80 @@
+"""Lists of every watched kind. kopf does not report objects that vanished while a watch was down, so lists correct the
+store from time to time; and a decision needs all kinds, so the first lists come before the first decision.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+import structlog
+
+from rljob_operator.kube.client import Kube, Listing
+from rljob_operator.kube.errors import Forbidden, NotFound
+from rljob_operator.kube.kinds import RLJOB, WATCHED, Key, Kind
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.runtime.store import Store
+
+log = structlog.get_logger()
+
+AT_ONCE = 2
+"""Kinds that are listed side by side."""
+
+
+async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequence[str] = ()) -> None:
+    """Correct the store from lists, and add the jobs of which something was new. namespaces: empty for all.
+
+    If it raises, store and news have what was listed until then, which is not enough for a decision before the first
+    complete lists. A namespace that may not be read keeps what is known of it, and nothing is decided there until all
+    of it has been listed: its Role may be late, gone for a moment, or deleted with it. Raises Forbidden if no namespace
+    may be read.
+    """
+    refusals = dict[str, Forbidden]()
+    for namespace in namespaces or (None,):
+        try:
+            await _list(kube, store, news, namespace)
+        except Forbidden as error:
+            if namespace is None or error.status == HTTPStatus.UNAUTHORIZED:  # that is about us, not about a namespace
+                raise
+            refusals[namespace] = error
+            if namespace not in store.unreadable:
+                store.unreadable.add(namespace)
+                log.warning("namespace_not_readable", namespace=namespace, error=error.message)
+    if refusals and refusals.keys() == {*namespaces}:
+        raise _none_readable(refusals)
+    readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
+    for namespace in sorted(readable_again):
+        log.info("namespace_readable_again", namespace=namespace)
+    news |= {key for key in store.all(RLJOB) if key.namespace in readable_again}
+
+
+async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> None:
+    """RLJobs first: what is known of their children must not be older. Then AT_ONCE kinds at a time: while the API
+    server writes one page, the operator reads another; all kinds at once would be in memory twice.
+    """
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def take(kind: Kind) -> None:
+        async with at_once:
+            found = await _listing(kube, kind, namespace)
+            news.update(store.replace_all(kind, found.items, found.resource_version, namespace))
+
+    await take(RLJOB)
+    asked = [asyncio.create_task(take(kind)) for kind in WATCHED if kind != RLJOB]
+    try:
+        await asyncio.gather(*asked)
+    finally:
+        for each in asked:
+            each.cancel()
+
+
+async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:
+    try:
+        return await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
+    except NotFound as error:
+        raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
+
+
+def _none_readable(refusals: Mapping[str, Forbidden]) -> Forbidden:
+    first = next(iter(refusals.values()))
+    words = f"none of the namespaces {', '.join(refusals)} is readable: {first.message}"
+    return Forbidden(words, status=first.status, reason=first.reason)

@@ -1,0 +1,55 @@
+"""What every situation says and does, as text. `python -m tests.rljob_operator.golden` writes the file."""
+
+from pathlib import Path
+
+from rljob_operator.plan import Plan
+from tests.rljob_operator.situations import situations
+
+_DELETIONS = ("delete", "short_grace", "force")
+
+FILE = Path(__file__).with_name("golden_messages.txt")
+
+
+def render() -> str:
+    return "\n".join(f"{name}\n{_indented(plan)}" for name, plan in situations().items())
+
+
+def _indented(plan: Plan) -> str:
+    return "".join(f"    {line}\n" for line in _lines(plan))
+
+
+def _lines(plan: Plan) -> list[str]:
+    lines = []
+    if plan.status is not None:
+        ready = next(each for each in plan.status.conditions if each.type == "Ready")
+        lines.append(f"{plan.status.phase} {ready.reason}: {ready.message}")
+        repeats, usual = ("", ready.message), ("Ready", "AllPodsReady")
+        others = [each for each in plan.status.conditions if each.message not in repeats]
+        others = [each for each in others if not {each.type, each.reason} & {*usual}]
+        lines += [f"{each.type} {each.status} {each.reason}: {each.message}" for each in others]
+    events = [f"{'!' if each.warning else ''}{each.reason}" for each in plan.events]
+    return [*lines, *([f"events: {', '.join(events)}"] if events else []), f"does: {_done(plan)}"]
+
+
+def _done(plan: Plan) -> str:
+    """Without what exists for every living job."""
+    done = [
+        *(f"create {each['kind']}" for each in plan.create),
+        *(f"apply {each['kind']}" for each in plan.apply if each["kind"] == "Deployment"),
+        *(
+            f"{verb} {ref.kind} {ref.name}"
+            for verb in ("delete", "short_grace", "force")
+            for ref in getattr(plan, verb)
+        ),
+        *(f"{word} {getattr(plan, word)}" for word in ("end", "restart") if getattr(plan, word) is not None),
+        *(["submit"] if plan.submit else []),
+        *(["stop"] if plan.stop else []),
+        *([] if plan.finalizer is None else [f"finalizer {plan.finalizer}"]),
+        *(["put the Secret back"] if plan.secret else []),
+        "wait" if plan.again_in is None else f"look again in {plan.again_in:g} s",
+    ]
+    return ", ".join(done)
+
+
+if __name__ == "__main__":
+    FILE.write_text(render())
