@@ -14,7 +14,7 @@ _TITLES: dict[Kind, str] = {
     "driver": "rljob_trainer.cli driver",
     "rank": "ray::RankHost",
     "engine": "ray::EngineHost",
-    "scorer": "ray::RewardHost",
+    "scorer": "ray::RolloutHost",
     "reward process": "rljob_trainer.rewards.child",
     "ray head": "rljob_trainer.local.ray_head",
     "gcs": "gcs_server",

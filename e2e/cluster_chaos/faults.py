@@ -132,7 +132,7 @@ FAULTS: Final = (
     Fault("rank frozen", 1, _process("ray::RankHost", signal.SIGSTOP), costs_attempt=True),
     Fault("engine killed", 2, _process("ray::EngineHost", signal.SIGKILL)),
     Fault("engine frozen", 1, _process("ray::EngineHost", signal.SIGSTOP)),
-    Fault("scorer killed", 1, _process("ray::RewardHost", signal.SIGKILL), scores_again=True),
+    Fault("scorer killed", 1, _process("ray::RolloutHost", signal.SIGKILL), scores_again=True),
     Fault("worker container killed", 2, _container(WORKER, WORKER_CONTAINER), costs_attempt=True),
     Fault("head container killed", 2, _container(HEAD, HEAD_CONTAINER), costs_attempt=True),
     Fault("worker pod deleted", 2, _pod(WORKER), costs_attempt=True),

@@ -49,7 +49,7 @@ def test_dynamic_sampling_and_dropped_groups_go_on_when_the_reward_host_dies(pla
     run = tmp_path / "run"
     process = place.start_run(job, "--dir", run)
     wait_for_step(run, 6, process)
-    worker(place, "ray::RewardHost").kill()
+    worker(place, "ray::RolloutHost").kill()
     wait_for_step(run, steps(run)[-1] + 3, process)
     interrupt(process)
     ended = finish(process)

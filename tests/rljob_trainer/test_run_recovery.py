@@ -37,7 +37,7 @@ PROMPTS = 4
 EVERY_STEPS = 7
 
 DRIVER, RANK, ENGINE = "rljob_trainer.cli driver", "ray::RankHost", "ray::EngineHost"
-KILLED = {"engine": ENGINE, "rewards": "ray::RewardHost", "rank": RANK, "ray": "raylet/raylet"}
+KILLED = {"engine": ENGINE, "rewards": "ray::RolloutHost", "rank": RANK, "ray": "raylet/raylet"}
 """What the titles of a run's processes contain, in the order in which the story kills them after the driver."""
 ENDS_THE_ATTEMPT = ("rank", "ray")
 

@@ -85,7 +85,8 @@ class Reporting:
         """Write the first episode of each of the first tasks."""
         shown = groups[:SAMPLES_SHOWN]
         references = list(dict.fromkeys(each.bundle for each in shown))
-        fetched = wait_for([Answer(each, "rollout host") for each in references], 60.0, "samples to show")
+        answers: list[Answer[Sequence[Group]]] = [Answer(each, "rollout host") for each in references]
+        fetched = wait_for(answers, 60.0, "samples to show")
         bundles = dict(zip(references, fetched, strict=True))
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:

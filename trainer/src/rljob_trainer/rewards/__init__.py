@@ -1,6 +1,6 @@
 """Rewards: the user's functions, in processes of their own with a deadline for each call, and reward models.
 
-    GroupScorer (scorer.py)      scores a group, then journals it; hosted by a Ray worker with threads
+    Scorer (scorer.py)           scores the episodes of a group; part of the rollout host
       -> RewardWorker (worker.py)  decodes its samples; sums up what functions and models say
       -> RewardPool (pool.py)      weighted sums; one thread for each process
            -> child.py             the process: loads the functions (load.py), answers one message for each call
