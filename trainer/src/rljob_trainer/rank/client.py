@@ -127,8 +127,7 @@ class RankClient:
         """Build the process group over all ranks."""
         opened = self.workers[0].call(RankCalls.open_store)
         (address,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
-        asked = [worker.call(RankCalls.connect, address) for worker in self.workers]
-        return self._pending(asked, START_SECONDS, "connect").result()
+        return self._all(lambda rank: rank.call(RankCalls.connect, address), START_SECONDS, "connect").result()
 
     def end(self) -> None:
         for worker in self.workers:
@@ -139,34 +138,35 @@ class RankClient:
 
     def visible_gpus(self) -> list[str | None]:
         """The GPU of each rank; None on a CPU."""
-        asked = [worker.call(RankCalls.visible_gpu) for worker in self.workers]
-        return self._pending(asked, START_SECONDS, "say which GPUs they own").result()
+        return self._all(
+            lambda rank: rank.call(RankCalls.visible_gpu), START_SECONDS, "say which GPUs they own"
+        ).result()
 
     def load(self, folder: str) -> int:
         """Returns how many parameters a rank counts."""
-        asked = [worker.call(RankCalls.load, folder) for worker in self.workers]
-        return self._pending(asked, START_SECONDS, "load the model").result()[0]
+        return self._all(lambda rank: rank.call(RankCalls.load, folder), START_SECONDS, "load the model").result()[0]
 
     def begin_stage(self, stage: Stage) -> None:
-        asked = [worker.call(RankCalls.begin_stage, stage) for worker in self.workers]
-        self._pending(asked, START_SECONDS, "begin a stage").result()
+        self._all(lambda rank: rank.call(RankCalls.begin_stage, stage), START_SECONDS, "begin a stage").result()
 
     def restore(self, directory: str) -> None:
-        asked = [worker.call(RankCalls.restore, directory) for worker in self.workers]
-        self._pending(asked, UPDATE_SECONDS, "read a checkpoint").result()
+        self._all(lambda rank: rank.call(RankCalls.restore, directory), UPDATE_SECONDS, "read a checkpoint").result()
 
     def hold(self, training_state: TrainingState) -> None:
-        asked = [worker.call(RankCalls.hold, training_state) for worker in self.workers]
-        self._pending(asked, START_SECONDS, "take the state of the training").result()
+        self._all(
+            lambda rank: rank.call(RankCalls.hold, training_state), START_SECONDS, "take the state of the training"
+        ).result()
 
     def begin_save(self, directory: str) -> None:
-        asked = [worker.call(RankCalls.begin_save, directory) for worker in self.workers]
-        self._pending(asked, UPDATE_SECONDS, "begin a checkpoint").result()
+        self._all(
+            lambda rank: rank.call(RankCalls.begin_save, directory), UPDATE_SECONDS, "begin a checkpoint"
+        ).result()
 
     def finish_save(self) -> list[dict[str, FileEntry]]:
         """Beside what the ranks do, and from any thread."""
-        asked = [worker.call_beside("background", RankCalls.finish_save) for worker in self.workers]
-        return self._pending(asked, UPDATE_SECONDS, "write a checkpoint").result()
+        return self._all(
+            lambda rank: rank.call_beside("background", RankCalls.finish_save), UPDATE_SECONDS, "write a checkpoint"
+        ).result()
 
     # ------------------------------------------------------------------ steps
 
@@ -223,10 +223,17 @@ class RankClient:
 
     def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[list[list[Floats]]]:
         """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
-        asked = [worker.call(RankCalls.score_probes, prompts, *map(arriving, sent.answers)) for worker in self.workers]
-        return self._pending(asked, SYNC_SECONDS, "score the probe")
+        return self._all(
+            lambda rank: rank.call(RankCalls.score_probes, prompts, *map(arriving, sent.answers)),
+            SYNC_SECONDS,
+            "score the probe",
+        )
 
     # ------------------------------------------------------------------ waiting
+
+    def _all(self, ask: Callable[[Worker[RankCalls]], Answer[R]], seconds: float, do: str) -> Pending[R]:
+        """Ask every rank the same."""
+        return self._pending([ask(worker) for worker in self.workers], seconds, do)
 
     def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[R]:
         """seconds: how long its result is waited for. others: kinds of workers without which the ranks cannot."""

@@ -151,6 +151,8 @@ def _count(rows: Sequence[NDArray[np.int64]]) -> int:
 
 def _temperature(trajectories: Sequence[Trajectory], device: torch.device) -> float | Tensor:
     """One number if all tokens in the loss have the same: to divide by it takes no memory."""
+    if {turn.temperature or 1.0 for each in trajectories for turn in each.turns} <= {1.0}:
+        return 1.0
     values = np.concatenate([each.temperatures()[each.in_loss] for each in trajectories])
     if not values.size or (values == values[0]).all():
         return float(values[0]) if values.size else 1.0

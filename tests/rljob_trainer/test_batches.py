@@ -1,0 +1,78 @@
+"""From episodes, perhaps of several trajectories, to ranks' plans, and advantages back to each trajectory."""
+
+import numpy as np
+import pytest
+
+from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
+from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
+from rljob_trainer.loop.metrics import length_metrics, reward_metrics
+from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.progress import names
+from rljob_trainer.types import Floats, GroupSummary, supervised
+from tests.rljob_trainer.rank_support import make_spec
+
+
+def summary(rewards: list[float], owners: list[int], loss_tokens: list[int], **components: Floats) -> GroupSummary:
+    """Prompts of 2 tokens; one more token of a tool in each trajectory."""
+    tokens = tuple(2 + 1 + each for each in loss_tokens)
+    scores = np.array(rewards, np.float32)
+    truncated = (False,) * len(rewards)
+    return GroupSummary(
+        "0/0/0", scores, components, tuple(owners), tokens, tuple(loss_tokens), 2, truncated, 4, "digest"
+    )
+
+
+GROUPS = [
+    summary([1, 0], owners=[0, 0, 1], loss_tokens=[3, 2, 4]),  # the first episode has two trajectories
+    summary([0, 1, 1], owners=[0, 1, 2], loss_tokens=[1, 0, 2]),  # the second one's policy never said anything
+    summary([5, 1], owners=[0, 1], loss_tokens=[1, 1]),
+]
+
+
+def spec(ranks: int = 1, **algorithm: object):
+    return make_spec(ranks, actor={"miniBatchSize": 2, "tokensPerMicroBatch": 8}, algorithm=algorithm)
+
+
+def test_trajectories_are_numbered_through_groups_and_episodes():
+    batch = batch_of_groups(GROUPS, spec())
+    assert batch.owners.tolist() == [0, 0, 1, 2, 3, 4, 5, 6]
+    assert batch.groups.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert (batch.episodes, batch.tokens) == (7, 8 * 3 + 14)
+    assert batch.totals == [BatchTotals(tokens=12, trajectories=5), BatchTotals(tokens=2, trajectories=2)]
+    (plan,) = batch.plans
+    assert [sorted(index for part in minibatch for index in part) for minibatch in plan.minibatches] == [
+        [0, 1, 2, 3, 4, 5],
+        [6, 7],
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
+def test_an_episode_s_advantages_go_to_all_of_its_trajectories(ranks: int, name):
+    settings = spec(ranks, advantage=name, gamma=0.9) if name == "reinforce_plus_plus" else spec(ranks, advantage=name)
+    batch = batch_of_groups(GROUPS, settings)
+    penalties = np.linspace(0, 0.1, 14, dtype=np.float32)
+    rewards = np.array([1, 0, 0, 1, 1, 5, 1], np.float32)
+    lengths = np.array([5, 4, 1, 0, 2, 1, 1])  # of episodes
+    expected = ADVANTAGES[name](AdvantageBatch(rewards, batch.groups, lengths, penalties, settings.algorithm.gamma))
+    by_rank = advantages(GROUPS, batch, penalties, settings)
+    assert [len(each) for each in by_rank] == [len(plan.samples) for plan in batch.plans]
+    np.testing.assert_array_equal(gather(batch, by_rank), expected)
+    assert [len(each) for each in by_rank[0]] == [batch.loss_tokens[index] for index in batch.plans[0].samples]
+
+
+def test_supervised_rows_are_one_minibatch():
+    rows = [supervised(np.arange(n, dtype=np.int32), [slice(1, 2), slice(3, n)]) for n in (4, 6)]
+    batch = batch_of_rows(rows, spec())
+    assert batch.totals == [BatchTotals(tokens=6, trajectories=2)]
+    assert batch.tokens == 10
+
+
+def test_metrics_count_episodes():
+    lacking = np.array([0.5, np.nan], np.float32)
+    groups = [summary([1, 0], [0, 0, 1], [3, 2, 4], exact=lacking), summary([2], [0], [1], calls=lacking[1:])]
+    rewards, lengths = reward_metrics(groups), length_metrics(groups)
+    assert rewards[names.REWARD_MEAN] == 1
+    assert rewards["reward/exact"] == 0.5
+    assert "reward/calls" not in rewards
+    assert (lengths[names.RESPONSE_LENGTH_MEAN], lengths[names.RESPONSE_LENGTH_MAX]) == (pytest.approx(10 / 3), 5)
