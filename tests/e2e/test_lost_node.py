@@ -7,9 +7,9 @@ from kubernetes.client import ApiClient
 
 from e2e.cluster.access import Access
 from tests.e2e.jobs import Jobs
+from tests.e2e.kwok_kubelet import kubelet
 from tests.e2e.operator_process import running_operator
 from tests.e2e.waiting import eventually
-from tests.e2e.kwok_kubelet import kubelet
 from tests.rljob_operator.played_head import PlayedHeads
 
 
