@@ -38,9 +38,9 @@ def test_every_interface_and_ipv6_may_be_listened_on(listen):
 @pytest.mark.parametrize(
     ("option", "value", "why"),
     [
-        ("--poll-seconds", "0", "0 is not more than 0"),
-        ("--poll-seconds", "nan", "nan is not more than 0"),
-        ("--poll-seconds", "inf", "give a number of seconds"),
+        ("--poll-seconds", "0", "0 is not a positive number"),
+        ("--poll-seconds", "nan", "nan is not a positive number"),
+        ("--poll-seconds", "inf", "inf is not a positive number"),
         ("--listen", "foo", "'foo' is not HOST:PORT"),
         ("--listen", "127.0.0.1:99999", "is not HOST:PORT"),
         ("--head-url", "http://{nope}", "may name {service}, {namespace}, {port}"),

@@ -17,11 +17,9 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
 app = typer.Typer(name="rljob-operator", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-def _positive(seconds: float) -> float:
-    if not seconds > 0:
-        raise typer.BadParameter(f"{seconds:g} is not more than 0")
-    if math.isinf(seconds):
-        raise typer.BadParameter("inf would never poll a job; give a number of seconds")
+def _seconds(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"{seconds:g} is not a positive number of seconds")
     return seconds
 
 
@@ -32,9 +30,7 @@ def _namespace(name: str | None) -> str | None:
 
 
 def _namespaces(names: list[str] | None) -> list[str]:
-    for name in names or ():
-        _namespace(name)
-    return names or []
+    return [name for name in names or () if _namespace(name) is not None]
 
 
 def _version(version: str) -> str:
@@ -90,7 +86,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         ),
     ] = None,
     poll_seconds: Annotated[
-        float, typer.Option(callback=_positive, help="Seconds between two polls of a running job.")
+        float, typer.Option(callback=_seconds, help="Seconds between two polls of a running job.")
     ] = 5.0,
     listen: Annotated[
         str, typer.Option(callback=_host_and_port, help="Address of /healthz, /readyz and /metrics.")
