@@ -71,7 +71,7 @@ def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client
 
 
 def live_a_whole_life(jobs: Jobs, heads: PlayedHeads) -> None:
-    """Somebody takes a label away; drivers fail until pods are replaced; the job succeeds and its children go."""
+    """Drivers fail until pods are replaced; the job succeeds and its children go."""
     heads.add(jobs.namespace, "job")
     jobs.create(
         ttlAfterFinished="1s",
@@ -79,7 +79,6 @@ def live_a_whole_life(jobs: Jobs, heads: PlayedHeads) -> None:
         rewards={"models": [{"name": "rm", "path": "org/rm", "kind": "classifier"}]},
     )
     first = runs(heads, jobs, attempt=1)
-    jobs.unlabel_cluster()
     first.end(75, "RankLost", "rank-1 died")
     for attempt in (2, 3):
         driver = runs(heads, jobs, attempt)

@@ -16,7 +16,6 @@ from kubernetes.client import (
 )
 
 from rljob_api.conditions import Aspect, Note
-from rljob_operator.names import JOB_LABEL
 from rljob_operator.runtime import key
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver
@@ -88,12 +87,6 @@ class Jobs:
     def clusters(self) -> list[Any]:
         found: Any = self._api.list_namespaced_custom_object(**RAY_CLUSTER, namespace=self.namespace)
         return list(found["items"])
-
-    def unlabel_cluster(self, name: str = "job") -> None:
-        """As somebody who tidies up; and wait until it has its label again."""
-        body = {"metadata": {"labels": {JOB_LABEL: None}}}
-        self._api.patch_namespaced_custom_object(**RAY_CLUSTER, namespace=self.namespace, name=name, body=body)
-        eventually(lambda: all(JOB_LABEL in each["metadata"]["labels"] for each in self.clusters()))
 
     def pods(self) -> list[Any]:
         return list(self._core.list_namespaced_pod(self.namespace).items)

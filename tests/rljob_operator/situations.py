@@ -337,10 +337,10 @@ def failing() -> Rows:
     ):  # fmt: skip
         yield name, plan_for(**living(head=None, **given))
     for ago, reserved in ((400.0, None), (200.0, None), (None, None), (200.0, 100.0), (50.0, 100.0)):
-        given = living(cluster=ray_cluster(1), pods=restarted(ago), head=None)
+        here = living(cluster=ray_cluster(1), pods=restarted(ago), head=None)
         when = None if reserved is None else NOW - timedelta(seconds=reserved)
-        given["driver"] = given["driver"].model_copy(update={"reserved": when})
-        yield f"a head that restarted {ago} s ago, and an attempt {reserved} s ago", plan_for(**given)
+        here["driver"] = here["driver"].model_copy(update={"reserved": when})
+        yield f"a head that restarted {ago} s ago, and an attempt {reserved} s ago", plan_for(**here)
     lost = {"cluster": ray_cluster(-1, uid="another"), "pods": [pod("head", names.HEAD, "Failed")]}
     yield "a head that is lost before any attempt", plan_for(**lost)
     yield "a head that is lost beside its workers", plan_for(**lost | {"pods": [*lost["pods"], *PODS[1:]]})
@@ -399,7 +399,8 @@ def stopping() -> Rows:
 
 
 def over() -> Rows:
-    kept, cluster = job(ttlAfterFinished="2h"), {"cluster": ray_cluster(), "pods": PODS}
+    kept = job(ttlAfterFinished="2h")
+    cluster: dict[str, Any] = {"cluster": ray_cluster(), "pods": PODS}
     for hours in (1, 2):
         yield f"finished {hours} h ago", plan_for(base=kept, **finished("Succeeded", "Completed", hours) | cluster)
     yield "deleted", decide(deleted(**living()))

@@ -19,13 +19,10 @@ from tests.rljob_operator.decisions import (
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
-    REWARDS,
-    SERVED,
     SETTINGS,
     conditions,
     job,
     ray_cluster,
-    reports,
     snapshot,
 )
 
@@ -52,34 +49,6 @@ def test_a_head_pod_that_is_asked_to_end_costs_another_cluster_and_no_restart(th
     assert conditions(over.status)["Ready"] == ("False", "StoppedOnRequest")
     gone = decide(snapshot(replace(job(), status=over.status), **HEADLESS), SETTINGS)
     assert (gone.delete, gone.restart) == ((CLUSTER,), None)
-
-
-def test_a_driver_whose_head_leaves_has_its_time_however_often_one_looks():
-    status, again = None, living(**LEAVING_CLUSTER)
-    for seconds in (0, 1, 100):
-        seen = snapshot(seconds=seconds, **again)
-        plan = decide(seen, SETTINGS)
-        status = plan.status or status
-        assert status is not None
-        assert status.driver is not None
-        assert (status.phase, status.driver.stop_requested, plan.delete) == ("Recovering", NOW, ())
-        again = LEAVING_CLUSTER | {"head": reports(), "base": replace(job(), status=status)}
-
-
-def test_a_driver_that_does_not_stop_while_its_head_leaves_costs_the_cluster_and_not_the_reward_models():
-    base = job(rewards=REWARDS)
-    asked = plan_for(**living(base=base, models=SERVED, **LEAVING_CLUSTER)).status
-    assert asked is not None
-    seen = snapshot(replace(base, status=asked), seconds=121, head=reports(), models=SERVED, **LEAVING_CLUSTER)
-    late = decide(seen, SETTINGS)
-
-    assert (phase(late), late.delete, late.restart) == ("Recovering", (CLUSTER,), None)
-    assert late.status is not None
-    assert conditions(late.status)["Ready"] == ("False", "StoppedOnRequest")
-
-    goes = LEAVING_CLUSTER | {"cluster": ray_cluster(deleting=True), "head": reports(), "models": SERVED}
-    after = decide(snapshot(replace(base, status=late.status), seconds=122, **goes), SETTINGS)
-    assert (phase(after), after.delete, after.restart) == ("Recovering", (), None)
 
 
 @pytest.mark.parametrize("then", [LEAVING_CLUSTER, HEADLESS])

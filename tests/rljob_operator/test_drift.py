@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.perform.drift import adapted, digest, has_drifted, stamped
+from rljob_operator.perform.drift import adapted, has_drifted, stamped
+from rljob_operator.render.digest import digest
 
 WANTED = {"metadata": {"name": "a", "annotations": {}}, "spec": {"cpu": "1000m", "list": [{"a": 1}], "empty": []}}
 

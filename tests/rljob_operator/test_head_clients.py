@@ -4,26 +4,21 @@ import asyncio
 import json
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from pydantic import ValidationError
 
-from rljob_api.contract import ExitCode
 from rljob_api.v1alpha1.status import EXACT
 from rljob_operator.head.address import HeadAddress
 from rljob_operator.head.agent import Agent
 from rljob_operator.head.endpoint import ANSWER_BYTES, QUOTED_CHARACTERS, shared_session
 from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
 from rljob_operator.head.ray_jobs import RayJobs, RayJobState
-from tests.rljob_operator.head_support import agent, asynchronous, finished, poll, ray_jobs
-from tests.rljob_operator.played_driver import Driver, Head, train
+from tests.rljob_operator.head_support import agent, asynchronous, ray_jobs
+from tests.rljob_operator.played_driver import Driver, Head
 from tests.rljob_operator.played_head import Fault, PlayedHeads, answer_lost, answers, slow, unreachable
 
 ID = "0f3c-a1"
@@ -87,82 +82,9 @@ async def test_a_submission_carries_what_its_driver_needs(head: Head, ray_url: s
     assert driver.runtime_env == {"env_vars": {"A": "b", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
 
 
-def play_pending(driver: Driver) -> None:
-    pass
-
-
-def play_running(driver: Driver) -> None:
-    driver.start()
-
-
-def play_success(driver: Driver) -> None:
-    driver.start()
-    driver.end(0)
-
-
 def play_failure(driver: Driver) -> None:
     driver.start()
     driver.end(65, "Data", "no such file")
-
-
-def play_signal(driver: Driver) -> None:
-    driver.start()
-    driver.crash(-9)
-
-
-def play_lost_supervisor(driver: Driver) -> None:
-    driver.start()
-    driver.lose_supervisor()
-
-
-@pytest.mark.parametrize(
-    ("play", "state", "exit_code", "error_type", "words"),
-    [
-        (play_pending, RayJobState.PENDING, None, None, "not started"),
-        (play_running, RayJobState.RUNNING, None, None, "running"),
-        (play_success, RayJobState.SUCCEEDED, 0, None, "successfully"),
-        (play_failure, RayJobState.FAILED, 65, "JOB_ENTRYPOINT_COMMAND_ERROR", "exit code 65"),
-        (play_signal, RayJobState.FAILED, -9, "JOB_ENTRYPOINT_COMMAND_ERROR", "exit code -9"),
-        (play_lost_supervisor, RayJobState.FAILED, None, "JOB_SUPERVISOR_ACTOR_DIED", "died"),
-    ],
-)
-@asynchronous
-async def test_a_submission_is_seen_as_ray_tells_it(
-    head: Head, ray_url: str, play: Any, state: RayJobState, exit_code: int | None, error_type: str | None, words: str
-) -> None:
-    before = datetime.now(UTC).replace(microsecond=0)
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        play(head.driver())
-        job = await jobs.status(ID)
-
-    assert job is not None
-    assert (job.state, job.driver_exit_code, job.error_type) == (state, exit_code, error_type)
-    assert words in job.message
-    assert job.start_time is not None
-    assert before <= job.start_time <= datetime.now(UTC)
-    assert (job.end_time is not None) == state.is_final == job.state.is_final
-
-
-@asynchronous
-async def test_a_head_that_restarted_knows_no_submission(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        head.driver().start()
-        head.restart()
-        assert await jobs.status(ID) is None
-        assert await jobs.stop(ID) is False
-
-
-@asynchronous
-async def test_submitting_twice_starts_one_driver(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        head.driver().start()
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-
-    assert [driver.submission_id for driver in head.drivers] == [ID]
-    assert head.duplicates == [ID]
 
 
 @asynchronous
@@ -210,77 +132,7 @@ async def test_a_request_that_ray_rejects_is_refused_in_its_words(head: Head, ra
     assert not head.drivers
 
 
-@asynchronous
-async def test_stopping_lets_the_driver_finish(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=600)
-        driver = head.driver()
-        driver.start()
-        assert await jobs.stop(ID) is True
-        assert driver.stopping
-        job = await jobs.status(ID)
-        assert job is not None
-        assert job.state is RayJobState.RUNNING
-        driver.checkpoint(7)
-        driver.end(ExitCode.STOPPED, "StoppedOnRequest")
-        assert (await finished(jobs, ID)).state is RayJobState.STOPPED
-        assert await jobs.stop(ID) is False
-
-
-@asynchronous
-async def test_a_driver_that_hangs_is_killed_after_its_time(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=0)
-        head.driver().start()
-        await jobs.stop(ID)
-        job = await finished(jobs, ID)
-    assert (job.state, job.driver_exit_code) == (RayJobState.STOPPED, None)
-    assert not head.volume.exits
-
-
 # --- the agent
-
-
-@asynchronous
-async def test_an_agent_of_an_empty_volume_has_nothing_to_say(head: Head, agent_url: str) -> None:
-    async with agent(agent_url) as client:
-        assert await client.progress() is None
-        assert await client.newest_checkpoint() is None
-        assert await client.last_exit() == (0, None, None, None)
-
-
-@asynchronous
-async def test_the_agent_tells_how_the_run_goes(head: Head, agent_url: str, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-    driver = head.driver()
-    driver.start()
-    for step in (1, 2):
-        driver.step(step, 50, reward=step / 4)
-        driver.checkpoint(step)
-
-    async with agent(agent_url) as client:
-        progress, newest = await client.progress(), await client.newest_checkpoint()
-        assert (await client.last_exit())[:2] == (1, None)
-        driver.end(66, "Reward", "compute_score raised", "rewards.functions[0]")
-        attempt, record, *_ = await client.last_exit()
-
-    assert progress is not None
-    assert (progress.step, progress.total_steps, progress.percent, progress.reward) == (2, 50, 4.0, 0.5)
-    assert newest is not None
-    assert (newest.step, newest.path) == (2, "/checkpoints/step-2-a1")
-    assert newest.time <= datetime.now(UTC)
-    assert attempt == 1
-    assert record is not None
-    assert (record.code, record.reason, record.field) == (66, "Reward", "rewards.functions[0]")
-
-
-@pytest.mark.parametrize("stop", [True, False])
-@asynchronous
-async def test_a_checkpoint_is_asked_for(head: Head, agent_url: str, stop: bool) -> None:
-    async with agent(agent_url) as client:
-        await client.request_checkpoint(stop=stop)
-    assert [(asked["checkpoint"], asked["stop"]) for asked in head.requests] == [(True, stop)]
 
 
 # --- trouble, alike for every call
@@ -552,90 +404,3 @@ async def test_a_long_answer_is_quoted_from_its_end(heads: PlayedHeads, head: He
 
 
 # --- the played heads themselves
-
-
-@asynchronous
-async def test_a_played_training_runs_to_its_end(heads: PlayedHeads) -> None:
-    head = heads.add("team", "long", script=train(12, seconds=0, every=5))
-    address = HeadAddress(heads.template)
-    async with ray_jobs(address.ray("team", "long")) as jobs, agent(address.agent("team", "long")) as client:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        assert (await finished(jobs, ID)).state is RayJobState.SUCCEEDED
-        assert (await client.last_exit()).record is not None
-    assert [checkpoint["step"] for checkpoint in head.volume.checkpoints] == [5, 10, 12]
-
-
-@asynchronous
-async def test_a_played_training_stops_where_it_is_asked_and_goes_on_from_there(heads: PlayedHeads) -> None:
-    head = heads.add("team", "stopped", script=train(1_000_000, seconds=0.001, every=1_000_000))
-    address = HeadAddress(heads.template)
-    async with ray_jobs(address.ray("team", "stopped")) as jobs, agent(address.agent("team", "stopped")) as client:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        await poll(client.progress, lambda progress: progress is not None and progress.step > 0)
-        await client.request_checkpoint(stop=True)
-        job = await finished(jobs, ID)
-        first = await client.newest_checkpoint()
-        await jobs.submit("0f3c-a2", "rljob driver", stop_wait=1)
-        await poll(
-            client.progress, lambda progress: progress is not None and first is not None and progress.step > first.step
-        )
-        await jobs.stop("0f3c-a2")
-        assert (await finished(jobs, "0f3c-a2")).state is RayJobState.STOPPED
-    assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, ExitCode.STOPPED)
-    assert [driver.beside for driver in head.drivers] == [(), ()]
-
-
-@asynchronous
-async def test_a_second_driver_beside_a_living_one_is_noticed(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit("0f3c-a1", "rljob driver", stop_wait=1)
-        await jobs.submit("0f3c-a2", "rljob driver", stop_wait=1)
-    assert head.driver().beside == ("0f3c-a1",)
-
-
-@asynchronous
-async def test_an_attempt_that_is_submitted_again_after_a_restart_is_fenced(head: Head, ray_url: str) -> None:
-    async with ray_jobs(ray_url) as jobs:
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        head.driver().start()
-        head.restart()
-        await jobs.submit(ID, "rljob driver", stop_wait=1)
-        head.driver().start()
-        job = await finished(jobs, ID)
-    assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, ExitCode.FENCED)
-    assert [driver.submission_id for driver in head.drivers] == [ID, ID]
-
-
-def test_a_script_that_fails_fails_its_test() -> None:
-    async def wrong(driver: Driver) -> None:
-        driver.start()
-        driver.end(0)
-        driver.step(1)
-
-    @asynchronous
-    async def submit(url: str) -> None:
-        async with ray_jobs(url) as jobs:
-            await jobs.submit(ID, "rljob driver", stop_wait=1)
-            await finished(jobs, ID)
-
-    with pytest.raises(AssertionError, match="it has ended: SUCCEEDED"), PlayedHeads() as heads:  # noqa: PT012
-        heads.add("team", "job", script=wrong)
-        submit(HeadAddress(heads.template).ray("team", "job"))
-
-
-def test_played_heads_can_be_a_process() -> None:
-    command = [sys.executable, "-m", "tests.rljob_operator.played_head", "--steps", "3", "--seconds", "0"]
-
-    @asynchronous
-    async def submit(template: str) -> None:
-        async with ray_jobs(HeadAddress(template).ray("any", "cluster"), "any token") as jobs:
-            await jobs.submit(ID, "rljob driver", stop_wait=1)
-            assert (await finished(jobs, ID)).state is RayJobState.SUCCEEDED
-
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
-        try:
-            assert process.stdout is not None
-            submit(process.stdout.readline().strip())
-        finally:
-            process.kill()

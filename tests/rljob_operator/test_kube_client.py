@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ from rljob_operator.kube.errors import (
     Throttled,
     Unavailable,
 )
-from rljob_operator.kube.events import Event
-from rljob_operator.kube.kinds import CONFIG_MAP, EVENT, NODE, POD, RLJOB, Manifest, Ref
+from rljob_operator.kube.kinds import CONFIG_MAP, NODE, POD, Manifest, Ref
 from tests.rljob_operator.kube_server import KubeServer, response, status
 from tests.rljob_operator.loops import in_loop
 
@@ -40,55 +38,6 @@ async def kube_and_server(limit: int = 64, **options: Any) -> AsyncIterator[tupl
 
 def pod(name: str = "a", **metadata: Any) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "ns", "name": name, **metadata}}
-
-
-@in_loop
-async def test_apply_is_a_forced_server_side_apply_of_one_field_manager() -> None:
-    async with kube_and_server() as (kube, server):
-        created = await kube.apply(pod(labels={"a": "1"}))
-        applied = await kube.apply(pod(labels={"a": "2"}), created["metadata"]["uid"])
-        first, sent = server.requests[-2:]
-    assert first.body["metadata"]["resourceVersion"] == "1", "of no object: it is made, or refused"
-    assert sent.body["metadata"]["uid"] == created["metadata"]["uid"]
-    assert "resourceVersion" not in sent.body["metadata"]
-    assert (sent.method, sent.path) == ("PATCH", f"{PODS}/a")
-    assert sent.query == {"fieldManager": "rljob-operator", "force": "true"}
-    assert sent.headers["Content-Type"] == "application/apply-patch+yaml"
-    assert applied["metadata"]["labels"] == {"a": "2"}
-    assert applied["metadata"]["uid"] == created["metadata"]["uid"]
-
-
-@in_loop
-async def test_create_refuses_a_name_that_is_taken() -> None:
-    async with kube_and_server() as (kube, _):
-        created = await kube.create(pod())
-        assert created["metadata"]["uid"]
-        with pytest.raises(AlreadyExists, match="already exists"):
-            await kube.create(pod())
-
-
-@in_loop
-async def test_delete_names_the_uid_the_policy_and_the_grace_period() -> None:
-    async with kube_and_server() as (kube, server):
-        ref = Ref.of(server.put(f"{PODS}/a", pod()))
-        await kube.delete(ref, grace_period=0)
-        assert server.requests[-1].body == {
-            "preconditions": {"uid": ref.uid},
-            "propagationPolicy": "Background",
-            "gracePeriodSeconds": 0,
-        }
-        assert not server.objects
-
-
-@in_loop
-async def test_deleting_what_is_gone_or_replaced_succeeds_and_leaves_the_replacement() -> None:
-    async with kube_and_server() as (kube, server):
-        old = Ref.of(server.put(f"{PODS}/a", pod()))
-        await kube.delete(old)
-        await kube.delete(old)
-        server.put(f"{PODS}/a", pod())
-        await kube.delete(old)
-        assert f"{PODS}/a" in server.objects
 
 
 @in_loop
@@ -108,46 +57,6 @@ async def test_deleting_takes_a_uid() -> None:
         with pytest.raises(ValueError, match="uid"):
             await kube.delete(Ref(POD, "ns", "a"))
         assert not server.requests
-
-
-@in_loop
-async def test_a_status_patch_counts_only_against_the_version_that_was_read() -> None:
-    path = "/apis/rljob.dev/v1alpha1/namespaces/ns/rljobs/j"
-    async with kube_and_server() as (kube, server):
-        job = pod("j") | {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob"}
-        read = server.put(path, job | {"status": {"attempt": 1, "gone": 1}})
-        ref, version = Ref.of(read), read["metadata"]["resourceVersion"]
-        written = await kube.patch_status(ref, version, {"attempt": 2, "gone": None})
-        assert server.requests[-1].path == path + "/status"
-        assert written["status"] == {"attempt": 2}
-        with pytest.raises(Conflict):
-            await kube.patch_status(ref, version, {"attempt": 3})
-        assert server.objects[path]["status"] == {"attempt": 2}
-
-
-@in_loop
-async def test_finalizers_are_replaced_as_a_whole_and_only_at_the_version_read() -> None:
-    async with kube_and_server() as (kube, server):
-        read = server.put(f"{PODS}/a", pod(finalizers=["x", "rljob.dev/cleanup"], labels={"keep": "me"}))
-        ref, version = Ref.of(read), read["metadata"]["resourceVersion"]
-        written = await kube.patch_metadata(ref, version, {"finalizers": ["x"]})
-        assert written["metadata"]["finalizers"] == ["x"]
-        assert written["metadata"]["labels"] == {"keep": "me"}
-        with pytest.raises(Conflict):
-            await kube.patch_metadata(ref, version, {"finalizers": []})
-
-
-@in_loop
-async def test_get_finds_the_object_of_the_uid_or_nothing() -> None:
-    async with kube_and_server() as (kube, server):
-        ref = Ref.of(server.put(f"{PODS}/a", pod()))
-        assert (await kube.get(ref))["metadata"]["uid"] == ref.uid
-        assert await kube.get(Ref(POD, "ns", "a"))
-        server.put(f"{PODS}/a", pod())
-        with pytest.raises(NotFound):
-            await kube.get(ref)
-        with pytest.raises(NotFound):
-            await kube.get(Ref(POD, "ns", "b"))
 
 
 @in_loop
@@ -176,27 +85,6 @@ async def test_a_list_looks_into_the_namespace_named_else_into_the_scope_else_ev
         assert server.requests[1].query["labelSelector"] == "a=b"
     mine = "/api/v1/namespaces/mine/pods"
     assert paths == ["/api/v1/pods", PODS, mine, PODS, "/api/v1/nodes"]
-
-
-@in_loop
-async def test_an_event_is_posted_once_for_one_write_and_its_name_tells_the_order() -> None:
-    about = Ref(RLJOB, "ns", "j" * 250, "the-uid")
-    at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-    event = Event(about, "DriverRestarted", "ü" * 1000, "Restart", at, "9", warning=True)
-    later = [replace(event, place=1), replace(event, version="10", warning=False), replace(event, version="1000000")]
-    async with kube_and_server() as (kube, server):
-        for each in (event, replace(event, at=at.replace(second=6)), *later):
-            await kube.post_event(each)
-        posted = [o for p, o in server.objects.items() if "/events/" in p]
-    first, second, third, _ = posted
-    assert first["eventTime"] == "2026-01-02T03:04:05.000678Z"
-    assert [each["type"] for each in (first, second, third)] == ["Warning", "Warning", "Normal"]
-    assert len(posted) == 4, "the first came twice"
-    assert posted == sorted(posted, key=lambda each: each["metadata"]["name"]), "as kubectl describe shows them"
-    assert len(first["note"].encode()) <= 1024
-    assert len(first["metadata"]["name"]) <= 253
-    assert first["regarding"]["uid"] == "the-uid"
-    assert first["apiVersion"] == EVENT.api_version
 
 
 @pytest.mark.parametrize(
@@ -292,16 +180,6 @@ async def test_a_crd_that_the_api_server_does_not_quite_know_yet_is_no_refusal()
         server.answers.append(response(status(403, YOUNG, reason="Forbidden")))
         with pytest.raises(Unavailable, match="no matches for kind"):
             await kube.create(pod())
-
-
-@in_loop
-async def test_an_invalid_object_names_its_fields() -> None:
-    causes = [{"field": "spec.replicas", "message": "must not be negative", "reason": "FieldValueInvalid"}]
-    async with kube_and_server() as (kube, server):
-        server.answers.append(response(status(422, "is invalid", causes=causes)))
-        with pytest.raises(Invalid) as caught:
-            await kube.apply(pod())
-    assert caught.value.causes == (("spec.replicas", "must not be negative"),)
 
 
 @in_loop

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -58,21 +57,6 @@ def a_pod() -> Manifest:
 
 
 @in_jumping_loop
-async def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
-    objects = KubeObjects()
-    first, second = Candidate(objects), Candidate(objects, ahead=1e6)
-    tasks = [asyncio.create_task(first.lead()), asyncio.create_task(second.lead())]
-    for _ in range(600):
-        await asyncio.sleep(1)
-        assert (first.lease.held(), second.lease.held()) == (True, False)
-    assert first.record["holderIdentity"] == first.lease.identity != second.lease.identity
-    assert first.record["leaseTransitions"] == 0
-    assert first.record["leaseDurationSeconds"] == 15
-    assert datetime.fromisoformat(first.record["renewTime"]) > datetime.fromisoformat(first.record["acquireTime"])
-    assert not any(task.done() for task in tasks)
-
-
-@in_jumping_loop
 async def test_a_release_hands_over_at_the_next_look() -> None:
     objects = KubeObjects()
     first, second = Candidate(objects, latency=0.5), Candidate(objects)
@@ -125,18 +109,6 @@ async def test_a_release_that_crosses_a_renewal_is_final(tenths: int, quicker: f
     assert not leader.lost_at
 
 
-@in_jumping_loop
-async def test_who_was_frozen_while_it_acquired_asks_again() -> None:
-    objects = KubeObjects()
-    candidate = Candidate(objects, latency=0.5)
-    acquiring = asyncio.create_task(candidate.lease.acquire())
-    await asyncio.sleep(1.2)
-    candidate.ahead += 60
-    await acquiring
-    assert candidate.lease.held()
-    assert now() < 10
-
-
 @pytest.mark.parametrize("moment", [30.0, 30.3, 30.6, 30.9, 31.2])
 @in_jumping_loop
 async def test_a_frozen_leader_writes_nothing_when_it_thaws(moment: float) -> None:
@@ -181,50 +153,6 @@ async def test_a_renewal_is_one_call_so_that_a_slow_api_server_costs_no_lease() 
     assert not leading.done()
 
 
-@in_jumping_loop
-async def test_a_short_outage_is_survived_and_a_long_one_is_not() -> None:
-    leader = Candidate(KubeObjects())
-    leading = asyncio.create_task(leader.lead())
-    await asyncio.sleep(20)
-    leader.connection.reachable = False
-    await asyncio.sleep(3)
-    leader.connection.reachable = True
-    await asyncio.sleep(20)
-    assert leader.lease.held()
-    leader.connection.reachable = False
-    await asyncio.sleep(TERMS.renew_deadline + 0.1)
-    leader.connection.reachable = True
-    await asyncio.sleep(20)
-    assert leading.done()
-    assert len(leader.lost_at) == 1
-    assert not leader.lease.held()
-
-
-@in_jumping_loop
-async def test_who_finds_anothers_name_in_the_record_has_lost() -> None:
-    objects = KubeObjects()
-    leader = Candidate(objects)
-    leading = asyncio.create_task(leader.lead())
-    await asyncio.sleep(20)
-    objects.put(PATH, a_record("another"))
-    taken = now()
-    await leading
-    assert leader.lost_at[0] - taken <= TERMS.retry
-    assert leader.record["holderIdentity"] == "another"
-
-
-@in_jumping_loop
-async def test_a_deleted_record_is_made_anew() -> None:
-    objects = KubeObjects()
-    leader = Candidate(objects)
-    leading = asyncio.create_task(leader.lead())
-    await asyncio.sleep(20)
-    del objects.objects[PATH]
-    await asyncio.sleep(20)
-    assert leader.record["holderIdentity"] == leader.lease.identity
-    assert not leading.done()
-
-
 @pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
 @pytest.mark.parametrize("duration", [15, 60])
 @in_jumping_loop
@@ -237,27 +165,6 @@ async def test_anothers_record_counts_from_when_it_was_seen_and_for_as_long_as_i
     await candidate.lease.acquire()
     assert duration <= now() <= duration + 2 * TERMS.retry
     assert candidate.record["leaseTransitions"] == 4
-
-
-@pytest.mark.parametrize("holder", [{}, {"holderIdentity": ""}, {"holderIdentity": None}])
-@in_jumping_loop
-async def test_a_record_of_nobody_is_taken_at_once(holder: Manifest) -> None:
-    objects = KubeObjects()
-    objects.put(PATH, {"spec": holder} if holder else {})
-    candidate = Candidate(objects)
-    await candidate.lease.acquire()
-    assert now() == 0
-    assert candidate.record["leaseTransitions"] == 0
-
-
-@in_jumping_loop
-async def test_of_many_that_see_it_free_at_the_same_time_one_takes_it() -> None:
-    objects = KubeObjects()
-    candidates = [Candidate(objects, latency=0.2) for _ in range(5)]
-    tasks = [asyncio.create_task(candidate.lead()) for candidate in candidates]
-    await asyncio.sleep(100)
-    assert sum(candidate.lease.held() for candidate in candidates) == 1
-    assert not any(task.done() for task in tasks)
 
 
 def test_terms_that_would_let_two_lead_are_refused() -> None:

@@ -48,19 +48,6 @@ def now() -> float:
 
 
 @in_jumping_loop
-async def test_a_key_waits_once_however_often_it_is_added() -> None:
-    work = Work(seconds=10)
-    queue = WorkQueue(work, workers=1)
-    queue.start()
-    queue.add("first")
-    for _ in range(3):
-        queue.add("a")
-    assert len(queue) == 1
-    await asyncio.sleep(100)
-    assert work.begun == [("first", 0), ("a", 10)]
-
-
-@in_jumping_loop
 async def test_who_is_not_at_work_neither_counts_nor_times_what_is_added() -> None:
     waits: list[float] = []
     work = Work()
@@ -80,33 +67,6 @@ async def test_who_is_not_at_work_neither_counts_nor_times_what_is_added() -> No
 
 
 @in_jumping_loop
-async def test_a_key_added_while_it_runs_runs_once_more_afterwards() -> None:
-    work = Work(seconds=10)
-    queue = WorkQueue(work)
-    queue.start()
-    queue.add("a")
-    for _ in range(3):
-        await asyncio.sleep(2)
-        queue.add("a")
-    assert len(queue) == 1
-    await asyncio.sleep(100)
-    assert work.times("a") == [0, 10]
-
-
-@in_jumping_loop
-async def test_keys_run_in_their_order_and_no_more_at_a_time_than_there_are_workers() -> None:
-    work = Work(seconds=10)
-    queue = WorkQueue(work, workers=2)
-    queue.start()
-    for key in "abcde":
-        queue.add(key)
-    await asyncio.sleep(5)
-    queue.add("a")
-    await asyncio.sleep(100)
-    assert work.begun == [("a", 0), ("b", 0), ("c", 10), ("d", 10), ("e", 20), ("a", 20)]
-
-
-@in_jumping_loop
 async def test_it_has_caught_up_when_the_last_run_that_is_due_has_begun() -> None:
     queue = WorkQueue(Work(seconds=10), workers=2)
     early = asyncio.create_task(queue.caught_up())
@@ -122,13 +82,6 @@ async def test_it_has_caught_up_when_the_last_run_that_is_due_has_begun() -> Non
     queue.add("b")
     await queue.caught_up()
     assert asyncio.get_running_loop().time() - begun == 30
-
-
-@in_jumping_loop
-async def test_one_that_has_nothing_to_do_has_caught_up() -> None:
-    queue = WorkQueue(Work())
-    queue.start()
-    await queue.caught_up()
 
 
 @in_jumping_loop
@@ -181,26 +134,6 @@ async def test_failures_in_a_burst_of_news_count_once(monkeypatch: pytest.Monkey
     assert (max(delays[:10]), delays[10:]) == (1, [2, 4])
 
 
-@in_jumping_loop
-async def test_whoever_asks_for_an_earlier_time_than_the_backoff_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("random.uniform", lambda _low, high: high)
-    begun, delays = list[float](), list[float]()
-
-    async def work(key: str) -> None:
-        begun.append(now())
-        queue.add_after(key, 15)
-        raise Refused
-
-    queue = WorkQueue(
-        work, backoff=Backoff(first=100, cap=100), failed=lambda _key, _error, delay: delays.append(delay)
-    )
-    queue.start()
-    queue.add("a")
-    await asyncio.sleep(125)
-    assert begun == [0, 15, 30, 45, 60, 75, 90, 100, 115]
-    assert delays[:7] == [15, 15, 15, 15, 15, 15, 10]
-
-
 @settings(deadline=None)
 @given(failures=st.integers(1, 5000))
 def test_a_delay_is_at_least_half_of_what_doubling_gives_and_never_above_the_cap(failures: int) -> None:
@@ -223,36 +156,6 @@ async def test_an_add_ends_a_backoff_early_but_not_what_the_server_asked_for() -
     await asyncio.sleep(10)
     assert work.times("failed") == [0, 10]
     assert work.times("throttled") == [0, 20]
-
-
-@in_jumping_loop
-async def test_an_add_during_a_run_that_is_throttled_waits_too() -> None:
-    work = Work(seconds=2)
-    work.errors["a"] = [Refused(retry_after=20)]
-    delays: list[float] = []
-    queue = WorkQueue(work, backoff=Backoff(first=1, cap=1), failed=lambda _key, _error, delay: delays.append(delay))
-    queue.start()
-    queue.add("a")
-    await asyncio.sleep(1)
-    queue.add("a")
-    await asyncio.sleep(100)
-    assert work.times("a") == [0, 22]
-    assert delays == [20]
-
-
-@in_jumping_loop
-async def test_a_key_that_always_fails_delays_no_other() -> None:
-    work = Work(seconds=1)
-    work.errors["bad"] = [Refused() for _ in range(1000)]
-    queue = WorkQueue(work, workers=1, backoff=Backoff(first=0.1, cap=0.1))
-    queue.start()
-    queue.add("bad")
-    for _ in range(50):
-        added = now()
-        queue.add("good")
-        await asyncio.sleep(3)
-        assert work.times("good")[-1] - added <= 2
-    assert len(work.times("bad")) > 50
 
 
 @in_jumping_loop

@@ -32,7 +32,7 @@ async def test_a_kind_that_is_not_there_yet_is_named() -> None:
     async with KubeServer() as server, server.connect() as connection:
         none = {"metadata": {"resourceVersion": "7"}, "items": []}
         server.answers += [response((200, none)), response(not_found("/apis/ray.io/v1/rayclusters"))]
-        with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet: install their CRD"):
+        with pytest.raises(NotFound, match=r"no rayclusters of ray\.io/v1 yet; install their CRD"):
             await list_all(Kube(connection), Store(), set())
 
 

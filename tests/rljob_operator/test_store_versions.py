@@ -44,15 +44,6 @@ def test_a_job_is_its_own_key_and_a_cluster_wide_object_is_nobodys() -> None:
     assert store.get(RLJOB, B) is None
 
 
-def test_only_what_is_newer_changes_anything() -> None:
-    store = Store()
-    assert store.put(POD, pod(99)) == {A}
-    assert store.put(POD, pod(99)) == set()
-    assert store.put(POD, pod(98, uid="older")) == set()
-    assert store.put(POD, pod(100, uid="newer")) == {A}
-    assert store.children(POD, A)[0]["metadata"]["uid"] == "newer"
-
-
 def test_what_we_have_deleted_goes_though_no_watch_has_told() -> None:
     store, when = Store(), datetime(2026, 11, 27, tzinfo=UTC)
     for kind in (RAY_CLUSTER, POD):
@@ -76,39 +67,6 @@ def test_a_child_that_changes_its_job_concerns_both() -> None:
     assert (names(store), names(store, B)) == ([], ["p"])
 
 
-def test_a_late_deletion_leaves_the_successor_of_the_same_name() -> None:
-    store = Store()
-    store.put(POD, pod(20, uid="second"))
-    assert store.remove(POD, pod(10, uid="first")) == set()
-    assert names(store) == ["p"]
-
-
-def test_a_deletion_of_the_successor_also_ends_the_predecessor_whose_deletion_was_lost() -> None:
-    store = Store()
-    store.put(POD, pod(10, uid="first"))
-    assert store.remove(POD, pod(30, uid="second")) == {A}
-    assert names(store) == []
-
-
-def test_a_slow_answer_to_a_write_does_not_bring_back_what_was_deleted_since() -> None:
-    store = Store()
-    store.remove(POD, pod(12))
-    assert store.put(POD, pod(9)) == set()
-    store.replace_all(POD, [], "20")
-    assert store.put(POD, pod(9)) == set()
-    assert store.put(POD, pod(21)) == {A}
-
-
-def test_a_list_finds_what_vanished_unseen_and_keeps_what_is_younger_than_it() -> None:
-    store = Store()
-    store.put(POD, pod(1, "vanished"))
-    store.put(POD, pod(2, "stays"))
-    store.put(POD, pod(30, "younger", "job-b"))
-    assert store.replace_all(POD, [pod(2, "stays")], "20") == {A}
-    assert (names(store), names(store, B)) == (["stays"], ["younger"])
-    assert store.replace_all(POD, [pod(2, "stays"), pod(30, "younger", "job-b")], "40") == set()
-
-
 def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
     store, there = Store(), Key("other", "job-a")
     store.put(POD, pod(1, "vanished"))
@@ -122,25 +80,6 @@ def test_a_list_of_one_namespace_says_nothing_of_the_others() -> None:
     assert store.replace_all(POD, [], "25") == set()
     assert store.put(POD, pod(28, "slow", namespace="other")) == set()
     assert store.put(POD, pod(28)) == {A}
-
-
-def test_a_list_older_than_a_deletion_does_not_bring_the_object_back() -> None:
-    store = Store()
-    store.put(POD, pod(5))
-    store.remove(POD, pod(12))
-    assert store.replace_all(POD, [pod(5)], "10") == set()
-    assert names(store) == []
-
-
-def test_neither_a_late_deletion_nor_a_late_list_makes_room_for_what_a_later_one_ended() -> None:
-    store = Store()
-    store.remove(POD, pod(18))
-    store.remove(POD, pod(12))
-    assert store.put(POD, pod(15)) == set()
-    store.replace_all(POD, [], "30")
-    store.remove(POD, pod(20))
-    store.replace_all(POD, [], "10")
-    assert store.put(POD, pod(25)) == store.put(POD, pod(25, "another")) == set()
 
 
 def test_managed_fields_are_left_out_of_the_store_and_left_in_the_callers_object() -> None:

@@ -101,7 +101,7 @@ async def until(what: Callable[[], object]) -> None:
 async def test_all_kinds_are_listed_and_watched_again_whatever_is_answered_once(
     verb: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(main, "AGAIN_SECONDS", (0.1,))
     server = PlayedServer(fault=(verb, how))
     async with kopf_before(server) as store:
         await until(lambda: server.fault is None and server.asked["watch", RAY_CLUSTER.plural] > (verb == "watch"))
@@ -120,7 +120,7 @@ async def test_kopf_begins_when_it_may_and_again_when_it_has_ended(monkeypatch: 
         raise ValueError("half a line")
 
     monkeypatch.setattr(kopf, "operator", fails)
-    monkeypatch.setattr(main, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(main, "AGAIN_SECONDS", (0.01,))
     async with PlayedServer() as server, server.connect() as connection:
         operator = main.Operator(main.Options(Settings(), (), "127.0.0.1:0"), connection, cast(Any, None))
         with capture_logs() as logs:

@@ -15,7 +15,7 @@ It writes no spec of an RLJob and reads no Secret. To make an object by server-s
   verbs: [update]  # for blockOwnerDeletion; OwnerReferencesPermissionEnforcement requires it
 - apiGroups: [ray.io]
   resources: [rayclusters]
-  verbs: [list, watch, create, patch, delete]  # patch: the label that the operator watches
+  verbs: [list, watch, create, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete]

@@ -16,9 +16,9 @@ from rljob_operator.kube.kinds import RLJOB, Manifest, Ref
 class Job:
     """One RLJob.
 
-    problem: why the operator cannot read the job; None where it can. unread: a field of the spec that only a newer API
-    has; None where it knows all. deleted: when somebody asked to delete it. manager: spec.managedBy, also of a spec
-    that cannot be read. status: what of it can be read.
+    problem: why the operator cannot read the job; None if it can. unread: a field of the spec that only a newer API
+    has; None if it knows all. deleted: when its deletion was requested. manager: spec.managedBy, also of a spec that
+    cannot be read. status: the part that can be read.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Job:
 
     @property
     def spec(self) -> RLJobSpec:
-        """Raises ValueError where there is a problem."""
+        """Raises ValueError if there is a problem."""
         if self.read is None:
             raise ValueError(self.problem)
         return self.read
@@ -58,8 +58,8 @@ class Job:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an attempt has begun since the job was created or resumed. A RayCluster says nothing: it may be made
-        beside what is refused.
+        """Whether an attempt has begun since the job was created or resumed. A RayCluster does not prove it: it may be
+        created beside an object that is refused.
         """
         driver = self.status.driver
         return self.status.start_time is not None or (driver is not None and driver.state != "Ended")
@@ -73,7 +73,7 @@ class Job:
 
 
 def read_job(manifest: Mapping[str, Any]) -> Job:
-    """Never raises for what a user or another version can write: what this one cannot read is a problem of the job."""
+    """Never raises for what a user or another version can write: `problem` says what cannot be read."""
     metadata = manifest["metadata"]
     read, problem, unread = _spec(manifest.get("spec", {}))
     status, unclear = _status(manifest.get("status") or {})
@@ -95,19 +95,19 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
 
 def _spec(written: Mapping[str, Any]) -> tuple[RLJobSpec | None, str | None, str | None]:
     """The spec, its problem, a field that is not known. A newer CRD gives every job its new defaults at once, while the
-    operator is still the older one: those are no problem of jobs that run.
+    operator is still the older one: those must not stop jobs that run.
     """
     try:
         return RLJobSpec.model_validate(written), None, None
     except ValidationError as error:
-        said = _words("spec", error)
+        found = _words("spec", error)
         if any(each["type"] != "extra_forbidden" for each in error.errors()):
-            return None, said, None
-    return RLJobSpec.model_validate(written, extra="ignore"), None, said
+            return None, found, None
+    return RLJobSpec.model_validate(written, extra="ignore"), None, found
 
 
 def _status(written: Mapping[str, Any]) -> tuple[RLJobStatus, str | None]:
-    """What of it can be read, and what cannot: a newer operator may have written more."""
+    """The part that can be read, and what cannot: a newer operator may have written more."""
     try:
         return RLJobStatus.model_validate(written, extra="ignore"), None
     except ValidationError as error:
@@ -119,7 +119,7 @@ def _status(written: Mapping[str, Any]) -> tuple[RLJobStatus, str | None]:
 def _words(part: str, error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(map(str, (part, *first["loc"])))
-    return f"{where}: {first['msg']} (it is of another version of the API than this operator, or older than its rules)"
+    return f"{where}: {first['msg']} (this operator has another version of the API, or the job is older than its rules)"
 
 
 def _time(text: str | None) -> datetime | None:

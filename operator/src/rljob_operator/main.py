@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain, repeat
 from typing import TypeVar
 
 import aiohttp
@@ -67,8 +68,8 @@ FIRST_LOOK_SECONDS = 60.0
 """How long kopf waits for the first look at all jobs: a job that hangs must not keep news from others."""
 
 RETRY_SECONDS = 2.0
-AGAIN_SECONDS = 5.0
-"""From the end of kopf's watches to the list that begins them again."""
+AGAIN_SECONDS = (5.0, 5.0, 5.0, 10.0, 20.0, 60.0)
+"""From each end of kopf's watches to the list that begins them again."""
 
 HUNG_SECONDS = 300.0
 STOP_SECONDS = 20.0
@@ -162,12 +163,11 @@ class Operator:
         """kopf looks once which kinds there are, so it begins after all were listed: KubeRay may be installed later."""
         await self.watchable.wait()
         quieten(self.store)
-        while True:
-            await watch(
-                self._connection, self.heard, self.metrics.api_call, self._options.namespaces, self.lease.identity
-            )
-            log.warning("watches_ended", again_in=AGAIN_SECONDS)
-            await asyncio.sleep(AGAIN_SECONDS)
+        namespaces, identity = self._options.namespaces, self.lease.identity
+        for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
+            await watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity)
+            log.warning("watches_ended", again_in=pause)
+            await asyncio.sleep(pause)
             await _patiently(self._list)
 
     def heard(self, kind: Kind, manifest: Manifest, deleted: bool) -> None:

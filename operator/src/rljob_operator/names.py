@@ -6,7 +6,7 @@ GROUP = "rljob.dev"
 MANAGER = "rljob-operator"
 MANAGER_NAME = f"{GROUP}/operator"
 OUR_MANAGERS = (None, MANAGER_NAME)
-"""What spec.managedBy says of jobs that are ours."""
+"""spec.managedBy of jobs that this operator manages."""
 
 FINALIZER = f"{GROUP}/cleanup"
 
@@ -20,24 +20,24 @@ REWARD_MODEL_LABEL = f"{GROUP}/reward-model"
 DIGEST_ANNOTATION = f"{GROUP}/digest"
 RENDERER_ANNOTATION = f"{GROUP}/renderer"
 SPEC_ANNOTATION = f"{GROUP}/spec"
-"""On a RayCluster and on a reward model's Deployment: a digest of what of the spec may not change while it lives."""
+"""On a RayCluster and on a reward model's Deployment: a digest of what may not change in the spec while it lives."""
 
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""On a reward model's Deployment: a digest of its pod template, as the operator that made it rendered it. Older ones
-wrote the template itself there, which may be longer than annotations may.
+"""On a reward model's Deployment: a digest of its pod template, as the operator that created it rendered it. Older
+operators wrote the template itself there, which may be too long for an annotation.
 """
 
 IMAGE_ANNOTATION = f"{GROUP}/image"
-"""On a RayCluster: the image that it was made with, but for what templates say."""
+"""On a RayCluster: the image that it was created with, unless a template names another."""
 
 GENERATION_ANNOTATION = f"{GROUP}/generation"
-"""On a RayCluster: the job's generation that it was made for."""
+"""On a RayCluster: the job's generation that it was created for."""
 
 EVICTION_ANNOTATION = f"{GROUP}/eviction"
-"""On a RayCluster: what of spec.recovery its pods were made with, for they keep it, as people read it."""
+"""On a RayCluster: the part of spec.recovery that its pods keep, as text for people."""
 
 MAKER_ANNOTATION = f"{GROUP}/made-for"
-"""On a volume claim: the uid of the job that it was made for. Another job of the name may use it, and never owns it."""
+"""On a volume claim: the uid of the job that it was created for. A later job of the name may use it, not own it."""
 
 RAY_CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay's, on a RayCluster's pods: its name."""
@@ -56,12 +56,12 @@ AUTH_TOKEN, AGENT_TOKEN = "auth_token", "agent_token"
 
 
 def labels(job: str) -> Mapping[str, str]:
-    """Of every child."""
+    """Labels of every child."""
     return {JOB_LABEL: job, "app.kubernetes.io/managed-by": MANAGER}
 
 
 def ray_cluster(job: str) -> str:
-    """The API server allows one object of a name, and so one cluster for a job."""
+    """The API server allows one object of a name, so a job has one cluster."""
     return job
 
 
@@ -70,8 +70,9 @@ def job_config(job: str) -> str:
 
 
 def auth_secret(job: str, uid: str, key: str) -> str:
-    """Another job of the name never meets it, nor this one with another key of the operator's: that may not read
-    Secrets, so it could not tell whose it is. key: its fingerprint.
+    """Unique per job and per key of the operator, which may not read Secrets and so could not check the content.
+
+    key: its fingerprint.
     """
     return f"{job}-auth-{uid[:8]}-{key}"
 
@@ -81,10 +82,10 @@ def claim(job: str) -> str:
 
 
 def reward_model(job: str, model: str) -> str:
-    """Of its Deployment and Service. No other child has `-rm-` after the job's name."""
+    """Name of its Deployment and Service. No other child has `-rm-` after the job's name."""
     return f"{job}-rm-{model}"
 
 
 def submission(uid: str, attempt: int) -> str:
-    """Ray refuses a second submission of the same id, and so an attempt has one driver."""
+    """Ray refuses a second submission of the same id, so an attempt has one driver."""
     return f"{uid}-a{attempt}"

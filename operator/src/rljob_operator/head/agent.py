@@ -14,9 +14,9 @@ from rljob_operator.head.errors import HeadRefused
 class LastExit(NamedTuple):
     """attempt: number of the newest that began on this volume; 0 before the first.
 
-    record: how it ended; None where it has not, or ended without a word.
+    record: how it ended; None if it has not, or left no record.
     heartbeat: another number every few seconds while its driver lives; None before its first sign of life.
-    owner: uid of the RLJob whose attempt it is; None where its claim does not say, as those of older images.
+    owner: uid of the RLJob whose attempt it is; None if its claim does not say, as with older images.
     """
 
     attempt: int
@@ -26,7 +26,7 @@ class LastExit(NamedTuple):
 
 
 class _Checkpoints(BaseModel):
-    checkpoints: Annotated[list[CheckpointStatus], FailFast()]  # else a million errors are built, and one is told
+    checkpoints: Annotated[list[CheckpointStatus], FailFast()]  # else a million errors are built, and one is reported
 
 
 class _Claim(BaseModel):

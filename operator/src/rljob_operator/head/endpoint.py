@@ -1,4 +1,4 @@
-"""One HTTP server of a head pod: deadline, token, errors, and answers that are what they should be.
+"""One HTTP server of a head pod: deadline, token, errors, and validated answers.
 
 Users' code runs beside these servers, so nothing that they answer is trusted: its size, its redirects, its JSON.
 """
@@ -18,8 +18,8 @@ from rljob_operator.head.errors import HeadRefused, HeadUnreachable
 DEADLINE_SECONDS = 5.0
 
 ANSWER_BYTES = 1 << 20
-"""Of the longest answer that is read; to understand one takes a tenth of a second at most, whatever is in it. Four
-thousand checkpoints fit, for each of which an agent reads a file within the deadline. Ray's answers are far shorter.
+"""Size of the longest answer that is read; parsing one takes a tenth of a second at most. Four thousand checkpoints
+fit, for each of which an agent reads a file within the deadline. Ray's answers are far shorter.
 """
 
 QUOTED_CHARACTERS = 400
@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 def shared_session() -> aiohttp.ClientSession:
-    """For the calls of all heads. Who hangs takes no connection from the others, and no cookie of one reaches another:
-    a head may set some for the domain that all of them are in.
+    """For the calls of all heads. A head that hangs takes no connection from others, and no cookie of one reaches
+    another: a head may set some for the domain that all of them are in.
     """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
@@ -86,7 +86,7 @@ class Endpoint:
 
 
 def _decode(content: bytes | str) -> Any:
-    """Raises ValueError for what is no JSON, and for numbers that JSON cannot write again."""
+    """Raises ValueError for invalid JSON, and for numbers that JSON cannot write again."""
     try:
         return json.loads(content, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:
@@ -96,11 +96,11 @@ def _decode(content: bytes | str) -> Any:
 def _finite(text: str) -> float:
     if math.isfinite(number := float(text)):
         return number
-    raise ValueError(f"{text[:QUOTED_CHARACTERS]} is no number")
+    raise ValueError(f"{text[:QUOTED_CHARACTERS]} is not a number")
 
 
 def _words(answer: str) -> str:
-    """What the server wants to say. A traceback says it at its end."""
+    """The server's message. A traceback has it at its end."""
     try:
         value = _decode(answer)
     except ValueError:

@@ -5,7 +5,7 @@
 
 
 class HeadError(Exception):
-    """status: HTTP status of the answer; None where there was none. answer: its text."""
+    """status: HTTP status of the answer; None if there was none. answer: its text."""
 
     def __init__(self, message: str, *, status: int | None = None, answer: str = "") -> None:
         super().__init__(message)
@@ -13,8 +13,8 @@ class HeadError(Exception):
 
 
 class HeadUnreachable(HeadError):
-    """Nobody is there or able to answer. The call may have had its effect all the same."""
+    """There is no server, or it cannot answer. The call may have had its effect."""
 
 
 class HeadRefused(HeadError):
-    """The server said no, or something that is not its protocol."""
+    """The server refused, or its answer is not of its protocol."""

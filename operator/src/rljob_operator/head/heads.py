@@ -6,9 +6,9 @@ not wait for a head that was slow the last time.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import structlog
@@ -83,6 +83,7 @@ class Heads:
     def __init__(self, session: aiohttp.ClientSession, address: HeadAddress, settings: Settings) -> None:
         self._session, self._address, self._settings = session, address, settings
         self._known: dict[Key, _Known] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would let them be collected
 
     async def report(self, job: Job) -> Heard:
         """What is known of the last attempt."""
@@ -94,7 +95,7 @@ class Heads:
             known = self._known[key] = _Known(driver.submission_id)
         known.stopped = known.stopped and driver.stop_requested is not None  # else the next stop is another one
         if known.asking is None and known.until <= _now():
-            known.asking = asyncio.create_task(self._ask(job, known))
+            known.asking = self._begin(self._ask(job, known))
         if known.asking is not None:
             await _patiently(known, known.asking)
         return known.heard
@@ -124,7 +125,7 @@ class Heads:
         if known.stopped:
             return
         if known.stopping is None:
-            known.stopping = asyncio.create_task(self._request_stop(job, known))
+            known.stopping = self._begin(self._request_stop(job, known))
         await _patiently(known, known.stopping)
 
     async def _request_stop(self, job: Job, known: _Known) -> None:
@@ -143,6 +144,12 @@ class Heads:
         """End a driver that does not react. It may take its time: the next attempt fences it off. Raises HeadError."""
         await self._ray(job).stop(submission)
         self.forget(job)
+
+    def _begin(self, call: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def forget(self, job: Job) -> None:
         """What is known is outdated, and so is the answer of a call that is under way."""

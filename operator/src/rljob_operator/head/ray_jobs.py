@@ -16,7 +16,7 @@ STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Ray's variable for the seconds between SIGTERM and SIGKILL of a job that is stopped, whole ones; 3 without it."""
 
 _PERHAPS_KNOWN = (400, 500)
-"""How Ray answers an id that it knows. It answers its own failures alike, with a traceback, so one has to ask again."""
+"""How Ray answers an id that it knows. Its own failures look alike, with a traceback, so the caller asks again."""
 
 
 class RayJobState(StrEnum):
@@ -37,8 +37,8 @@ class RayJobState(StrEnum):
 class RayJob:
     """A submission as Ray sees it.
 
-    message: for a person; of a driver that failed, the end of its output.
-    driver_exit_code: -N or 128 + N for signal N. None before the driver ends and where Ray did not see it end: it was
+    message: for a person; after a failure, the end of the driver's output.
+    driver_exit_code: -N or 128 + N for signal N. None before the driver ends and if Ray did not see it end: it was
         stopped, never started, or its supervisor died.
     error_type: Ray's JobErrorType of a FAILED one, such as JOB_ENTRYPOINT_COMMAND_ERROR.
     """
@@ -68,7 +68,7 @@ class RayJobs:
         self._ray = Endpoint(session, "Ray's Jobs API", url, token, deadline)
 
     async def status(self, submission_id: str) -> RayJob | None:
-        """None where Ray does not know the submission."""
+        """None if Ray does not know the submission."""
         try:
             content = await self._ray.call("GET", f"/api/jobs/{submission_id}")
         except HeadRefused as error:
@@ -81,10 +81,10 @@ class RayJobs:
         self, submission_id: str, entrypoint: str, *, stop_wait: int,
         env_vars: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """Start a driver; a submission that Ray knows already is left as it is.
+        """Start a driver; a submission that Ray knows already stays as it is.
 
         entrypoint: a shell command. stop_wait: seconds between SIGTERM and SIGKILL after stop().
-        env_vars: also of the driver's tasks and actors. Whoever has the token can read them.
+        env_vars: also of the driver's tasks and actors. Everyone with the token can read them.
         """
         request: dict[str, Any] = {
             "submission_id": submission_id,
@@ -99,7 +99,7 @@ class RayJobs:
                 raise
 
     async def stop(self, submission_id: str) -> bool:
-        """Send SIGTERM to the driver and all its children, and do not wait. False where nothing runs."""
+        """Send SIGTERM to the driver and all its children, and do not wait. False if nothing runs."""
         try:
             content = await self._ray.call("POST", f"/api/jobs/{submission_id}/stop")
         except HeadRefused as error:
@@ -110,5 +110,5 @@ class RayJobs:
 
 
 def _is_unknown(submission_id: str, error: HeadRefused) -> bool:
-    """Whether it is Ray that says so, and not a proxy on the way that knows no such head."""
+    """Whether Ray says so, and not a proxy that does not know the head."""
     return error.status == 404 and submission_id in error.answer

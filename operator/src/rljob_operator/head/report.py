@@ -10,13 +10,15 @@ from rljob_operator.head.ray_jobs import RayJob
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """What the head pod said of the last attempt.
+    """What the head pod reports of the last attempt.
 
-    driver: Ray's word on its submission; None where Ray does not know it. begun: the volume has its claim, whatever Ray
-    knows: its head forgets with its container.
-    exit: its exit record; None where it left none. heartbeat: another number every few seconds while it lives.
-    All but Ray's word is None where the agent does not know, or knows only an earlier attempt, or an earlier job.
-    empty: the agent knows that there is no checkpoint. agent: whether it answered at all.
+    driver: Ray's report on its submission; None if Ray does not know it.
+    exit: its exit record; None if it left none.
+    heartbeat: another number every few seconds while it lives.
+    begun: the volume has the attempt's claim, which lasts longer than Ray's memory: that goes with its container.
+    empty: the agent reports that there is no checkpoint.
+    agent: whether it answered at all.
+    Except for driver, fields are None if the agent does not know, or knows only an earlier attempt or job.
     """
 
     driver: RayJob | None = None
@@ -30,8 +32,8 @@ class HeadReport:
 
 
 class Heard(NamedTuple):
-    """head: None where Ray's head does not answer. silent: seconds in which nobody told a sign of life of the driver,
-    for whatever reason. unauthorized: somebody answered, and did not take our token.
+    """head: None if Ray's head does not answer. silent: seconds without a sign of life of the driver, for any reason.
+    unauthorized: a server answered, and refused the operator's token.
     """
 
     head: HeadReport | None = None

@@ -1,10 +1,10 @@
-"""A job's two tokens, derived from the operator's key: nobody has to read a Secret to know them."""
+"""A job's two tokens, derived from the operator's key, so that it need not read Secrets."""
 
 import hmac
 
 
 def fingerprint(key: bytes) -> str:
-    """Which key it is, for names and annotations that anybody may read."""
+    """Identifies the key in names and annotations, which are public."""
     return derive(key, "", "fingerprint")[:8]
 
 

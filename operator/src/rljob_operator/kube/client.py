@@ -1,12 +1,12 @@
 """The calls of the API server that the operator makes: raw JSON in and out, and no retries.
 
-    apply           server-side apply, the fields that it names are ours: to the object with this uid, or to none yet
-    create          only if nobody has the name
+    apply           server-side apply of the operator's fields, to the object with this uid or to a new one
+    create          only if the name is free
     delete          only the object with this uid
     patch_*         only if the object is still at this resourceVersion
     get, list       what etcd holds now
 
-So a write is harmless when it is late or repeated. Whoever calls tries again: a queue, with backoff.
+So a write is harmless if it is late or repeated. The caller tries again: a queue, with backoff.
 """
 
 import json
@@ -29,16 +29,16 @@ PAGE = 500
 _METHODS = {"apply": "PATCH", "create": "POST", "delete": "DELETE", "patch": "PATCH"}
 _JSON, _APPLY, _MERGE_PATCH = "application/json", "application/apply-patch+yaml", "application/merge-patch+json"
 _OF_NO_OBJECT = "1"
-"""A resourceVersion: whoever asks for it gets a new object, or Conflict. etcd begins to count above it."""
+"""A resourceVersion that means a new object, or Conflict. etcd begins to count above it."""
 
 _NO_QUERY: Mapping[str, str] = {}
 
 Observer = Callable[[str, str, str, float], None]
-"""Told of each call: verb, resource, the answer's status or why there was none, seconds."""
+"""Called after each call: verb, resource, the answer's status or why there was none, seconds."""
 
 
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""What YAML takes for a line's end, or does not take."""
+"""Characters that YAML reads as a line's end, or refuses."""
 
 
 class Listing(NamedTuple):
@@ -60,7 +60,7 @@ class Kube:
     """Every method raises KubeErrors.
 
     fence: called right before each write goes out. `dataclasses.replace(kube, fence=...)` shares the connections.
-    namespace: the only one that lists look into, where they name none; None is all.
+    namespace: of lists that name none; None for all.
     timeout: seconds that one request may take, with its wait for a free connection. A list is one request a page.
     """
 
@@ -71,8 +71,8 @@ class Kube:
     timeout: float = field(default=10.0, kw_only=True)
 
     async def apply(self, manifest: Manifest, uid: str = "") -> Manifest:
-        """uid: of the object to change; raises Conflict where it is gone, or another has its name. Without one it makes
-        the object, and raises AlreadyExists where anybody has the name: to apply to that would be to take it over.
+        """uid: of the object to change; raises Conflict if it is gone, or another has its name. Without one it creates
+        the object, and raises AlreadyExists if the name is taken: to apply to that would be to take it over.
         """
         ref, query = Ref.of(manifest), {"fieldManager": FIELD_MANAGER, "force": "true"}
         condition = {"uid": uid} if uid else {"resourceVersion": _OF_NO_OBJECT}
@@ -89,7 +89,7 @@ class Kube:
             raise Conflict(f"another object has become {ref}", status=error.status, reason="Conflict") from error
 
     async def create(self, manifest: Manifest, warned: Callable[[str], None] = _unwarned) -> Manifest:
-        """warned: told of each field that the API server does not know and leaves out, in its words."""
+        """warned: called with the API server's warning about each field that it does not know and leaves out."""
         ref = Ref.of(manifest)
         path, query = ref.kind.path(ref.namespace), {"fieldManager": FIELD_MANAGER, "fieldValidation": "Warn"}
         return await self._write("create", ref.kind, path, manifest, _JSON, query, warned)
@@ -127,7 +127,7 @@ class Kube:
         return await self.patch(ref, resource_version, {"metadata": patch})
 
     async def get(self, ref: Ref) -> Manifest:
-        """Raises NotFound also where the name belongs to another uid."""
+        """Raises NotFound also if the name belongs to another uid."""
         found = await self._read("get", ref.kind, ref.path())
         if ref.uid and found["metadata"]["uid"] != ref.uid:
             raise NotFound(f"{ref} with the uid {ref.uid} is gone", status=404, reason="NotFound")
@@ -137,7 +137,7 @@ class Kube:
         self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
     ) -> Listing:
         """All of them at one moment, which is the resource_version, without managedFields, which are half of most
-        objects. name: of the only one that is asked for.
+        objects. name: of the only one to list.
         """
         # Page by page and consistent. resourceVersion=0 would be neither, and is no cheaper: since Kubernetes 1.34 the
         # watch cache answers these too.
@@ -156,7 +156,7 @@ class Kube:
             query["continue"] = metadata["continue"]
 
     async def post_event(self, event: Event) -> None:
-        """Once, however often it is called."""
+        """Once, even if it is called again."""
         with suppress(AlreadyExists):
             await self.create(event.manifest())
 
@@ -214,5 +214,5 @@ def _object(body: bytes) -> Manifest:
     try:
         found: Manifest = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Unavailable("the answer is no JSON: is this the API server?", reason="NoJSON") from error
+        raise Unavailable("the answer is not JSON; check that this is the API server", reason="NoJSON") from error
     return found

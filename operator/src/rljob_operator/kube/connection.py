@@ -1,4 +1,4 @@
-"""HTTP to one API server: where it is, who we are to it, and one pool of connections."""
+"""HTTP to one API server: its address, the credentials, and one pool of connections."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from yarl import URL
 from rljob_operator.kube.errors import Fenced, NoCluster, Unavailable
 
 Fence = Callable[[], None]
-"""Raises Fenced where this process must not write any more."""
+"""Raises Fenced if this process must not write any more."""
 
 
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
@@ -29,7 +29,7 @@ _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Answer:
-    """warnings: what the API server says of a request that it has carried out all the same."""
+    """warnings: of the API server about a request that it has carried out."""
 
     status: int
     headers: Mapping[str, str]
@@ -59,7 +59,7 @@ class Connection:
 
     @classmethod
     async def open(cls, kubeconfig: str | None = None, context: str | None = None, *, limit: int = 64) -> Self:
-        """To the cluster of the kubeconfig or context that is named here or by KUBECONFIG; else of this pod; else of
+        """To the cluster of the kubeconfig or context that is given here or by KUBECONFIG; else of this pod; else of
         ~/.kube/config. limit: of connections at a time. Raises NoCluster.
         """
         kubeconfig, configuration = kubeconfig or os.environ.get("KUBECONFIG"), Configuration()
@@ -70,7 +70,7 @@ class Connection:
 
     @property
     def configuration(self) -> Configuration:
-        """Where the API server is, and who we are to it: for others who connect by themselves."""
+        """Address and credentials, for libraries that connect by themselves."""
         return self._configuration
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class Connection:
         return await self._authorized(method, path, _FencedBody(body, fence, content_type), timeout)
 
     async def _authorized(self, method: str, path: str, body: "_FencedBody | None", timeout: float) -> Answer:
-        """What was refused with 401 has changed nothing, and is sent once more where there is a newer token."""
+        """A request that is refused with 401 has changed nothing, and is repeated once if there is a newer token."""
         token = await self._token()
         answer = await self._send(method, path, body, token, timeout)
         if answer.status == 401 and (newer := await self._newer_token(token)):
@@ -101,7 +101,7 @@ class Connection:
     async def _send(
         self, method: str, path: str, body: "_FencedBody | None", token: str | None, timeout: float
     ) -> Answer:  # fmt: skip
-        """Raises Unavailable where no whole answer came in time."""
+        """Raises Unavailable if no complete answer came in time."""
         url = URL(self._configuration.host + path, encoded=True)
         headers = {"Authorization": token} if token else {}
         deadline = aiohttp.ClientTimeout(total=timeout)
@@ -161,7 +161,7 @@ def _is_of_pod(kubeconfig: str | None, context: str | None) -> bool:
 
 @contextmanager
 def _whole(kubeconfig: str | None, context: str | None) -> Iterator[None]:
-    """Raises NoCluster where something is missing, or is not as the client takes for granted that it is."""
+    """Raises NoCluster if something is missing or malformed."""
     try:
         yield
     except ConfigException as error:

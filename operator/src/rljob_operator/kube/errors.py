@@ -3,13 +3,13 @@
 KubeError
 ├── Fenced          nothing was sent: this process leads no longer                     leave
 ├── NotFound        404: the object, its namespace, or its kind (a missing CRD)        look again
-├── AlreadyExists   409: the name is taken                                             look at who has it
+├── AlreadyExists   409: the name is taken                                             check its owner
 ├── Conflict        409: the object changed since it was read                          look again, decide again
-├── Forbidden       401, 403: permissions, quota;                                      tell the user, try again slowly
-│   │               whatever else an admission webhook or policy answers: others
+├── Forbidden       401, 403: permissions, quota;                                      report it, try again slowly
+│   │               any answer of an admission webhook or policy: others
 │   │               change those, and webhooks that fail come back
 │   └── Terminating 403: the namespace is going away, and takes nothing new            look again, quietly
-├── Invalid         400, 422 and the like: the object is wrong;                        tell the user; it stays wrong
+├── Invalid         400, 422 and the like: the object is wrong;                        report it; it stays wrong
 │                   500 where server-side apply does not know one of its fields
 └── Unavailable     5xx, 408, 410, no connection, no answer in time; a CRD that is     try again
     │               younger than the API server's list of kinds
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 
 class Cause(NamedTuple):
-    """One of the API server's findings. field: a path such as spec.replicas, where one is to blame."""
+    """One of the API server's findings. field: a path such as spec.replicas, if it names one."""
 
     field: str
     message: str
@@ -73,21 +73,21 @@ class Forbidden(KubeError): ...
 
 
 class Terminating(Forbidden):
-    """Nobody need hear of it: what is refused would go with the namespace, and so does the job."""
+    """Not worth a report: what is refused would go with the namespace, and so does the job."""
 
 
 class Invalid(KubeError): ...
 
 
 class Unavailable(KubeError):
-    """retry_after: the seconds that the API server asked for, None where it asked for none."""
+    """retry_after: the seconds that the API server asked for; None if it asked for none."""
 
 
 class Throttled(Unavailable): ...
 
 
 class NoCluster(KubeError):
-    """There is no way to an API server: no kubeconfig, or a malformed one, and this is no pod."""
+    """There is no kubeconfig, or a malformed one, and this process runs in no pod."""
 
 
 _TYPES: Mapping[int, type[KubeError]] = {
@@ -102,11 +102,11 @@ _TYPES: Mapping[int, type[KubeError]] = {
 
 
 _OF_ADMISSION = re.compile(r"(admission webhook|ValidatingAdmissionPolicy) .*denied|failed calling webhook", re.DOTALL)
-"""The API server's words around those of whoever it asked, with whatever status that one chose."""
+"""The API server's words around the webhook's or policy's, which may have any status."""
 
 
 _GOING_AWAY = "NamespaceTerminating"
-"""The reason of one of the causes of such a refusal."""
+"""Reason of one of the causes of such a refusal."""
 
 
 _UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches for kind")
@@ -119,12 +119,12 @@ _NOT_OF_THE_SCHEMA = re.compile("failed to (create typed patch|convert new) obje
 
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:
     """What an answer other than 2xx means. The body is a Status object, or a proxy's or a filter's plain text."""
-    told = _status_of(body)
-    details = told.get("details") or {}
-    reason = told.get("reason", "")
+    found = _status_of(body)
+    details = found.get("details") or {}
+    reason = found.get("reason", "")
     causes = tuple(Cause(c.get("field", ""), c.get("message", "")) for c in details.get("causes") or ())
     kind = _TYPES.get(status, Unavailable if status >= 500 else Invalid)
-    message = str(told.get("message") or f"HTTP {status}")
+    message = str(found.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
     elif any(c.get("reason") == _GOING_AWAY for c in details.get("causes") or ()):
@@ -146,10 +146,10 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
 
 def _status_of(body: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(body)
+        found = json.loads(body)
     except ValueError:
-        told = None
-    return told if isinstance(told, dict) else {"message": body[:500].decode(errors="replace").strip()}
+        found = None
+    return found if isinstance(found, dict) else {"message": body[:500].decode(errors="replace").strip()}
 
 
 def _seconds(header: str | None) -> float | None:
@@ -157,6 +157,6 @@ def _seconds(header: str | None) -> float | None:
 
 
 def one_line(words: str) -> str:
-    """A message of several lines, of which the first says what the others are about; each finding once."""
+    """A message of several lines, the first of which introduces the others; each finding once."""
     lines = list(dict.fromkeys(filter(None, map(str.strip, words.splitlines()))))
     return ": ".join(filter(None, (lines[0].removesuffix(":"), "; ".join(lines[1:])))) if lines else ""

@@ -13,11 +13,11 @@ _NAME_CHARACTERS = 200  # of 253; the rest is for version and place
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to an object. It has one identity, however often it is posted: object, version and place.
+    """What happened to an object. Its identity, if it is posted again, is object, version and place.
 
     reason, action: one CamelCase word each: what happened, and what the operator did or tried.
-    at: when it is told, with its time zone; `kubectl events` sorts by it.
-    version: the object's resourceVersion, as of the write that is told. place: among the events of that write.
+    at: its time, with a time zone; `kubectl events` sorts by it.
+    version: the object's resourceVersion, after the write that it reports. place: among the events of that write.
     """
 
     about: Ref
@@ -52,7 +52,7 @@ class Event:
         }
 
     def _name(self) -> str:
-        """`kubectl describe` sorts by lastTimestamp alone, which this API does not take: so it shows ours by name, and
-        names are in the order of the writes.
+        """`kubectl describe` sorts by lastTimestamp alone, which this API lacks, and then by name: so names are in the
+        order of the writes.
         """
         return f"{self.about.name[:_NAME_CHARACTERS]}.{int(self.version):016x}.{self.place:02}"

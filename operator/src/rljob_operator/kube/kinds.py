@@ -1,10 +1,10 @@
-"""What the operator touches in the API server, and how a single object is named."""
+"""The kinds that the operator uses, and how a single object is named."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 Manifest = dict[str, Any]
-"""An object of the API server as its JSON says it."""
+"""An object of the API server as JSON."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Kind:
     namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Of one object, or of a list: of one namespace, or, without a namespace, of all."""
+        """Path of one object, or of a list: of one namespace, or of all without a namespace."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return root + inside + "/" + "/".join(part for part in (self.plural, name, subresource) if part)
@@ -56,7 +56,7 @@ KINDS = {
 
 
 class Key(NamedTuple):
-    """Where an object lives. The namespace of one that has none is empty."""
+    """Namespace and name of an object. The namespace of a cluster-wide one is empty."""
 
     namespace: str
     name: str
@@ -72,7 +72,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Ref:
-    """One object. uid: which of those that had the name one after another; empty means whichever has it now."""
+    """One object. uid: empty for the present object of that name."""
 
     kind: Kind
     namespace: str

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import typer
 
 from rljob_operator.kubectl.calls import Context, Kubectl, Namespace
-from rljob_operator.kubectl.jobs import FINISHED, Job, job_named
+from rljob_operator.kubectl.jobs import Job, job_named
 
 _CURES = {
     "restart_driver": "the driver is restarted on the living cluster",
@@ -35,12 +35,8 @@ def _facts(job: Job) -> Facts:
     yield "Progress", ", ".join(_progress(job)) or "none yet"
     saved = job.part("checkpoint")
     yield "Checkpoint", f"step {saved['step']}, {job.ago(saved['time'])} ago: {saved['path']}" if saved else "none yet"
-    yield from _places(job)
-    yield "Created", f"{job.ago(job.manifest['metadata']['creationTimestamp'])} ago"
-    if started := job.status.get("startTime"):
-        yield "Started", f"{job.ago(started)} ago"
-    if (ended := job.status.get("completionTime")) and job.phase in FINISHED:
-        yield "Ended", f"{job.ago(ended)} ago"
+    if job.part("cluster") or job.status.get("attempt"):
+        yield "Volume", f"PersistentVolumeClaim {job.claim}"
 
 
 def _phase(job: Job) -> Facts:
@@ -98,20 +94,7 @@ def _progress(job: Job) -> Iterator[str]:
     for name, words in (("reward", "reward"), ("validationReward", "validation")):
         if progress.get(name) is not None:
             yield f"{words} {progress[name]:.3f}"
-    if progress.get("responseTokens"):
-        yield f"{progress['responseTokens']:.0f} tokens a response"
-    if progress.get("tokensPerSecond"):
-        yield f"{progress['tokensPerSecond']:.0f} tokens/s"
     if job.phase == "Running" and progress.get("phase"):
         yield f"now {progress['phase']}"
     if job.phase == "Running" and progress.get("eta"):
         yield f"done in {job.until(progress['eta'])}"
-
-
-def _places(job: Job) -> Facts:
-    shape, cluster = job.spec.get("cluster", {}), job.part("cluster")
-    if cluster:
-        gpus = f", {shape['gpusPerNode']} × {shape.get('gpuResource', 'GPU')} each" if shape.get("gpusPerNode") else ""
-        yield "Cluster", f"{cluster.get('readyWorkers', 0)} of {cluster.get('desiredWorkers', 0)} workers ready{gpus}"
-    if cluster or job.status.get("attempt"):
-        yield "Volume", f"PersistentVolumeClaim {job.claim}"

@@ -61,7 +61,7 @@ def reward_models_of(job: Job, image: str, placement: Placement) -> list[Manifes
 
 
 def _child(job: Job, manifest: Manifest, *, owned: bool = True) -> Manifest:
-    """With the job's namespace, labels and, where Kubernetes removes it with the job, its owner."""
+    """With the job's namespace and labels, and with its owner if Kubernetes removes it with the job."""
     metadata = {"namespace": job.namespace, "labels": dict(names.labels(job.name)), **manifest["metadata"]}
     if owned:
         metadata["ownerReferences"] = [job.owner_reference]

@@ -16,7 +16,7 @@ DEFAULT_SIZE = "100Gi"
 def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str, Any]:
     """The driver's job. Relative paths of the spec start at the volume.
 
-    startId only where it is needed: a trainer of contract 1.0 or 1.1 refuses a job that has it.
+    startId only if it is needed: a trainer of contract 1.0 or 1.1 refuses a job that has it.
     """
     driver_job = DriverJob(
         name=job,
@@ -46,7 +46,7 @@ def auth_secret(job: str, uid: str, key: bytes) -> dict[str, Any]:
 
 
 def checkpoint_claim(job: str, spec: RLJobSpec) -> dict[str, Any] | None:
-    """None where the job brings a claim."""
+    """None if the job brings a claim."""
     volume = spec.checkpoint.volume
     if volume.existing_claim is not None:
         return None

@@ -1,6 +1,6 @@
 """Strategic merge of pod templates: lists of named things are merged by name, other lists are replaced.
 
-What Kubernetes' patch strategy says of a pod's fields, as far as templates need it:
+Kubernetes' patch strategy of a pod's fields, as far as templates need it:
 https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
 """
 
@@ -20,13 +20,13 @@ _MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-"""Lists of a pod, and what tells their entries apart."""
+"""Lists of a pod, and the keys of their entries."""
 
 _DEFAULTS = {"protocol": "TCP"}
 
 
 class CannotMerge(ValueError):
-    """The patch has another form than what it patches, or says one thing twice."""
+    """The patch has another form than what it patches, or has one entry twice."""
 
 
 def merged(base: Any, patch: Any, path: str = "") -> Any:
@@ -54,11 +54,11 @@ def _merged_by_keys(name: str, base: list[Any], patch: list[Any], path: str) -> 
     for index, entry in enumerate(patch):
         _as(dict, entry, path, "a list of objects")
         key = identity(name, entry)
-        if key is None:  # the API server says what it lacks
+        if key is None:  # the API server reports what it lacks
             others.append(entry)
         elif key in patches:
-            said = ", ".join(f"{field} {value}" for field, value in zip(_MERGE_KEYS[name], key, strict=True))
-            raise CannotMerge(f"{path}[{index}] has the same {said} as {patches[key][1]}: change or remove one")
+            same = ", ".join(f"{field} {value}" for field, value in zip(_MERGE_KEYS[name], key, strict=True))
+            raise CannotMerge(f"{path}[{index}] has the same {same} as {patches[key][1]}; change or remove one")
         else:
             patches[key] = entry, f"{path}[{index}]"
     first = [
@@ -75,7 +75,7 @@ def _merged_entry(name: str, base: Mapping[str, Any], patch: Mapping[str, Any], 
 
 
 def identity(name: str, entry: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What tells an entry of the list `name` from the others; None where it does not say that, or nothing does."""
+    """The key of an entry of the list `name`; None if the entry lacks it, or the list has none."""
     values = [entry.get(field, _DEFAULTS.get(field)) for field in _MERGE_KEYS.get(name, ())]
     return None if not values or None in values else tuple(map(str, values))
 

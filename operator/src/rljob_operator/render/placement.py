@@ -1,4 +1,4 @@
-"""Where pods may go, and who places them: one argument of the renderers, for queues and gangs."""
+"""Where pods may go, and which scheduler places them: one argument of the renderers, for queues and gangs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Placement:
     scheduler_name: str | None = None
 
     def on(self, template: Mapping[str, Any]) -> dict[str, Any]:
-        """The template, placed. The placement wins: it is what the quota was given for."""
+        """The template, placed. The placement wins: the quota was granted for it."""
         spec: dict[str, Any] = {}
         if self.node_selector:
             spec["nodeSelector"] = dict(self.node_selector)

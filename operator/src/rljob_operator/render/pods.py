@@ -20,7 +20,7 @@ from rljob_operator.settings import Settings
 Template = dict[str, Any]
 
 USER = 1000
-"""Of the trainer image; the volume's files belong to its group."""
+"""User of the trainer image; the volume's files belong to its group."""
 
 STOP_MARGIN_SECONDS = 30
 """How much longer than recovery.evictionGracePeriod a pod may take to end: for Ray, and for the last files."""
@@ -65,7 +65,7 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
 
 
 def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) -> Template:
-    """What every pod of the job has; labels come on top of its own. `pod` wins, but its volumes are added."""
+    """What every pod of the job has, with more labels. `pod` wins, except that its volumes are added."""
     spec = job.spec
     common: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -86,8 +86,8 @@ def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) ->
 
 
 def customized(template: Template, patch: Mapping[str, Any], path: str) -> Template:
-    """With the user's own on top, but for our labels: by those we tell whose a pod is. Raises CannotMerge, also where
-    one of our folders would be another volume.
+    """With the user's template on top, except for the operator's labels, which identify its pods. Raises CannotMerge,
+    also if one of the operator's folders would be another volume.
     """
     made = merged(template, patch, path)
     _keeps_our_folders(template, made, path)
@@ -104,7 +104,7 @@ def _keeps_our_folders(ours: Template, made: Template, path: str) -> None:
         for folder, volume in _mounted(before).items():
             if volume in JOB_VOLUMES and now.get(folder, volume) != volume:
                 where = f"{path}.spec.containers[{before['name']}].volumeMounts"
-                raise CannotMerge(f"{where}: {folder} is that of the operator's volume {volume}: choose another")
+                raise CannotMerge(f"{where}: {folder} belongs to the operator's volume {volume}; choose another folder")
 
 
 def _mounted(container: Mapping[str, Any]) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _mounted(container: Mapping[str, Any]) -> dict[str, str]:
 def tolerant(template: Template, spec: RLJobSpec) -> Template:
     """Kubernetes evicts the pod when its node has been lost for long enough, unless the template names the taint.
 
-    Ours come first, because the first that matches counts: a template that tolerates everything is of other nodes.
+    The operator's come first, because the first match counts: a template that tolerates everything means other nodes.
     """
     given = template["spec"].get("tolerations", ())
     seconds = math.ceil(parse_duration(spec.recovery.node_lost_after))

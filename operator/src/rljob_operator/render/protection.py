@@ -1,4 +1,4 @@
-"""Who may reach a job's pods, and how many of them may be evicted at once."""
+"""Which pods may reach a job's pods, and how many of those may be evicted at once."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
 
 
 def network_policy(job: str, operator_namespace: str, monitoring_namespace: str | None) -> dict[str, Any]:
-    """The job's pods reach each other, the operator's namespace Ray and the agent, and Prometheus' the agent; nobody
-    else gets in. Of those namespaces it is every pod: labels are whoever's chart's, and Ray and agent ask for tokens.
+    """The job's pods reach each other, the operator's namespace reaches Ray and the agent, and Prometheus' namespace
+    the agent. All pods of those namespaces may: their labels depend on charts, and Ray and the agent require tokens.
     """
     pods = {"podSelector": {"matchLabels": {JOB_LABEL: job}}}
     ingress: list[dict[str, Any]] = [{"from": [pods]}, _from(operator_namespace, RAY_PORT, AGENT_PORT)]
@@ -37,9 +37,8 @@ _OF_RAY = {"matchExpressions": [{"key": ROLE_LABEL, "operator": "In", "values": 
 
 
 def disruption_budget(job: str, spec: RLJobSpec, *, trains: bool) -> dict[str, Any]:
-    """While a job trains, one of its pods may be evicted, which ends the attempt with a checkpoint. Then there is
-    nothing left to protect, and the others may follow at once: they may be of the same node, and no other may have
-    room for the first one's successor.
+    """While a job trains, one of its pods may be evicted, which ends the attempt with a checkpoint. Then the others may
+    follow at once: they may be on the same node, and no other node may have room for the first one's successor.
     """
     available = spec.cluster.nodes if trains else 0
     return {

@@ -32,7 +32,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
                 names.IMAGE_ANNOTATION: image,
                 names.KEY_ANNOTATION: key,
                 names.EVICTION_ANNOTATION: eviction(job.spec),
-                # Another head would know nothing of the job: what a lost head means is ours to decide.
+                # A new head would know nothing of the job; the operator decides what a lost head means.
                 "ray.io/disable-provisioned-head-restart": "true",
             },
         },
@@ -59,11 +59,11 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
 
 
 def eviction(spec: RLJobSpec) -> str:
-    """What pods keep that may change while they live."""
+    """Settings that pods keep although the spec may change while they live."""
     recovery = spec.recovery
     return f"nodeLostAfter {recovery.node_lost_after}, evictionGracePeriod {recovery.eviction_grace_period}"
 
 
 def spec_digest(spec: RLJobSpec) -> str:
-    """Of what a living cluster was made for. Defaults are no part of it: a newer API may bring others."""
+    """Digest of what a living cluster was created for. Defaults are excluded: a newer API may bring others."""
     return digest(fixed_while_running(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)))

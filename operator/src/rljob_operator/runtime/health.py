@@ -1,10 +1,10 @@
-"""What kubelet and Prometheus ask the operator, over plain HTTP.
+"""Health and metrics of the operator, over plain HTTP.
 
-    GET /healthz    200, or 503 with the names of the checks that fail: restart me
-    GET /readyz     the same: do not count on me yet
+    GET /healthz    200, or 503 with the names of the checks that fail: restart this process
+    GET /readyz     the same: this replica is not ready
     GET /metrics    Prometheus
 
-All answers come from the loop that does the work: where that hangs, nobody answers.
+All answers come from the loop that does the work: if that hangs, there is no answer.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 Checks = Mapping[str, Callable[[], bool]]
-"""By name. Each says whether all is well, at once."""
+"""By name. Each returns at once whether all is well."""
 
 
 class CannotListen(Exception):
-    """The address is taken, or is none of this machine's."""
+    """The address is in use, or does not belong to this machine."""
 
 
 @asynccontextmanager

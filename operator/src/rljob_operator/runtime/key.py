@@ -1,6 +1,6 @@
-"""The operator's key: one Secret in its own namespace, made at its first start and never changed.
+"""The operator's key: one Secret in its own namespace, created at its first start and never changed.
 
-A chart that made it would make another one at each synchronisation, and every running job would refuse our tokens.
+A chart would create another one at each synchronisation, and every running job would refuse the operator's tokens.
 """
 
 import base64

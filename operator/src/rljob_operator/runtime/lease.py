@@ -6,8 +6,8 @@
     counts from     and count from here           nothing any more        not before here
     here            or later
 
-Each side counts on its own clock, from what it did or saw itself; the times in the record are for people. So skewed
-clocks do not matter, and neither does a leader that was frozen: its clock goes on, and the fence asks the clock.
+Each side counts by its own clock, from what it did or saw itself; the times in the record are for people. So skewed
+clocks do not matter, and neither does a leader that was frozen: its clock continues, and the fence reads the clock.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from rljob_operator.kube.kinds import LEASE, Manifest, Ref
 log = structlog.get_logger()
 
 _NEVER = float("-inf")
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps, where there is one
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # continues while the machine sleeps, if it exists
 
 
 def steady_clock() -> float:
@@ -39,7 +39,7 @@ def steady_clock() -> float:
 @dataclass(frozen=True)
 class Terms:
     """Seconds. duration: of silence, after which others take over. renew_deadline: without a renewal, after which the
-    leader stops by itself. retry: between two tries, of leader and candidates.
+    leader stops. retry: between two tries, of leader and candidates.
     """
 
     duration: int = 15
@@ -74,8 +74,8 @@ class LeaderLease:
         self._clock = clock
         self._held_until = _NEVER
         self._over = False  # lost or released; a lease is not taken twice
-        self._seen: tuple[Manifest, float] = {}, 0.0  # another's record, and since when it is as it is
-        self._written: Manifest = {}  # the record as our last write left it
+        self._seen: tuple[Manifest, float] = {}, 0.0  # another's record, and since when it has not changed
+        self._written: Manifest = {}  # the record after this process's last write
 
     def held(self) -> bool:
         return not self._over and self._clock() < self._held_until
@@ -85,20 +85,20 @@ class LeaderLease:
             raise Fenced(f"{self._ref} is not held by this process: nothing is written")
 
     async def acquire(self, refused: Callable[[], None] = lambda: None) -> None:
-        """Returns as the leader, however long that takes. refused: called each time that it does not become that."""
-        told = ""
+        """Returns as the leader. refused: called after each attempt that fails."""
+        logged = ""
         while not await self._try():
             refused()
-            if (holder := self._holder()) and holder != told:
+            if (holder := self._holder()) and holder != logged:
                 log.info("lease_waited_for", lease=str(self._ref.key), holder=holder, identity=self.identity)
-                told = holder
+                logged = holder
             self._held_until = _NEVER
             await self._pause()
         log.info("lease_acquired", lease=str(self._ref.key), identity=self.identity)
 
     async def keep(self, lost: Callable[[], None]) -> None:
-        """Renews until `release`, and returns then. Where the lease is lost it calls `lost`, which ends the process:
-        what that still does would be done by nobody's order. To be cancelled without a release is to lose it.
+        """Renews until `release`, and returns then. If the lease is lost it calls `lost`, which ends the process: what
+        that still does would be unfenced. To be cancelled without a release counts as a loss.
         """
         try:
             while self.held():
@@ -123,22 +123,22 @@ class LeaderLease:
             log.warning("lease_not_released", lease=str(self._ref.key), error=str(error))
 
     def _holder(self) -> str:
-        """Who has the lease instead of us, as far as we know."""
+        """The process that has the lease instead, as far as known."""
         return str(self._seen[0].get("holderIdentity", ""))
 
     def _in_time(self) -> None:
-        """Of our own writes: a leader that thaws must not renew what it has lost."""
+        """The fence of its own writes: a leader that thaws must not renew what it has lost."""
         if _NEVER < self._held_until <= self._clock():
             raise Fenced(f"{self._ref} has run out")
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._terms.retry * random.uniform(1.0, 1.2))  # candidates do not fall into step
+        await asyncio.sleep(self._terms.retry * random.uniform(1.0, 1.2))  # candidates stay out of step
 
     def _left(self) -> float:
         return self._held_until - self._clock()
 
     async def _try(self) -> bool:
-        """One look at the record, and one write if it is ours or nobody's. Returns whether the lease is held now."""
+        """One look at the record, and one write if it is free or this process's. Whether the lease is held now."""
         began = self._clock()
         try:
             claimed = await self._claim()
@@ -149,9 +149,9 @@ class LeaderLease:
         return self.held()
 
     async def _claim(self) -> bool:
-        """Whether the record is ours now. Raises KubeError where that is unknown.
+        """Whether the record is this process's now. Raises KubeError if that is unknown.
 
-        Nobody else writes it while we renew it, so a renewal is one call: under load each takes its time.
+        No other process writes it while it is renewed, so a renewal is one call: under load each takes its time.
         """
         if self._written:
             with suppress(Conflict, NotFound):
@@ -159,7 +159,7 @@ class LeaderLease:
         return await self._write(await self._read())
 
     async def _write(self, record: Manifest) -> bool:
-        """record: what is there, empty for nothing. Returns False where it is not for us to write."""
+        """record: what is there, empty for nothing. Returns False if another process holds it."""
         spec = record.get("spec", {})
         if self._over or self._is_anothers(spec):
             return False
@@ -172,7 +172,7 @@ class LeaderLease:
         return True
 
     async def _read(self) -> Manifest:
-        """Empty where there is none."""
+        """Empty if there is none."""
         try:
             return await self._kube.get(self._ref)
         except NotFound:
@@ -199,9 +199,9 @@ class LeaderLease:
         record = await self._read()
         if record.get("spec", {}).get("holderIdentity") != self.identity:
             return
-        nobody = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _timestamp()}
+        free = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": _timestamp()}
         try:
-            await self._kube.patch(self._ref, _version(record), {"spec": nobody})
+            await self._kube.patch(self._ref, _version(record), {"spec": free})
         except Conflict:
             await self._give_up()  # a renewal that was under way came first
         else:

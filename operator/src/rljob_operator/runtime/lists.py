@@ -33,7 +33,9 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
         try:
             await _list(kube, store, news, namespace)
         except Forbidden as error:
-            if namespace is None or error.status == HTTPStatus.UNAUTHORIZED:  # that is about us, not about a namespace
+            if (
+                namespace is None or error.status == HTTPStatus.UNAUTHORIZED
+            ):  # about the operator, not about a namespace
                 raise
             refusals[namespace] = error
             if namespace not in store.unreadable:
@@ -71,7 +73,7 @@ async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:
     try:
         return await kube.list(kind, namespace, None if kind == RLJOB else JOB_LABEL)
     except NotFound as error:
-        raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet: install their CRD") from error
+        raise NotFound(f"there are no {kind.plural} of {kind.api_version} yet; install their CRD") from error
 
 
 def _none_readable(refusals: Mapping[str, Forbidden]) -> Forbidden:

@@ -10,7 +10,7 @@ from structlog.typing import EventDict, Processor
 from rljob_operator.kube.errors import Conflict, KubeError, Terminating
 
 QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
-"""They say of each event that it was handled."""
+"""They log every event that they handle."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -44,7 +44,7 @@ def configure(level: str = "info", *, json: bool | None = None, stream: TextIO =
 
 
 def severity(error: BaseException) -> int:
-    """How loudly to tell of what will be tried again."""
+    """The level for an error that will be retried."""
     if isinstance(error, KubeError) and error.logged:
         return logging.DEBUG
     quiet: dict[type[BaseException], int] = {Terminating: logging.DEBUG, Conflict: logging.INFO}
@@ -58,7 +58,7 @@ def _rendering(as_json: bool) -> list[Processor]:
 
 
 def _add_object(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """What kopf's records say of the object that they are about."""
+    """The object that a record of kopf is about."""
     about = getattr(event.get("_record"), "k8s_ref", None)
     if about:
         event["object"] = "/".join(filter(None, (about.get("kind"), about.get("namespace"), about.get("name"))))

@@ -1,8 +1,8 @@
-"""What Prometheus is told of the operator. Its parts know none of this: they call what they are handed.
+"""The operator's metrics. Its parts do not know them: they call what they are given.
 
 Kube(observe=metrics.api_call)
 WorkQueue(waited=metrics.queue_waited)
-metrics.read(jobs=..., queue_depth=queue.__len__, leader=lease.held)      asked at each scrape, so never stale
+metrics.read(jobs=..., queue_depth=queue.__len__, leader=lease.held)      read at each scrape, so never outdated
 """
 
 import time
@@ -39,25 +39,25 @@ class Metrics:
             "rljob_operator_restarts", "Restarts charged to jobs' budgets. reason: of the failure", ["reason"],
             registry=registry,
         )  # fmt: skip
-        for reason in CHARGED:  # to increase(), a series that begins at 1 has not grown
+        for reason in CHARGED:  # increase() sees no growth in a series that begins at 1
             self._restarts.labels(reason)
         self._requests = Counter(
             "rljob_operator_api_requests",
-            "Requests to the API server. code: of HTTP, or why there was no answer. A dead watch is asked for again",
+            "Requests to the API server. code: of HTTP, or why there was no answer. Ended watches are repeated",
             ["verb", "resource", "code"], registry=registry,
         )  # fmt: skip
         self._request_seconds = Histogram(
             "rljob_operator_api_request_seconds",
-            "The same, until the whole answer was there; where kopf asks, which watches, until it began",
+            "The same, until the answer was complete; for kopf's watches, until it began",
             ["verb", "resource"], buckets=_SECONDS, registry=registry,
         )  # fmt: skip
         self._depth = Gauge("rljob_operator_queue_depth", "Looks that are due and wait for a worker", registry=registry)
-        self._leader = Gauge("rljob_operator_leader", "1 where this replica leads, else 0", registry=registry)
+        self._leader = Gauge("rljob_operator_leader", "1 if this replica leads, else 0", registry=registry)
 
     def read(
         self, *, jobs: Callable[[], Mapping[str, int]], queue_depth: Callable[[], int], leader: Callable[[], bool]
     ) -> None:  # fmt: skip
-        """Where to look at each scrape. jobs: how many there are in each phase. Called once."""
+        """What to read at each scrape. jobs: how many there are in each phase. Called once."""
         self.registry.register(_Jobs(jobs))
         self._depth.set_function(queue_depth)
         self._leader.set_function(leader)
@@ -93,7 +93,7 @@ class _Jobs(Collector):
         self._count = count
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily("rljob_operator_jobs", "RLJobs that it looks after", labels=["phase"])
+        family = GaugeMetricFamily("rljob_operator_jobs", "RLJobs that it manages", labels=["phase"])
         for phase, jobs in (dict.fromkeys(get_args(Phase), 0) | dict(self._count())).items():
             family.add_metric([phase], jobs)
         yield family

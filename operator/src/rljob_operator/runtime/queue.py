@@ -7,9 +7,9 @@
               │                              ▼
               └─────────────────────────── timer ◄── add_after
 
-Waiting keys run in the order in which they came, each once however often it was added, `workers` of them at a time and
-never one key twice at a time. A key that is added while it runs, runs once more. So nobody who adds a key between start
-and stop is missed: a run of it begins after the add. Everything happens in the loop's thread.
+Waiting keys run in their order of arrival, each once even if it was added several times, `workers` of them at a time
+and never one key twice at a time. A key that is added while it runs, runs once more. So after every add between start
+and stop a run of the key begins. Everything happens in the loop's thread.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds to wait after the n-th failure in a row: first · 2ⁿ⁻¹, at most cap, less up to half of it by chance."""
+    """Seconds to wait after the n-th failure in a row: first · 2ⁿ⁻¹, at most cap, less a random part of up to half."""
 
     first: float = 0.5
     cap: float = 300.0
@@ -34,13 +34,13 @@ class Backoff:
 
 
 class WorkQueue(Generic[K]):
-    """What is added before the start, or after the stop, is dropped: whoever starts it adds all keys then.
+    """What is added before the start, or after the stop, is dropped: after the start its owner adds all keys.
 
-    work: one run of a key. It has its own deadline. Where it raises, the key runs again after the backoff, or sooner if
-        somebody adds it; but never before the error's `retry_after` has passed, where it has one. What fails before the
-        backoff is over does not prolong it: news that come in a burst are no failures in a row.
-    waited: told the seconds between an add and the start of its run.
-    failed: told of each failure: the key, the error, and the seconds until the next run.
+    work: one run of a key. It has its own deadline. If it raises, the key runs again after the backoff, or sooner if it
+        is added; but never before the error's `retry_after` has passed, if it has one. A failure before the backoff is
+        over does not prolong it: a burst of news is no series of failures.
+    waited: called with the seconds between an add and the start of its run.
+    failed: called with the key, the error, and the seconds until the next run.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting) + len(self._again)
 
     def longest_run(self) -> float:
-        """Seconds since the oldest of the present runs began; 0 where nothing runs."""
+        """Seconds since the oldest of the present runs began; 0 if nothing runs."""
         return next((_now() - since for since, _ in self._running.values()), 0.0)
 
     def add(self, key: K) -> None:
@@ -81,7 +81,7 @@ class WorkQueue(Generic[K]):
             self._start_runs()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Of several of one key the earliest counts: a run looks at the whole state, and asks for the next time."""
+        """The earliest of several times of a key counts: a run looks at the whole state, and asks for the next time."""
         self._add_at(key, _now() + seconds)
 
     def _add_at(self, key: K, when: float) -> None:
@@ -138,8 +138,8 @@ class WorkQueue(Generic[K]):
         except asyncio.CancelledError as error:
             if self._running[key][1].cancelling():
                 raise
-            self._retry(key, error)  # something that the work waited for was cancelled, and not the work
-        except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
+            self._retry(key, error)  # a task that the work waited for was cancelled, not the work
+        except Exception as error:  # noqa: BLE001 - one key's error must not stop the others
             self._retry(key, error)
         else:
             self._failures.pop(key, None)

@@ -1,9 +1,9 @@
-"""What the watches, the lists and our own writes have told: the newest known version of every object.
+"""The newest known version of every object, from the watches, the lists and the operator's own writes.
 
-Three sources tell of one object in any order:
+Three sources report one object in any order:
 
     watch   put(7)         put(9)   remove(12)
-    write           put(9)                         put(9)   the answer was slow: the object must not come back
+    write           put(9)                         put(9)   the answer was late: the object must not come back
     list                                     replace_all(at 11)
 
 resourceVersions of one resource count upwards, so the newest wins. What is known to be gone stays gone: a deletion is
@@ -18,15 +18,15 @@ from rljob_operator.kube.kinds import DEPLOYMENT, NODE, POD, RAY_CLUSTER, RLJOB,
 from rljob_operator.names import JOB_LABEL
 
 WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, NODE})
-"""Kinds whose status decides anything. That of a disruption budget, say, changes with every pod."""
+"""Kinds whose status matters for a decision. That of a disruption budget, for example, changes with every pod."""
 
 
 class Store:
-    """Holds the objects themselves: nobody may change what it returns. It keeps no managedFields, and a status only of
-    kinds WITH_STATUS.
+    """Holds the objects themselves: callers must not change what it returns. It keeps no managedFields, and a status
+    only of kinds WITH_STATUS.
 
-    What changes it returns the keys of the RLJobs to look at again: none where nothing is new of what it keeps.
-    unreadable: namespaces of which it does not know all that a decision needs, or may have missed some of it.
+    Methods that change it return the keys of the RLJobs to look at again: none if nothing that it keeps is new.
+    unreadable: namespaces of which it may not know everything that a decision needs.
     """
 
     def __init__(self) -> None:
@@ -51,15 +51,15 @@ class Store:
         return set() if held is not None and _same(held, kept) else changed
 
     def goes(self, ref: Ref, when: datetime) -> None:
-        """We have deleted it, and it may be gone before a watch tells. A pod has its time to end, and tells itself."""
+        """The operator has deleted it, and it may be gone before its watch reports that. A pod has a grace period."""
         shelf, held = self._shelf(ref.kind), self.get(ref.kind, ref.key)
         if ref.kind == POD or held is None or held["metadata"]["uid"] != ref.uid:
             return
-        told = {"deletionTimestamp": when.isoformat(timespec="seconds")} | held["metadata"]
-        shelf.hold(ref.key, held | {"metadata": told})
+        metadata = {"deletionTimestamp": when.isoformat(timespec="seconds")} | held["metadata"]
+        shelf.hold(ref.key, held | {"metadata": metadata})
 
     def remove(self, kind: Kind, manifest: Manifest) -> set[Key]:
-        """manifest: as the deletion left it, with the deletion's version. What came after it by that name stays."""
+        """manifest: as the deletion left it, with the deletion's version. A later object of that name stays."""
         shelf, key, version = self._shelf(kind), Key.of(manifest), _version(manifest)
         held = shelf.objects.get(key)
         if held is not None and _version(held) > version:
@@ -70,7 +70,7 @@ class Store:
     def replace_all(
         self, kind: Kind, manifests: Iterable[Manifest], resource_version: str, namespace: str | None = None
     ) -> set[Key]:
-        """Takes a whole list, and drops what it lacks: deletions that no watch has told. namespace: None is all."""
+        """Takes a whole list, and drops what it lacks: deletions that no watch reported. namespace: None for all."""
         shelf, listed_at = self._shelf(kind), int(resource_version)
         listed = {Key.of(manifest): manifest for manifest in manifests}
         here = {key: held for key, held in shelf.objects.items() if namespace in (None, key.namespace)}
@@ -93,10 +93,10 @@ class _Shelf:
         self.children: dict[Key, dict[Key, Manifest]] = {}  # by job
         self.deleted: dict[Key, int] = {}  # the deletions' versions
         self._kind = kind
-        self._listed_at: dict[str | None, int] = {}  # by namespace; None is all
+        self._listed_at: dict[str | None, int] = {}  # by namespace; None for all
 
     def known_until(self, key: Key) -> int:
-        """The version up to which there is nothing new to hear about the key."""
+        """Older versions of the key are no news."""
         held = self.objects.get(key)
         return _version(held) if held is not None else self.deleted.get(key, self._listed(key))
 
