@@ -63,10 +63,10 @@ def recovery_in(lines: list[Line], known: int, *, updating: bool, lost: int | No
 
 
 ETTR = (
-    "ETTR is useful time over wall time. Useful are the RL steps that count, each once, at the mean time of an"
-    " undisturbed step of the same job in the same campaign, so a step that waits for what was lost is no longer for"
-    " that. The wall time is from the first driver's claim to the job's end, so start-up, supervised steps and the last"
-    " save cost the undisturbed job, too."
+    "ETTR is useful time divided by wall time. Useful time counts each RL step once, with the mean time of an"
+    " undisturbed step of the same job in the same campaign, so waiting for a recovery is not useful time. Wall time is"
+    " the time from the first driver's claim to the job's end, so start-up, supervised steps and the last save also"
+    " lower the ETTR of the undisturbed job."
 )
 """The definition below, for pages."""
 

@@ -71,9 +71,9 @@ def _campaign(plane: Plane, options: argparse.Namespace) -> list[str]:
         wrong += [f"{job.namespace}: {each} is left" for each in calm.left]
     verdict = (
         f"All {len(trials)} jobs succeeded with each step once and the undisturbed job's weights, bit for bit; no"
-        " finished group of the journal was generated again, no update repeated that a durable checkpoint had, no job"
-        " had two head pods or clusters, nor two drivers or Ray heads at work for longer than is said below, and none"
-        " left an object or a volume behind."
+        " finished group of the journal was generated again, no update of a durable checkpoint was repeated, no job had"
+        " two head pods or clusters, or two drivers or Ray heads for longer than stated below, and none left an object"
+        " or a volume behind."
         if not wrong
         else f"WRONG: {'; '.join(wrong)}."
     )
@@ -133,9 +133,9 @@ def _about(seed: int, trials: list[Trial]) -> str:
     return (
         f"`make chaos` of commit {last_change(_CODE)} on {os.cpu_count()} CPU cores, {datetime.now(UTC):%Y-%m-%d},"
         f" seed {seed}: {struck} faults in {len(trials)} jobs, {LANES} at a time, on a cluster whose {release.NODES}"
-        " nodes share these cores with all that they run. `recovery.hangAfter` is 5s, and a kubelet starts a container"
-        " that was killed again after 10 s at most. Where a fault costs the"
-        " attempt (pods, containers, drivers, ranks), times are those to the next attempt's steps."
+        " nodes share these cores with everything that they run. `recovery.hangAfter` is 5s, and a kubelet restarts a"
+        " killed container within 10 s. If a fault ends the attempt (pods, containers, drivers, ranks), times end with"
+        " the next attempt's steps."
     )
 
 

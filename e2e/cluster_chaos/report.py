@@ -18,7 +18,7 @@ def page(about: str, calm: Trial, trials: Sequence[Trial], verdict: str) -> str:
         effective_time_ratio(calm.history, len(each.history), each.seconds) for each in (calm, *trials)
     )
     effective = (
-        f"ETTR: {undisturbed:.2f} of the undisturbed job, which ran alone; {fmean(others):.2f} of the others, which"
+        f"ETTR: {undisturbed:.2f} for the undisturbed job, which ran alone; {fmean(others):.2f} for the others, which"
         f" shared the cores and had {_pace(trials)}. {ETTR}"
     )
     picture = "![Jobs and faults over time](recovery_cluster.png)"
@@ -32,9 +32,9 @@ def between(trials: Sequence[Trial]) -> str:
     removal = _longest([each.removal for each in trials])
     start = _longest([each.start for each in trials])
     return (
-        "In the picture a job begins where another one has ended and is removed. Until nothing was left of a job that"
-        f" was deleted: {removal}; from `kubectl apply` of the next one to its first RL step, with pods, imports and"
-        f" supervised steps: {start}."
+        "In the picture a job starts after the previous one has ended and is removed. Removal of a deleted job took"
+        f" {removal}; from `kubectl apply` of the next one to its first RL step, including pods, imports and supervised"
+        f" steps, it took {start}."
     )
 
 
@@ -44,22 +44,22 @@ def _longest(seconds: Sequence[float | None]) -> str:
 
 
 _BASIS = """\
-- **Each step once, the same weights**: the lines of metrics that count must name every RL step once, and all parameters
-  of the last checkpoint must equal the undisturbed job's.
-- **No finished group generated again**: every file of the journal is kept, from when a look finds it (ten a second) to
-  the end, and in all attempts together a group (of a prompt, for a step, a policy and settings, as the trainer looks it
-  up) may have one record; an attempt that lost a scorer may have two, for a group that is scored again gets another.
-- **No update repeated that a durable checkpoint had**: an attempt may not go on after a step (its claim says which)
-  before the newest checkpoint of the run whose manifest was seen before its claim was, nor do an earlier step, nor one
-  twice, by its lines of metrics.
-- **Nothing twice**: in no look (one a second) may a job have two RayClusters that nobody has deleted, running pods of
-  two (by uid), two running head pods, or two drivers of an attempt among its pods' processes, which this machine sees;
-  a driver that was replaced is fenced, and may be awake beside the next for {allowed:.0f} s (here {longest:.0f} s at
-  most), and so may a Ray head that ends beside one that starts (here {heads:.0f} s at most).
-- **Nothing left**: {gone:.0f} s after a job's deletion kubectl may list nothing in its namespace, of any kind but
-  events and what Kubernetes makes there, and no PersistentVolume of its claim whose reclaim policy is `Delete`.
-- **Ends**: a pod that is deleted, also by force, gets preStop and SIGTERM from its kubelet, which is a graceful end; a
-  container or process that is killed gets SIGKILL, from its node or within its pod."""
+- **Each step once, the same weights**: the counting lines of metrics name every RL step once, and all parameters of the
+  last checkpoint equal the undisturbed job's.
+- **No finished group generated again**: the check copies every file of the journal (ten looks per second). In all
+  attempts together a group (of a prompt, for a step, a policy and settings, as the trainer looks it up) may have one
+  record. An attempt that lost a scorer may have two, because a group that is scored again gets another record.
+- **No update repeated that a durable checkpoint had**: an attempt may not continue after a step (its claim names it)
+  before the newest checkpoint whose manifest existed before the claim. By its lines of metrics it may compute no
+  earlier step, and no step twice.
+- **Nothing twice**: at no look (one per second) may a job have two RayClusters that are not being deleted, running pods
+  of two RayClusters (by UID), two running head pods, or two drivers of one attempt among its pods' processes. A
+  replaced driver is fenced, and may run beside the next one for {allowed:.0f} s (here at most {longest:.0f} s); so may
+  an ending Ray head beside a starting one (here at most {heads:.0f} s).
+- **Nothing left**: {gone:.0f} s after a job's deletion, kubectl lists nothing in its namespace except events and
+  objects that Kubernetes creates there, and no PersistentVolume of its claim with reclaim policy `Delete`.
+- **Ends**: a deleted pod, also one that is deleted by force, gets preStop and SIGTERM from its kubelet, which is a
+  graceful end. A killed container or process gets SIGKILL, from its node or within its pod."""
 
 
 def basis(trials: Sequence[Trial]) -> str:

@@ -79,7 +79,7 @@ def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
     )
     told = page("About.", sound, [slow], "All well.")
     assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
-    assert "ETTR: 0.43 of the undisturbed job, which ran alone; 0.21 of the others" in told
+    assert "ETTR: 0.43 for the undisturbed job, which ran alone; 0.21 for the others" in told
     assert "a fault every 1400 s" in told
     assert "may be awake beside the next for 30 s (here 0 s at\n  most)" in told
     assert replace(sound, status={}).seconds == float("inf")
@@ -89,8 +89,8 @@ def test_the_page_tells_what_fills_the_time_between_two_jobs(sound):
     """The first RL step of both began at 121 s."""
     timed = [replace(sound, applied=at, removal=seconds) for at, seconds in ((100.0, 31.0), (91.0, 12.0))]
     told = page("About.", sound, [*timed, sound], "All well.")
-    assert "nothing was left of a job that was deleted: 31 s at most;" in told
-    assert "with pods, imports and supervised steps: 30 s at most." in told
+    assert "Removal of a deleted job took 31 s at most;" in told
+    assert "supervised steps, it took 30 s at most." in told
     assert page("About.", sound, [sound], "All well.").count("not recorded") == 2
 
 
