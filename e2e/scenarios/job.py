@@ -24,13 +24,19 @@ EXAMPLE = Path(__file__).parents[2] / "examples/reverse-text.yaml"
 
 SFT_STEPS = 10
 
-SMALL = {
+SMALL: dict[str, Any] = {
+    "data": {"promptsPerStep": 16},
+    "actor": {"miniBatchSize": 8},
     "sft": {"steps": SFT_STEPS},
+    "rewards": {"functions": [{"name": "letters", "builtin": "similarity", "arguments": {"method": "positions"}}]},
     "training": {"steps": 12, "validateEvery": 6},
     "checkpoint": {"everySteps": 2},
     "ttlAfterFinished": "30s",
 }
-"""Steps enough to tell one from the next, so that it is over soon. What its volume tells of the end is read then."""
+"""Few and short steps, so that a job ends soon, with a reward that is not 0 after so few supervised steps.
+
+ttlAfterFinished keeps the pods for reading the end of the run from the volume.
+"""
 
 ACCESS_MODE = "E2E_ACCESS_MODE"
 """Of volumes, where a cluster has none that are ReadWriteMany, which is what jobs ask for by default."""
