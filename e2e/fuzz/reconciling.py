@@ -82,7 +82,7 @@ class Reconciler:
         if any(each["reason"] == Reason.OPERATOR_ERROR for each in conditions):
             return "wrong", (f"the operator's own code fails: {conditions}",)
         if job["status"]["phase"] != "Failed":
-            return "waits for what is missing" if _is_stalled(job) else "reconciled", ()
+            return "waits for what is missing" if _waits(job) else "reconciled", ()
         said = next(each["message"] for each in conditions if each["type"] == "Failed")
         if names_their_field(said, job):
             return "failed with a message that names a field of theirs", ()
@@ -96,7 +96,7 @@ class Reconciler:
         status = job.get("status", {})
         if status.get("observedGeneration") != job["metadata"]["generation"]:
             return None
-        return job if status["phase"] != "Starting" or _is_stalled(job) or self._has_pods(name) else None
+        return job if status["phase"] != "Starting" or _waits(job) or self._has_pods(name) else None
 
     def _has_pods(self, name: str) -> bool:
         """As KubeRay says, which looks whether they are there once it has made them."""
@@ -110,9 +110,10 @@ class Reconciler:
         return not self.jobs.exists(name)
 
 
-def _is_stalled(job: Any) -> bool:
-    """Whether it says that it gets no further by itself, as without an object that it names."""
-    return any((each["type"], each["status"]) == ("Stalled", "True") for each in job["status"]["conditions"])
+def _waits(job: Any) -> bool:
+    """Whether it says that it gets no further by itself, or quotes why KubeRay cannot create its pods."""
+    conditions = {each["type"]: each for each in job["status"]["conditions"]}
+    return conditions["Stalled"]["status"] == "True" or "KubeRay: " in conditions["Ready"]["message"]
 
 
 @contextmanager

@@ -149,7 +149,7 @@ async def test_a_list_is_one_moment_in_pages_and_named_by_label_and_namespace(cl
     async with kube_in(cluster) as kube:
         names = [f"c{i:04}" for i in range(1020)]
         await asyncio.gather(*(kube.create(config_map(namespace, n, labels={"n": n[-1]})) for n in names))
-        mine = await replace(kube, namespace=namespace).list(CONFIG_MAP)
+        mine = await kube.list(CONFIG_MAP, namespace)
         every = await kube.list(CONFIG_MAP)
         sevens = await kube.list(CONFIG_MAP, namespace, label_selector="n=7")
     listed = {item["metadata"]["name"] for item in mine.items}

@@ -190,9 +190,6 @@ async def test_success(server: Server) -> None:
     async with ray_jobs(server.url, server.token) as jobs:
         job = await finished(jobs, FIRST)
         assert (job.state, job.driver_exit_code, job.error_type) == (RayJobState.SUCCEEDED, 0, None)
-        assert job.start_time is not None
-        assert job.end_time is not None
-        assert job.start_time <= job.end_time
         await poll(lambda: jobs.stop(FIRST), lambda stopped: not stopped)  # Ray looks after it a moment longer
 
 

@@ -4,12 +4,11 @@ import asyncio
 import gc
 import logging
 import re
-from types import SimpleNamespace
+from itertools import islice
 from typing import Any, cast
 
 import kopf
 import pytest
-from kopf._cogs.clients import api, errors, watching
 
 from rljob_operator import main
 from rljob_operator.kube.client import Kube
@@ -50,82 +49,35 @@ async def test_a_start_is_tried_again_no_sooner_than_the_api_server_asks_for(ask
     assert tried == [0.0, waits, 2 * waits]
 
 
-@in_jumping_loop
-async def test_kopf_never_gives_up_a_watch_that_is_refused() -> None:
+def test_kopf_never_gives_up_a_request() -> None:
     settings = kopf.OperatorSettings()
     register(kopf.OperatorRegistry(), settings, lambda *_: None)
-    asked, begun = 0, asyncio.get_running_loop().time()
-
-    async def refuse(*_: Any, **__: Any) -> None:
-        nonlocal asked
-        asked += 1
-        if asked < 100:
-            raise errors.APIForbiddenError(None, status=403, headers={})
-
-    context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
-        logger = logging.getLogger("kopf.test")
-        await api.request("get", "/x", settings=settings, logger=logger, context=cast(Any, context))
-    assert asked == 100
-    assert asyncio.get_running_loop().time() - begun < 100 * 61.0
+    pauses = list(islice(iter(settings.networking.error_backoffs), 100))  # type: ignore[arg-type]
+    assert (len(pauses), max(pauses)) == (100, 60.0)
 
 
-@in_jumping_loop
-async def test_of_a_namespace_that_may_not_be_read_kopf_does_not_say_so_at_every_try(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "words", "logged"),
+    [
+        ("kopf.watching", "Request attempt #9 failed: GET /api/v1/namespaces/gone/pods -> APIForbiddenError", False),
+        ("kopf.watching", "Request attempt #9 failed: GET /api/v1/namespaces/there/pods -> APIForbiddenError", True),
+        ("kopf.watching", "Request attempt #3 failed; will retry: GET /x -> APITooManyRequestsError", False),
+        ("kopf.watching", "Request attempt #4 failed; will retry: GET /x -> APITooManyRequestsError", True),
+        ("kopf.watching", "Request attempt #1 failed; will retry: GET /x -> APIServerError", True),
+        ("other", "GET /api/v1/namespaces/gone/pods", True),
+    ],
+)
+def test_what_the_lists_log_once_kopf_does_not_log_at_every_try(
+    name: str, words: str, logged: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Our lists have said it, and say when it may be read again."""
-    settings, store, refused = kopf.OperatorSettings(), Store(), set[str]()
+    """And what is so for a moment, as too many requests while a CRD is updated."""
     monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
-    monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
-    quieten(store)
+    monkeypatch.setattr(caplog.handler, "filters", [])
+    store = Store()
     store.unreadable.add("gone")
-
-    async def refuse_once(*_: Any, url: str, **__: Any) -> None:
-        if url not in refused:
-            refused.add(url)
-            raise errors.APIForbiddenError(None, status=403, headers={})
-
-    context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse_once))
-    for path in ("/api/v1/namespaces/gone/pods", "/api/v1/namespaces/there/pods", "/api/v1/pods"):
-        await api.request("get", path, settings=settings, logger=watching.logger, context=cast(Any, context))
-    assert len(refused) == 3
-    assert ["/there/" in each.getMessage() for each in caplog.records] == [True, False]
-
-
-@in_jumping_loop
-async def test_kopf_says_that_there_are_too_many_requests_only_where_that_lasts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At an update of a CRD it is so for a moment. Another error is said at once."""
-    settings, store, asked = kopf.OperatorSettings(), Store(), 0
-    register(kopf.OperatorRegistry(), settings, lambda *_: None)
-    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
-    monkeypatch.setattr(errors, "check_response", lambda _: asyncio.sleep(0))
     quieten(store)
-
-    async def answer(kind: type[errors.APIError], status: int) -> list[str]:
-        """Five times; what was said."""
-        nonlocal asked
-        asked = 0
-        caplog.clear()
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            nonlocal asked
-            asked += 1
-            if asked <= 5:
-                payload = {"kind": "Status", "message": "storage is (re)initializing", "code": status}
-                raise kind(cast(Any, payload), status=status, headers={"Retry-After": "1"})
-
-        context = SimpleNamespace(server="https://api", session=SimpleNamespace(request=refuse))
-        path = "/apis/rljob.dev/v1alpha1/rljobs"
-        await api.request("get", path, settings=settings, logger=watching.logger, context=cast(Any, context))
-        said = [re.search(r"#\d+", each.getMessage()) for each in caplog.records if each.levelno > logging.DEBUG]
-        return [found[0] for found in said if found]
-
-    assert await answer(errors.APITooManyRequestsError, 429) == ["#4", "#5"]
-    assert await answer(errors.APIServerError, 503) == ["#1", "#2", "#3", "#4", "#5"]
+    logging.getLogger(name).error(words)
+    assert bool(caplog.records) == logged
 
 
 JOBS, WORKERS = 40, 32

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NODE, POD, RAY_CLUSTER, RLJOB, Key, Manifest, Ref
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, POD, RAY_CLUSTER, Key, Manifest, Ref
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.observe.snapshot import is_deleting
 from rljob_operator.runtime.store import Store
@@ -33,15 +33,6 @@ def test_children_are_those_of_the_job_in_its_namespace() -> None:
     assert store.put(POD, pod(4, "elsewhere", namespace="other")) == {Key("other", "job-a")}
     assert (names(store), names(store, B)) == (["mine"], ["others"])
     assert len(store.all(POD)) == 4
-
-
-def test_a_job_is_its_own_key_and_a_cluster_wide_object_is_nobodys() -> None:
-    store = Store()
-    assert store.put(RLJOB, pod(1, "job-a", None)) == {A}
-    assert store.put(NODE, {"metadata": {"name": "n", "resourceVersion": "7"}}) == set()
-    assert store.get(RLJOB, A)
-    assert store.get(NODE, Key("", "n"))
-    assert store.get(RLJOB, B) is None
 
 
 def test_what_we_have_deleted_goes_though_no_watch_has_told() -> None:

@@ -105,6 +105,6 @@ def _words(answer: str) -> str:
         value = _decode(answer)
     except ValueError:
         value = None
-    said = value.get("error", value.get("message")) if isinstance(value, dict) else None
-    text = " ".join((said if isinstance(said, str) else answer).split())
+    found = value.get("error", value.get("message")) if isinstance(value, dict) else None
+    text = " ".join((found if isinstance(found, str) else answer).split())
     return text if len(text) <= QUOTED_CHARACTERS else f"... {text[-QUOTED_CHARACTERS:]}"

@@ -1,4 +1,4 @@
-"""Head pods on behalf of their jobs: asked at most every poll_seconds, and told what a plan says.
+"""Calls head pods on behalf of their jobs: polls them at most every poll_seconds, and sends what a plan asks for.
 
 A head that accepts a connection and never answers must not keep a worker of the queue. So a call that does not finish
 within PATIENCE_SECONDS goes on beside the worker, which uses the last answer; the next look finds the new one, and does

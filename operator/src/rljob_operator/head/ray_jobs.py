@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -47,8 +46,6 @@ class RayJob:
     message: Annotated[str, BeforeValidator(lambda message: message or "")] = ""
     driver_exit_code: int | None = None
     error_type: str | None = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

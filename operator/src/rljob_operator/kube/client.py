@@ -60,14 +60,12 @@ class Kube:
     """Every method raises KubeErrors.
 
     fence: called right before each write goes out. `dataclasses.replace(kube, fence=...)` shares the connections.
-    namespace: of lists that name none; None for all.
     timeout: seconds that one request may take, with its wait for a free connection. A list is one request a page.
     """
 
     connection: Connection
     fence: Fence = field(default=_unfenced, kw_only=True)
     observe: Observer = field(default=_unobserved, kw_only=True)
-    namespace: str | None = field(default=None, kw_only=True)
     timeout: float = field(default=10.0, kw_only=True)
 
     async def apply(self, manifest: Manifest, uid: str = "") -> Manifest:
@@ -143,7 +141,7 @@ class Kube:
         # watch cache answers these too.
         query = {"limit": str(PAGE)} | ({"labelSelector": label_selector} if label_selector else {})
         query |= {"fieldSelector": f"metadata.name={name}"} if name else {}
-        path, items = kind.path(namespace or self.namespace), []
+        path, items = kind.path(namespace), []
         while True:
             page = await self._read("list", kind, path, query)
             # Built-in kinds leave their names out in lists.

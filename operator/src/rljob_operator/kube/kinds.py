@@ -14,12 +14,11 @@ class Kind:
     api_version: str
     name: str
     plural: str
-    namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Path of one object, or of a list: of one namespace, or of all without a namespace."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
-        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        inside = f"/namespaces/{namespace}" if namespace else ""
         return root + inside + "/" + "/".join(part for part in (self.plural, name, subresource) if part)
 
     def __str__(self) -> str:
@@ -33,7 +32,6 @@ SERVICE = Kind("v1", "Service", "services")
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 SECRET = Kind("v1", "Secret", "secrets")
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-NODE = Kind("v1", "Node", "nodes", namespaced=False)
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -49,7 +47,7 @@ WATCHED = (RLJOB, *CHILD_KINDS, POD)
 KINDS = {
     (kind.api_version, kind.name): kind
     for kind in (
-        RLJOB, RAY_CLUSTER, POD, SERVICE, CONFIG_MAP, SECRET, VOLUME_CLAIM, NODE, DEPLOYMENT, NETWORK_POLICY,
+        RLJOB, RAY_CLUSTER, POD, SERVICE, CONFIG_MAP, SECRET, VOLUME_CLAIM, DEPLOYMENT, NETWORK_POLICY,
         DISRUPTION_BUDGET, EVENT, LEASE,
     )
 }  # fmt: skip

@@ -196,6 +196,6 @@ def _record_of_ray(head: HeadReport) -> ExitRecord:
         return ExitRecord(code=ExitCode.DONE, reason=Reason.COMPLETED, message="The driver exited with code 0")
     code = ExitCode.INFRASTRUCTURE if driver.driver_exit_code is None else driver.driver_exit_code
     lines = driver.message.strip().splitlines()
-    said = last_words(lines[-1]) if code in REASONS and lines else driver.message or driver.state
-    message = f"the driver left no exit record: {said}"[:MESSAGE]
+    words = last_words(lines[-1]) if code in REASONS and lines else driver.message or driver.state
+    message = f"the driver left no exit record: {words}"[:MESSAGE]
     return ExitRecord(code=code, reason=REASONS.get(code, Reason.DRIVER_LOST), message=message)

@@ -43,12 +43,12 @@ def _trouble(container: Manifest) -> str:
     """Empty if the container is fine or on its way."""
     waiting = container.get("state", {}).get("waiting", {})
     if waiting.get("reason") not in (None, *_ON_ITS_WAY):
-        said = [waiting["reason"], waiting.get("message", ""), *_last_end(container)]
-        return ": ".join(filter(None, said))
-    if not container.get("ready", True) and (said := [*_last_end(container)]):
+        words = [waiting["reason"], waiting.get("message", ""), *_last_end(container)]
+        return ": ".join(filter(None, words))
+    if not container.get("ready", True) and (words := [*_last_end(container)]):
         count = container.get("restartCount", 0)
         restarts = f"after {count} restart{'' if count == 1 else 's'}"
-        return ": ".join([f"{container['name']} is not ready {restarts}", *said])
+        return ": ".join([f"{container['name']} is not ready {restarts}", *words])
     return ""
 
 
@@ -63,8 +63,8 @@ def unscheduled(pod: Manifest) -> str | None:
 def _silent_scheduler(pod: Manifest) -> str | None:
     """The name of a scheduler that is not Kubernetes' own and has not reported: it may not exist."""
     scheduler: str | None = pod.get("spec", {}).get("schedulerName")
-    said = any(each["type"] == "PodScheduled" for each in pod.get("status", {}).get("conditions", ()))
-    placed = said or pod.get("spec", {}).get("nodeName") is not None or is_deleting(pod)
+    reported = any(each["type"] == "PodScheduled" for each in pod.get("status", {}).get("conditions", ()))
+    placed = reported or pod.get("spec", {}).get("nodeName") is not None or is_deleting(pod)
     return None if placed or scheduler == _SCHEDULER else scheduler
 
 
@@ -74,8 +74,8 @@ def _is_on_its_way(container: Manifest) -> bool:
 
 def _is_unheard_of(pod: Manifest) -> bool:
     """Kubernetes marks pods of a node that does not report as unready, and keeps the node's last report otherwise."""
-    said = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
-    return said.get("Ready") == "False" and said.get("ContainersReady") == "True"
+    conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
+    return conditions.get("Ready") == "False" and conditions.get("ContainersReady") == "True"
 
 
 def _last_end(container: Manifest) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whether an object still is what we made of it. So a reconcile that changes nothing writes nothing."""
+"""Whether an object still is as it was applied. So a reconcile that changes nothing writes nothing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from rljob_operator.render.digest import digest
 
 
 def stamped(manifest: Manifest) -> Manifest:
-    """With a digest of itself: what an older operator made differently, or what has left the manifest, shows."""
+    """With a digest of itself, which shows what an older operator rendered differently, or what left the manifest."""
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
 def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
-    """To what of it is there already and has to stay."""
+    """With the parts of the existing object that have to stay."""
     if found is not None and wanted["kind"] == VOLUME_CLAIM.name:
         return _kept_claim(wanted, found)
     if found is not None and wanted["kind"] == DEPLOYMENT.name:
@@ -27,8 +27,8 @@ def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
 
 
 def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
-    """One that somebody has grown stays so: the API server refuses to shrink it. One that was made for an earlier job
-    of the name goes with neither.
+    """A claim that was grown stays so: the API server refuses to shrink it. A claim that was created for an earlier job
+    of the name gets no owner.
     """
     largest = max((found, wanted), key=lambda claim: parse_quantity(_storage(claim)))
     spec = wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}
@@ -41,8 +41,8 @@ def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
 
 
 def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
-    """What a newer operator, its chart or spec.recovery makes of their pods is for the next ones: these hold a model,
-    and a driver asks them. So the template stays as it is there, with what the API server has filled in.
+    """A newer operator, its chart or spec.recovery may render other pods. Those are for later: these hold a model, and
+    a driver calls them. So the existing template stays, with what the API server has filled in.
     """
     annotations, made = found["metadata"].get("annotations", {}), wanted["metadata"]["annotations"]
     template = annotations.get(TEMPLATE_ANNOTATION)
@@ -53,7 +53,7 @@ def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
 
 
 def _was_made_for(uid: str, metadata: Manifest) -> bool:
-    """The owner speaks for claims of before the annotation."""
+    """Claims from before the annotation have an owner instead."""
     owners = [each["uid"] for each in metadata.get("ownerReferences", ())]
     return uid in (metadata.get("annotations", {}).get(MAKER_ANNOTATION), *owners)
 
@@ -63,7 +63,7 @@ def _storage(claim: Manifest) -> str:
 
 
 def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:
-    """Whether `found` lacks something that `wanted`, which is stamped, says."""
+    """Whether `found` lacks something of `wanted`, which is stamped."""
     return found is None or not _holds(found, wanted)
 
 
@@ -83,17 +83,17 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
     "ownerReferences": ("uid",),
 }
-"""What tells the entries of a list apart, so that several may own some each: x-kubernetes-list-map-keys of what we
-apply. Server-side apply leaves there what others have put into such a list.
+"""The keys of a list's entries, which several managers may own: x-kubernetes-list-map-keys of what is applied.
+Server-side apply keeps the entries of other managers.
 """
 
 _DEFAULTS = {"protocol": "TCP"}
 
 
-# Kubernetes leaves fields out whose value is empty: "", 0, false, {} and [] are the same to it as nothing.
+# Kubernetes omits fields whose value is empty: "", 0, false, {} and [] mean the same as no field.
 def _holds(found: Any, wanted: Any, field: str = "", shared: bool = True) -> bool:
-    """field: whose value it is. shared: others may own what is beside ours; not within a list without keys, which has
-    one owner.
+    """field: whose value it is. shared: other managers may own entries beside; not within a list without keys, which
+    has one owner.
     """
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
@@ -116,7 +116,7 @@ def _holds_each(found: list[Any], wanted: list[Any], keys: tuple[str, ...]) -> b
 
 
 def _identity(entry: Any, keys: tuple[str, ...]) -> Any:
-    """What somebody's template has there may be no object: then the API server has said so."""
+    """An entry of a user's template may be no object, which the API server reports."""
     return tuple(entry.get(key, _DEFAULTS.get(key)) for key in keys) if isinstance(entry, Mapping) else f"{entry}"
 
 

@@ -12,8 +12,6 @@ from rljob_operator.kube.errors import Conflict, KubeError, Terminating
 QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
 """They log every event that they handle."""
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 def configure(level: str = "info", *, json: bool | None = None, stream: TextIO = sys.stderr) -> None:
     """json: None lets the stream decide. Replaces what was configured before, in this process."""

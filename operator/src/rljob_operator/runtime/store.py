@@ -14,10 +14,10 @@ list knows of its own namespace only.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from rljob_operator.kube.kinds import DEPLOYMENT, NODE, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest, Ref
 from rljob_operator.names import JOB_LABEL
 
-WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, NODE})
+WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT})
 """Kinds whose status matters for a decision. That of a disruption budget, for example, changes with every pod."""
 
 

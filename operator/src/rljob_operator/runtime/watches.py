@@ -30,6 +30,9 @@ from rljob_operator.runtime.store import Store
 ENDING_SECONDS = 1.0
 """How long kopf may take to close its connections. Its other tasks are abandoned with its loop."""
 
+KILL_SECONDS = 40.0
+"""From kopf's end by itself to its clean-up. If that does not come, kopf kills the process: no watch is left."""
+
 _NOISE = re.compile(
     r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError"  # what still fails at the 4th has lasted for 8 seconds
     r"|OS signals are ignored",
@@ -101,7 +104,7 @@ def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, h
     settings.scanning.disabled = True
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.error_backoffs = _Forever()
-    settings.process.ultimate_exiting_timeout = None
+    settings.process.ultimate_exiting_timeout = KILL_SECONDS
     for kind in WATCHED:
         group, _, version = kind.api_version.rpartition("/")
         if kind != RLJOB:
@@ -124,8 +127,8 @@ def quieten(store: Store) -> None:
     """
 
     def is_news(record: logging.LogRecord) -> bool:
-        said = record.getMessage() if record.name.startswith("kopf.") else ""
-        return not (_NOISE.search(said) or any(f"/namespaces/{each}/" in said for each in store.unreadable))
+        words = record.getMessage() if record.name.startswith("kopf.") else ""
+        return not (_NOISE.search(words) or any(f"/namespaces/{each}/" in words for each in store.unreadable))
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(is_news)
