@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock ARGS="ray vllm", or ARGS=all.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help root go setup run test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ go:  # before $(READY), which takes minutes
 run: $(READY)  ## Train a model on this machine and draw its curves
 	$(BIN)/rljob run examples/reverse-text.yaml
 	$(BIN)/rljob plot runs/reverse-text
+
+test-fast: $(READY)  ## Run units that start no process and wait for nothing (tests/fast.txt); under a minute
+	$(PYTEST) -m "not slow" @tests/fast.txt $(ARGS)
 
 test: go $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
 	$(BIN)/python -m e2e.cluster build

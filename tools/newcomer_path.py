@@ -1,6 +1,7 @@
 """The files that a newcomer opens to follow one thing through the code, in order: `python tools/newcomer_path.py`.
 
 A path is a walk: each module is imported by the one before it, or by one that led there, to which the walk returns.
+A process that is started by a command line counts as imported (STARTED).
 """
 
 import ast
@@ -28,14 +29,37 @@ PATHS: dict[str, tuple[str, ...]] = {
         "rljob_operator.perform.performer",
         "rljob_operator.kube.client",
     ),
+    "from `rljob run` to the optimizer step": (
+        "rljob_trainer.cli.run",
+        "rljob_trainer.local.supervisor",
+        "rljob_trainer.cli.driver",
+        "rljob_trainer.attempt.driver",
+        "rljob_trainer.attempt.wiring",
+        "rljob_trainer.loop.loop",
+        "rljob_trainer.loop.reinforced",
+        "rljob_trainer.rollouts.rollouts",
+        "rljob_trainer.rollouts.rollout_client",
+        "rljob_trainer.rollouts.rollout_host",
+        "rljob_trainer.rollouts.episodes",
+        "rljob_trainer.rollouts.generation",
+        "rljob_trainer.rollouts.engine_client",
+        "rljob_trainer.engines.engine_host",
+        "rljob_trainer.rank.client",
+        "rljob_trainer.rank.rank_host",
+        "rljob_trainer.rank.rank",
+        "rljob_trainer.rank.step",
+    ),
 }
+
+STARTED = {"rljob_trainer.local.supervisor": "rljob_trainer.cli.driver"}
+"""The module that starts a process, and the module of its command: `rljob driver`."""
 
 
 def gaps(path: Sequence[str]) -> list[str]:
     """Modules that neither the one before them nor one that led there imports. The first needs no importer."""
     led, found = list(path[:1]), []
     for module in path[1:]:
-        while led and module not in imports(led[-1]):
+        while led and module not in imports(led[-1]) and STARTED.get(led[-1]) != module:
             led.pop()
         if not led:
             found.append(module)

@@ -30,7 +30,7 @@ _WORK = {"work/update": "a worker updates", "work/none": "no worker works"}
 _METHOD = f"""{PROMPTS} prompts with {SAMPLES} samples, GRPO without a reference model, one update per step. The
 benchmark fails if a response ends before its limit. Our runs and those of TRL's GRPOTrainer alternate, with a different
 one first each time. A step's time starts at the end of the previous step; the first steps of each run do not count.
-Ours is the whole `rljob run`: driver, rank, engine, scorer and reward processes under Ray, weight sync and its probe,
+Ours is the whole `rljob run`: driver, rank, engine, rollout host and reward processes under Ray, weight sync, probe,
 journal. The driver measures the phases: its "update" includes messages to the worker, "a worker updates" does not. "No
 worker works" is the time of Ray and the driver while no worker is busy. TRL's update is the part of its step that
 belongs to no other phase. "vLLM alone" is `LLM.chat` for the same responses in its own process. Memory counts shared
