@@ -1,4 +1,4 @@
-"""Each tracker's own package, without a network: what was logged is read back with the package or from its files."""
+"""Each tracker's package without a network: the tests read back what was logged."""
 
 import importlib.util
 import json
@@ -58,15 +58,15 @@ def attempt(name: str, run: RunInfo, rewards: Mapping[int, float], status: Statu
 def test_the_console_is_a_line_a_step_in_the_drivers_log(run: RunInfo) -> None:
     with capture_logs() as lines:
         loggers = LoggerSet(["console"], run)
-        for step in (1, 2):  # supervised ones that pass by quickly
+        for step in (1, 2):  # short supervised steps
             loggers.log(step, {"actor/loss": 2.71828, "time/step": 0.5})
         loggers.log(2, {"validation/reward": 0.125})
         for step in (3, 4):
             loggers.log(step, {"reward/mean": 0.51234, "reward/max": 1.0, "time/step": 0.5})
         loggers.finish("done")
         LoggerSet([], run).log(5, {"reward/mean": 0.5, "time/step": 0.5})
-    told = [{key: value for key, value in line.items() if key != "log_level"} for line in lines]
-    assert told == [
+    logged = [{key: value for key, value in line.items() if key != "log_level"} for line in lines]
+    assert logged == [
         {"event": "step_finished", "step": 1, "actor/loss": 2.72, "time/step": 0.5},
         {"event": "validated", "step": 2, "validation/reward": 0.125},
         {"event": "step_finished", "step": 3, "reward/mean": 0.512, "time/step": 0.5},

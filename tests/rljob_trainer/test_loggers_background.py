@@ -1,4 +1,4 @@
-"""Trackers that fail, hang or talk, each in its own process as every tracker is."""
+"""Trackers that fail, hang or print, each in its own process."""
 
 import socket
 from collections.abc import MutableMapping
@@ -111,7 +111,7 @@ def test_a_tracker_that_hangs_holds_up_neither_the_training_nor_its_end(
     wait_until(lambda: not left_of(run), 60.0)
 
 
-def test_what_a_tracker_prints_goes_to_its_log_and_its_exit_handlers_are_nobodys_business(
+def test_a_trackers_output_goes_to_its_log_and_its_exit_handlers_do_not_run(
     run: RunInfo, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert logged("Talking", run) == []
@@ -124,7 +124,7 @@ def test_what_a_tracker_prints_goes_to_its_log_and_its_exit_handlers_are_nobodys
 
 
 def test_a_server_that_never_answers_ends_with_the_run(run: RunInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """wandb would wait for it for 90 seconds, and its own process for days."""
+    """wandb would wait 90 seconds, and its own process for days."""
     monkeypatch.setattr(background, "FINISH_SECONDS", 6.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")

@@ -1,4 +1,4 @@
-"""The local Ray: whatever happens to the process that holds it, nothing is left of it."""
+"""The local Ray: nothing is left of it, however its head ends."""
 
 import os
 import signal
@@ -113,7 +113,7 @@ CONNECT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False)"
 
 @pytest.mark.slow
 def test_a_driver_is_connected_before_there_is_a_worker(tmp_path: Path):
-    """Ray's call holds the GIL: a driver that waits in it gives no sign of life, and would be ended for that."""
+    """Ray's call holds the GIL: a driver that waits in it sends no heartbeats and looks hung."""
     with machine() as place:
         environment = {**os.environ, **place.environment, **ray_environment(), "RLJOB_TEST": place.marker}
         with local_ray(0, "hf", tmp_path / "ray.log", environment) as ray:

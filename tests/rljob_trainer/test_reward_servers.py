@@ -1,4 +1,4 @@
-"""Servers of reward models beside a run: waited for, started again, and ended with all that they started.
+"""Servers of reward models beside a run: the run waits for them, restarts them, and ends all their processes.
 
 vLLM is played by a package of its name; test_reward_models_run has the real one.
 """
@@ -80,22 +80,22 @@ def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_eng
     notes: list[str] = []
     with servers() as made:
         made.wait(notes.append, lambda: False)
-        assert notes == [f"waiting for reward model rm (its output is in {tmp_path / 'reward-model-rm.log'})"]
+        assert notes == [f"waiting for reward model rm (log: {tmp_path / 'reward-model-rm.log'})"]
         assert "--model /models/m --served-model-name rm" in (tmp_path / "reward-model-rm.log").read_text()
-        made.mend(notes.append)
+        made.restart_ended(notes.append)
         assert len(notes) == 1, "it runs"
         url = made.urls["rm"]
         next(each for each in below() if "vllm.entrypoints.openai.api_server" in each.cmdline()[:3]).kill()
         wait_until(made._servers[0].has_ended)
-        made.mend(notes.append)
-        assert notes[1].startswith("reward model rm ended and is started again")
+        made.restart_ended(notes.append)
+        assert notes[1].startswith("reward model rm exited; restarting it")
         made.wait(notes.append, lambda: False)
         assert made.urls == {"rm": url}
         (folder,) = temporary.iterdir()
         assert [each.name for each in folder.iterdir()] == ["socket"]
 
 
-def test_what_a_killed_holder_leaves_is_removed_too(servers: Make, temporary: Path):
+def test_files_of_a_killed_guard_are_removed_too(servers: Make, temporary: Path):
     with servers() as made:
         made.wait(lambda note: None, lambda: False)
         next(each for each in below() if "rljob_trainer.local.process_guard" in each.cmdline()).kill()
@@ -109,7 +109,7 @@ def test_one_that_does_not_start_is_the_job_s_fault_in_its_own_words(servers: Ma
     assert error.value.message.startswith("reward model rm did not start: ValueError: no such model (more in ")
 
 
-def test_somebody_who_asks_to_stop_is_not_kept_waiting(servers: Make):
+def test_a_stop_request_ends_the_wait(servers: Make):
     with servers() as made:
         made.wait(lambda note: None, lambda: True)
 
@@ -124,7 +124,7 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["that runs", "that is frozen"])
-def test_the_processes_of_a_holder_end_also_when_whoever_started_it_is_killed(tmp_path: Path, frozen: bool):
+def test_the_processes_of_a_guard_end_also_when_its_parent_is_killed(tmp_path: Path, frozen: bool):
     folder = tmp_path / "temporary"
     command = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(folder)]
     command += ["sh", "-c", 'touch "$TMPDIR/socket"; sleep 1001 & sleep 1002']
@@ -190,7 +190,7 @@ def test_gpus_are_shared_out_and_too_few_are_refused(tmp_path: Path, monkeypatch
     elsewhere = prepare(job(tmp_path, gpus=2), None, 4, [], ["rm=http://elsewhere:8000/"])
     assert elsewhere.running == {"rm": "http://elsewhere:8000"}
     assert [plan.gpus for plan in elsewhere.servers] == [("8",)]
-    with pytest.raises(JobError, match="3 ranks and the reward models' 3 GPUs need 6, and 5 are present"):
+    with pytest.raises(JobError, match="need 6, but 5 are present"):
         prepare(job(tmp_path, gpus=2), None, 3, [])
 
 
@@ -205,7 +205,7 @@ def test_a_folder_that_is_missing_is_refused_unless_the_model_runs_elsewhere(tmp
 @pytest.mark.parametrize(
     ("given", "words"), [("other=http://x", "spec.rewards.models has no 'other'"), ("rm=x:80", "write NAME=URL")]
 )
-def test_a_url_for_nobody_is_refused(tmp_path: Path, given: str, words: str):
+def test_a_wrong_reward_model_url_is_refused(tmp_path: Path, given: str, words: str):
     with pytest.raises(JobError, match=words):
         prepare(job(tmp_path), None, None, [], [given])
 
@@ -217,7 +217,7 @@ print(child.pid, child.stdout.readline(), flush=True)
 child.wait()
 """
 
-NOT_TOLD = """
+UNSIGNALLED = """
 import time
 from rljob_trainer.local.machine import wake_when_orphaned
 wake_when_orphaned()
@@ -226,8 +226,8 @@ time.sleep(1000)
 """
 
 
-def test_a_process_that_is_orphaned_before_the_kernel_was_asked_to_tell_it_ends_too():
-    parent = subprocess.Popen([sys.executable, "-c", LATE, NOT_TOLD], stdout=subprocess.PIPE, text=True)
+def test_a_process_that_was_orphaned_before_it_asked_for_the_signal_ends_too():
+    parent = subprocess.Popen([sys.executable, "-c", LATE, UNSIGNALLED], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline().split()[0]))
     parent.kill()

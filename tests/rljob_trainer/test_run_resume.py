@@ -110,7 +110,7 @@ def test_startup_is_shown_and_the_agent_is_announced(story: Story):
 
 
 def test_an_agent_that_dies_is_started_again(story: Story):
-    assert story.stopped.out.count("the agent ended and is started again") == 1
+    assert story.stopped.out.count("the agent exited; restarting it") == 1
     assert story.stopped.out.count("agent listens on") == 2
 
 

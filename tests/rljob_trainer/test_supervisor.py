@@ -1,4 +1,4 @@
-"""What `rljob run` does when a driver fails before it trains: no step is needed, so these runs are brief."""
+"""How `rljob run` handles drivers that fail before they train; no step is needed, so these runs are short."""
 
 import signal
 import subprocess
@@ -97,8 +97,8 @@ def test_a_request_to_stop_outlives_the_driver_that_could_not_hear_it(place: Mac
     assert not Volume(run).claim(2).exists(), "no attempt after a request to stop"
 
 
-class Told:
-    """A driver that counts how often it is told to end."""
+class Terminated:
+    """A driver that counts the SIGTERMs that it receives."""
 
     times = 0
 
@@ -107,7 +107,7 @@ class Told:
 
 
 def test_a_request_and_one_signal_are_one_wish_to_stop():
-    driver = Told()
+    driver = Terminated()
     stop = Stop(driver=driver)  # type: ignore[arg-type]
     assert not stop.asked
     stop.request()
@@ -118,7 +118,7 @@ def test_a_request_and_one_signal_are_one_wish_to_stop():
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_to_stop_and_then_told_by_a_signal_still_saves(place: Machine, tmp_path: Path):
+def test_a_run_that_is_asked_to_stop_and_then_receives_a_signal_still_saves(place: Machine, tmp_path: Path):
     run = tmp_path / "run"
     process = place.start_run(write_job(tmp_path, training={"steps": 5000}), "--dir", run)
     wait_for_step(run, 2, process)
@@ -132,7 +132,7 @@ def test_a_run_that_is_asked_to_stop_and_then_told_by_a_signal_still_saves(place
 def test_a_run_that_waits_for_a_reward_model_hears_a_request_to_stop(place: Machine, tmp_path: Path):
     run, model = tmp_path / "run", {"name": "rm", "path": "org/reward", "kind": "classifier", "gpusPerReplica": 0}
     file = write_job(tmp_path, rewards={"functions": [], "models": [model]})
-    process = place.start_run(file, "--dir", run, "--reward-model", "rm=http://127.0.0.1:9")  # nobody listens there
+    process = place.start_run(file, "--dir", run, "--reward-model", "rm=http://127.0.0.1:9")  # no server listens there
     wait_until((run / "logs" / "agent.log").exists)
     time.sleep(1.0)  # it waits
     stop_in_time(run)
@@ -198,7 +198,7 @@ def test_a_run_whose_holder_of_ray_and_gcs_are_frozen_gets_another_ray(place: Ma
     worker(place, DRIVER).kill()
     ended = finish(process)
     assert ended.code == 0
-    assert "the process that holds Ray was stopped for 10 s" in ended.out
+    assert "the head of Ray was stopped for 10 s" in ended.out
     assert [line["step"] for line in read_metrics(run)] == list(range(1, 41))
 
 

@@ -1,4 +1,4 @@
-"""`rljob run` on a volume that does not always answer: no Ray and no process here, drivers are played."""
+"""`rljob run` on a volume that does not always answer; without Ray, and with simulated drivers."""
 
 import errno
 import os
@@ -251,11 +251,11 @@ def test_reward_models_that_do_not_become_ready_end_the_run(place: Place, monkey
         ('{"event": "attempt_ended", "code": 75, "message": "the volume is read-only"}', "the volume is read-only"),
         ('{"event": "told_nothing"}', '{"event": "told_nothing"}'),
         ("Killed", "Killed"),
-        ("", "it ended with 75"),
+        ("", "exited with code 75"),
     ],
 )
 def test_a_driver_that_could_not_write_its_record_has_said_it_in_its_log(tmp_path: Path, last: str, said: str):
     volume = Volume(tmp_path)
     volume.logs.mkdir()
     (volume.logs / "driver.log").write_text(f"first\n{last}\n" if last else "")
-    assert lost(75, volume).message == f"the driver left no record: {said}"
+    assert lost(75, volume).message == f"the driver left no exit record: {said}"

@@ -1,5 +1,5 @@
 """`rljob agent`: a run's progress over HTTP, served from the files of its volume.
 
-It runs beside the driver, in a container of its own, and answers while the driver is dead. So it reads only files, and
-loads neither torch nor Ray.
+It runs beside the driver in its own container and answers while the driver is dead. It therefore reads only files and
+imports neither torch nor Ray.
 """

@@ -3,14 +3,14 @@
     GET  /healthz                      without a token
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
     GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
-                                       those that count, oldest first; 503 where the volume does not give the newest
-    GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"}: of the last attempt; exit is null
-                                       while it has none; heartbeat changes every few seconds while its driver lives
-    POST /v1/checkpoint?stop=true      asks the driver for a checkpoint, and to stop after it; 503 where the volume
-                                       does not take it
-    GET  /metrics                      Prometheus; open, where whoever starts the agent says so
+                                       those that count, oldest first; 503 if the newest cannot be read
+    GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"} of the last attempt; exit is null until
+                                       it ends; heartbeat changes every few seconds while its driver lives
+    POST /v1/checkpoint?stop=true      asks the driver to save a checkpoint and then stop; 503 if the request cannot be
+                                       written
+    GET  /metrics                      Prometheus; without a token if open_metrics is set
 
-Handlers are plain functions: Starlette runs them in threads, so a volume that hangs does not stop /healthz.
+Handlers are plain functions, which Starlette runs in threads: a volume that hangs does not block /healthz.
 """
 
 import hmac
@@ -35,9 +35,9 @@ _STOP = {"true": True, "false": False}
 
 
 def create_app(volume: Volume, token: str, *, open_metrics: bool = False) -> Starlette:
-    """The agent of one run. `token` is what callers send as `Authorization: Bearer`.
+    """The agent of one run. Callers send `token` as `Authorization: Bearer`.
 
-    open_metrics: no token for /metrics, for a Prometheus that scrapes many runs has no place for the token of each.
+    open_metrics: /metrics needs no token, because a Prometheus that scrapes many runs cannot hold a token for each.
     """
     open_paths = ("/healthz", "/metrics") if open_metrics else ("/healthz",)
     authorize = partial(_authorize, f"Bearer {token}".encode(), open_paths)
@@ -80,7 +80,7 @@ def _progress(volume: Volume, _request: Request) -> Response:
 
 
 def _checkpoints(volume: Volume, _request: Request) -> Response:
-    # Imported at the first request: it brings pydantic's models, and the agent has to start at once.
+    # Imported at the first request: these modules import pydantic's models, which would delay the agent's start.
     from rljob_trainer.checkpoint.manifest import counting, newest, survey
     from rljob_trainer.errors import InfrastructureError
 
@@ -89,7 +89,7 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
     except InfrastructureError as error:
         raise HTTPException(503, error.message) from error
     last = newest(found)
-    if last is not None and last.problem:  # else an older one would pass for the one that an attempt goes on from
+    if last is not None and last.problem:  # an older one must not appear as the one to resume from
         raise HTTPException(503, last.problem)
     listed = [
         ref.manifest.model_dump(mode="json", by_alias=True, include=_LISTED)
@@ -108,12 +108,12 @@ def _exit(volume: Volume, _request: Request) -> Response:
 def _request_checkpoint(volume: Volume, request: Request) -> Response:
     stop = _STOP.get(request.query_params.get("stop", "false"))
     if stop is None:
-        raise HTTPException(400, "stop is true or false")
+        raise HTTPException(400, "stop must be true or false")
     asked = {"id": uuid.uuid4().hex, "checkpoint": True, "stop": stop}
     try:
         write_json(volume.request, asked)
     except OSError as error:
-        raise HTTPException(503, f"the request cannot be written to the volume: {error.strerror}") from error
+        raise HTTPException(503, f"cannot write the request to the volume: {error.strerror}") from error
     return JSONResponse(asked, 202)
 
 

@@ -1,7 +1,7 @@
-"""The newest line of metrics and the progress as Prometheus' text.
+"""The newest metrics and the progress in Prometheus' text format.
 
-time/rollout   ->  rljob_time_rollout_seconds            a unit that Prometheus knows becomes the suffix
-reward/exact   ->  rljob_reward_function{name="exact"}   rewards' own names become a label
+time/rollout   ->  rljob_time_rollout_seconds            units that Prometheus knows become the suffix
+reward/exact   ->  rljob_reward_function{name="exact"}   names of rewards become a label
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _PROGRESS = (
 
 
 def exposition(volume: Volume) -> bytes:
-    """Everything that is known now; with no files it is the attempt's number alone."""
+    """The current metrics; only the attempt's number if the run has no files yet."""
     registry = CollectorRegistry()
     registry.register(_Run(volume))
     return generate_latest(registry)
@@ -44,7 +44,7 @@ class _Run(Collector):
                 yield GaugeMetricFamily(name, description, value=value)
         if (seconds := silence(self._volume)) is not None:
             yield GaugeMetricFamily(
-                "rljob_driver_silence_seconds", "Since the driver's last sign of life", value=seconds
+                "rljob_driver_silence_seconds", "Time since the driver's last heartbeat", value=seconds
             )
         line = last_line(self._volume, attempt)
         yield from (_gauge(metric, line[name]) for name, metric in METRICS.items() if _is_number(line.get(name)))

@@ -1,1 +1,1 @@
-"""`rljob run`: one machine in the cluster's place. It supervises the driver as the operator does in a cluster."""
+"""`rljob run`: trains on this machine and supervises the driver as the operator does in a cluster."""

@@ -1,4 +1,4 @@
-"""The agent beside a run: a process of its own, so that it answers while the driver is dead."""
+"""The agent of a local run, in its own process so that it answers while the driver is dead."""
 
 import secrets
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from rljob_trainer.volume import Volume
 
 
 class Agent:
-    """The agent's process. One that ends after it listened is started again; token_file stays."""
+    """The agent's process, restarted with the same token_file if it ends after it listened."""
 
     def __init__(self, volume: Volume, port: int, token_file: Path, environment: Mapping[str, str]) -> None:
         self._token_file, self._log, self._environment = token_file, volume.logs / "agent.log", environment
@@ -26,18 +26,18 @@ class Agent:
         self._listens = self._failed = False
 
     def news(self) -> str | None:
-        """Where it listens, or that it does not; once."""
+        """Each change once: the address where it listens, a restart, or a failed start."""
         if self._failed:
             return None
         if self._child.poll() is not None:
             if self._listens:
                 self._start()
-                return "the agent ended and is started again"
+                return "the agent exited; restarting it"
             self._failed = True
             return f"the agent did not start: {last_line(self._log)}"
-        if not self._listens and "http://" in (said := last_line(self._log)):
+        if not self._listens and "http://" in (line := last_line(self._log)):
             self._listens = True
-            return f"{said}, token in {shown_path(self._token_file)}"
+            return f"{line}, token in {shown_path(self._token_file)}"
         return None
 
     def end(self) -> None:
@@ -55,5 +55,5 @@ def running_agent(volume: Volume, port: int, environment: Mapping[str, str]) -> 
         yield agent
     finally:
         agent.end()
-        with suppress(OSError):  # how the run ended is not to be lost for it; the token serves nobody any more
+        with suppress(OSError):  # must not replace the run's own result
             token_file.unlink()

@@ -1,6 +1,7 @@
-"""A lock on a file, which the kernel gives back when its holder ends, however it ends.
+"""A file lock that the kernel releases when the holder exits or dies.
 
-An open-file-description lock (fcntl(2)): others can ask for it without taking it, from any container that has the file.
+It is an open-file-description lock (fcntl(2)): other processes can test it without taking it, from any container that
+mounts the file.
 """
 
 import fcntl
@@ -14,12 +15,12 @@ _WHOLE_FILE: Final = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock(file: IO[bytes]) -> None:
-    """Until it is closed. Raises BlockingIOError where somebody else holds it."""
+    """Lock `file` until it is closed. Raises BlockingIOError if another process holds the lock."""
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
 
 
 def is_locked(path: Path) -> bool:
-    """Raises OSError where the file cannot be read, or its file system does not say."""
+    """Raises OSError if the file cannot be read or its file system does not support locks."""
     with path.open("rb") as file:
         kind: int = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WHOLE_FILE))[0]
         return kind != fcntl.F_UNLCK

@@ -1,4 +1,4 @@
-"""One `rljob run` at a time in a run's folder."""
+"""Allows one `rljob run` at a time in a run's folder."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,10 @@ from rljob_trainer.volume import Volume
 
 @contextmanager
 def only_run_in(volume: Volume) -> Iterator[None]:
-    """Hold the folder's lock; the kernel gives it back when this process ends, however it ends.
+    """Hold the folder's lock, which the kernel releases when this process ends, and delete older requests.
 
-    A request that is older was for another process. Raises FencedError naming the process that has it.
+    Raises:
+        FencedError: another process holds it; names its id.
     """
     path = volume.run_lock
     with writable(volume):
@@ -25,7 +26,7 @@ def only_run_in(volume: Volume) -> Iterator[None]:
             lock(file)
         except BlockingIOError:
             raise FencedError(
-                f"process {path.read_text()} trains in {volume.root}: wait for it, or choose another --dir"
+                f"process {path.read_text()} trains in {volume.root}; wait until it ends, or choose another --dir"
             ) from None
         with writable(volume):
             file.truncate(0)

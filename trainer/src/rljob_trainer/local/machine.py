@@ -1,4 +1,4 @@
-"""What this machine offers, and child processes that never outlive their parent."""
+"""GPUs of this machine, and child processes that never outlive their parent."""
 
 import ctypes
 import os
@@ -18,10 +18,10 @@ Child = subprocess.Popen[bytes]
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 MODULE = (sys.executable, "-P", "-m")
-"""Runs a module of this installation. -P: a file queue.py in the user's folder must not stand for Python's own."""
+"""Runs a module of this installation. -P: a file queue.py in the user's folder must not shadow Python's own."""
 
 RLJOB = (*MODULE, "rljob_trainer.cli")
-"""The command `rljob` of this very installation."""
+"""The command `rljob` of this installation."""
 
 
 def visible_gpus() -> list[str]:
@@ -39,9 +39,9 @@ def start_child(
     orphaned: signal.Signals = signal.SIGKILL,
     stdin: int = subprocess.DEVNULL,
 ) -> Child:
-    """Start a process whose output goes to `log`, and which the kernel sends `orphaned` when this process dies.
+    """Start a process that logs to `log`. The kernel sends it the signal `orphaned` when this process dies.
 
-    It leads a process group of its own: Ctrl-C in the terminal reaches this process alone, which decides what to do.
+    It leads its own process group, so that Ctrl-C in the terminal reaches this process alone.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -56,7 +56,7 @@ def start_child(
 
 
 def dying_with_its_parent(command: Sequence[str], how: signal.Signals = signal.SIGKILL) -> list[str]:
-    """The command of a process that the kernel sends a signal when its parent dies."""
+    """The command, wrapped so that the kernel signals the process when its parent dies."""
     return ["setpriv", "--pdeathsig", how.name.removeprefix("SIG"), "--", *command]
 
 
@@ -64,7 +64,7 @@ END_SECONDS = 10.0
 
 
 def end_child(child: Child) -> None:
-    """Terminate and, where that does not suffice, kill."""
+    """Terminate the child, and kill it if it does not end within END_SECONDS."""
     if child.stdin is not None:
         child.stdin.close()
     if child.poll() is None:
@@ -73,47 +73,43 @@ def end_child(child: Child) -> None:
             child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
-            with suppress(subprocess.TimeoutExpired):  # the kernel ends it as soon as a volume answers
+            with suppress(subprocess.TimeoutExpired):  # it ends once its volume answers
                 child.wait(END_SECONDS)
 
 
 def adopt_orphans() -> None:
-    """From now on, processes below this one whose parents die become its children."""
+    """Make this process adopt descendants whose parents die (it becomes their subreaper)."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def wake_when_orphaned() -> None:
-    """From now on, SIGTERM reaches this process when its parent dies, even where somebody has frozen it, and where that
-    was before the kernel had been asked to tell.
+    """Send this process SIGTERM and SIGCONT when its parent dies, even if it is stopped or the parent died before.
 
-    For processes that start_child starts with stdin=PIPE: its other end is the parent's alone, so it ends with the
-    parent. SIGKILL would not wait for a frozen process to wake up, but leaves it nothing to clean up with.
+    Needs start_child(stdin=PIPE): only the parent holds the other end of the pipe, which closes with it. SIGKILL would
+    also end a stopped process, but without cleaning up.
     """
     subprocess.Popen(["sh", "-c", _WAKE])
 
 
 _WAKE = 'read -r _; grep -q "^PPid:[[:space:]]*$PPID$" /proc/$$/status && kill -TERM $PPID && kill -CONT $PPID'
-"""Another process may have the number of one that has ended."""
+"""Checks the parent again, because the kernel reuses process ids."""
 
 
 def kill_children() -> None:
-    """Kill the processes right below this one, for whoever waits for their end; end_session finds what they leave."""
+    """Kill the direct children; end_session ends what they leave."""
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
             child.kill()
 
 
 def end_descendants() -> None:
-    """Kill all processes below this one, their orphans included, and wait until they are gone."""
+    """Kill all descendants, including adopted orphans, and wait until they are gone."""
     while children := psutil.Process().children(recursive=True):
         _kill(children)
 
 
 def _kill(processes: list[psutil.Process]) -> None:
-    """All but Python's resource trackers, which come last.
-
-    They end by themselves, and remove what memory those that were killed shared.
-    """
+    """Kill them, Python's resource trackers last: these free the shared memory of killed processes, then exit."""
     for process in [each for each in processes if not _is_tracker(each)] or processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -128,7 +124,7 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody froze the process (SIGSTOP): it would neither answer nor end."""
+    """Whether the process is stopped (SIGSTOP), so that it neither answers nor ends."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
@@ -136,16 +132,16 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_session(leader: int) -> None:
-    """Kill what a child that led a session could not end itself, because it was frozen or killed."""
+    """Kill the processes that a killed or stopped session leader left."""
     deadline = time.monotonic() + END_SECONDS
     while left := [process for process in psutil.process_iter() if _session_of(process) == leader]:
-        if time.monotonic() > deadline:  # in the kernel, which ends them as soon as a volume answers
+        if time.monotonic() > deadline:  # blocked in the kernel: they end once their volume answers
             return
         _kill(left)
 
 
 def _session_of(process: psutil.Process) -> int:
-    """0 for one that has ended."""
+    """The session of a process; 0 if it has ended."""
     try:
         return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
     except (psutil.NoSuchProcess, OSError):
@@ -153,12 +149,12 @@ def _session_of(process: psutil.Process) -> int:
 
 
 def last_line(log: Path) -> str:
-    """The last line that a child wrote, "" where there is none that can be read."""
+    """The last line that is not blank; "" if the log has none or cannot be read."""
     return next((line.strip() for line in reversed(_lines(log)) if line.strip()), "")
 
 
 def last_error(log: Path) -> str:
-    """The last line of a child's output that names an error of its own, else its last line."""
+    """The last line that names an exception, else the last line."""
     named = (line for line in reversed(_lines(log)) if re.search(r"(?:Error|Exception)\b: \S", line))
     found = next((line for line in named if "Engine core initialization failed" not in line), "")
     return re.sub(r"^.*?(\w+(?:Error|Exception)\b: )", r"\1", found).strip() or last_line(log)

@@ -1,5 +1,6 @@
-"""What of a run can be judged within moments, before anything starts: packages, files and their columns, and reward
-code as text. Nothing of the user's runs here.
+"""Quick checks before anything starts: packages, files and their columns, and reward code as text.
+
+No user code runs here.
 """
 
 import tempfile
@@ -18,7 +19,7 @@ from rljob_trainer.rewards.check import check_code
 
 
 def check(spec: ResolvedSpec, base_dir: Path) -> None:
-    """Raises JobError, DataError or RewardError for the first thing that is missing or wrong."""
+    """Raise JobError, DataError or RewardError for the first problem."""
     _check_temporary_folder()
     require_packages(spec.training.loggers)
     if not spec.supervised_only:
@@ -34,7 +35,7 @@ def _check_temporary_folder() -> None:
     folder = tempfile.gettempdir()
     if len(folder) > LONGEST_TEMPORARY:
         raise JobError(
-            f"TMPDIR={folder} is too long for the names of Ray's sockets: set it to a folder of at most"
+            f"TMPDIR={folder} is too long for the names of Ray's sockets; set it to a folder of at most"
             f" {LONGEST_TEMPORARY} characters, such as /tmp"
         )
 

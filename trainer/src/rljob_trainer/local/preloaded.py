@@ -1,8 +1,7 @@
 """The process that Ray's workers are forked from: python -m rljob_trainer.local.preloaded SOCKET ENGINE DEVICE
 
-Importing torch and transformers takes most of the time that a worker takes to start, and a core each. Here it happens
-once, before the first worker is wanted; each one then starts within milliseconds, also in place of one that died, and
-shares the imported pages with the others.
+Importing torch and transformers takes most of a worker's start, and one core each. This process imports them once,
+before the first worker is needed. Workers and their replacements then start within milliseconds and share memory pages.
 """
 
 import importlib
@@ -30,15 +29,15 @@ _MODULES = (
     "rljob_trainer.rank.step",
     "rljob_trainer.rewards.scorer",
     "torch.distributed.checkpoint.state_dict",
-    "transformers.models.llama.modeling_llama",  # of models from scratch; others share most of what it imports
+    "transformers.models.llama.modeling_llama",  # for models from scratch; others share most of its imports
 )
-"""What ranks and scorers need but for Ray itself, which reads a worker's environment when it is imported."""
+"""Modules of ranks and scorers. Not Ray, which reads a worker's environment when it is imported."""
 
 REQUEST_SECONDS = 5.0
-"""How long whoever has connected may take to ask: the others wait meanwhile."""
+"""Time for a client to send its request, while other clients wait."""
 
 OOM_SCORE = "1000"
-"""Ray's for its workers: where memory runs short the kernel takes one of them, which is replaced, and not Ray."""
+"""Ray's value for workers: if memory runs out, the kernel kills a worker, which is replaced, and not Ray."""
 
 
 def main() -> None:
@@ -46,20 +45,20 @@ def main() -> None:
     engine: Engine = "vllm" if sys.argv[2] == "vllm" else "hf"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(path))
-        server.listen(64)  # whoever asks early waits
+        server.listen(64)  # requests during the import wait
         _import(engine, device)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap workers automatically
         while True:
             client, _ = server.accept()
-            with client, suppress(OSError, ValueError):  # somebody gave up
+            with client, suppress(OSError, ValueError):  # the client gave up
                 _serve(client, server)
 
 
 def _import(engine: Engine, device: str) -> None:
-    """The engine first: vLLM wants its environment before torch is imported."""
-    sys.modules["ray"] = None  # type: ignore[assignment]  # "not installed": it must not be imported here, and vLLM would
+    """Import the engine first: vLLM sets its environment before torch is imported."""
+    sys.modules["ray"] = None  # type: ignore[assignment]  # hidden from vLLM, which would import it
     with uncollected():
-        with suppress(JobError):  # vLLM is missing: the engine says so
+        with suppress(JobError):  # vLLM is missing: the engine's worker reports it
             ENGINES[engine].factory(device)
         for module in _MODULES:
             importlib.import_module(module)
@@ -75,7 +74,7 @@ def _serve(client: socket.socket, server: socket.socket) -> None:
     try:
         with client.makefile("rb") as stream:
             request = json.loads(stream.read(int.from_bytes(size)))
-        client.sendall(b"1")  # fails where somebody has given up
+        client.sendall(b"1")  # fails if the client gave up
         if os.fork() == 0:
             server.close()
             client.close()
@@ -86,7 +85,7 @@ def _serve(client: socket.socket, server: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
-    """Ray's worker. Never returns."""
+    """Become Ray's worker. Never returns."""
     code = 1
     try:
         for number, stream in enumerate(streams):
@@ -102,7 +101,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except Exception:  # noqa: BLE001 Ray's log shall have it, whatever it is
+    except Exception:  # noqa: BLE001 every error belongs into Ray's log
         sys.excepthook(*sys.exc_info())
     finally:
         with suppress(OSError, ValueError):
@@ -112,7 +111,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _differ() -> None:
-    """What is not inherited: as raylet starts processes, and as torch and numpy are after an import of one's own."""
+    """Set what a fork does not: process state as raylet sets it, torch and numpy as after a fresh import."""
     import torch
 
     os.setpgid(0, 0)
@@ -120,8 +119,8 @@ def _differ() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)  # Ray says so to workers that ask for no cores
-    np.random.seed()  # noqa: NPY002  all would draw the same
+        torch.set_num_threads(1)  # as Ray does for workers without CPUs
+    np.random.seed()  # noqa: NPY002  forks would share one seed
 
 
 if __name__ == "__main__":

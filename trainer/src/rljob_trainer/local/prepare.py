@@ -1,4 +1,4 @@
-"""From a file to a run that is ready to start: everything is judged here, and nothing runs yet."""
+"""From a file to a run that is ready to start. All checks happen here; nothing runs yet."""
 
 import os
 import uuid
@@ -29,7 +29,7 @@ NOT_APPLIED = (
     "cluster", "env_from", "volumes", "volume_mounts", "image_pull_secrets", "checkpoint.volume", "suspend",
     "active_deadline", "ttl_after_finished", "managed_by",
 )  # fmt: skip
-"""Blocks of the spec that only a cluster can execute."""
+"""Blocks of the spec that apply only in a cluster."""
 
 NOT_APPLIED_TO_MODELS = ("replicas", "image", "cpu", "memory", "template")
 
@@ -38,9 +38,12 @@ NOT_APPLIED_TO_MODELS = ("replicas", "image", "cpu", "memory", "template")
 class LocalRun:
     """A run that fits this machine.
 
-    base_dir: where the spec's relative paths start. gpus: for its ranks. environment: the variables of spec.env, and
-    which GPUs are the ranks' where reward models have others. notes: what a person should know before it starts.
-    servers: reward models to start. running: URLs of those that run already, by name.
+    base_dir: where the spec's relative paths start.
+    gpus: number of GPUs of its ranks.
+    environment: variables of spec.env, and CUDA_VISIBLE_DEVICES of the ranks if reward models use other GPUs.
+    notes: shown before the run starts.
+    servers: reward models to start.
+    running: URLs of reward models that already run, by name.
     """
 
     name: str
@@ -67,10 +70,13 @@ class LocalRun:
 def prepare(
     file: Path, directory: Path | None, ranks: int | None, overrides: Sequence[str], reward_models: Sequence[str] = ()
 ) -> LocalRun:
-    """Judge the file. Raises InvalidRLJob with every problem of it, JobError for what does not fit this machine,
-    DataError for a reward model's folder that is missing, and what `preflight.check` raises.
+    """Check the file and plan its run. reward_models: NAME=URL of servers that already run.
 
-    reward_models: NAME=URL of those whose server runs already.
+    Raises:
+        InvalidRLJob: lists every problem of the file.
+        JobError: the job does not fit this machine.
+        DataError: a reward model's folder is missing.
+        Also what `preflight.check` raises.
     """
     job = load_rljob(file, overrides)
     spec, base_dir, gpus = job.spec, file.resolve().parent, visible_gpus()
@@ -99,10 +105,10 @@ def prepare(
 
 def _too_few(ranks: int, taken: int, gpus: int) -> str:
     if not taken:
-        return f"--ranks {ranks} needs as many GPUs, and {gpus} are present: lower it"
+        return f"--ranks {ranks} needs {ranks} GPUs, but {gpus} are present; lower it"
     return (
-        f"{ranks} ranks and the reward models' {taken} GPUs need {ranks + taken}, and {gpus} are present: lower --ranks"
-        " or gpusPerReplica, or serve a model elsewhere and say where with --reward-model NAME=URL"
+        f"{ranks} ranks and reward models on {taken} GPUs need {ranks + taken}, but {gpus} are present; lower --ranks"
+        " or gpusPerReplica, or serve a model elsewhere and pass --reward-model NAME=URL"
     )
 
 
@@ -111,7 +117,7 @@ def _running(spec: RLJobSpec, reward_models: Sequence[str]) -> dict[str, str]:
     for given in reward_models:
         name, _, url = given.partition("=")
         if name not in {model.name for model in spec.rewards.models}:
-            raise JobError(f"--reward-model {given}: spec.rewards.models has no {name!r}")
+            raise JobError(f"--reward-model {given}: spec.rewards.models has no {name!r}; correct the name")
         if not url.startswith(("http://", "https://")):
             raise JobError(f"--reward-model {given}: write NAME=URL, as in {name}=http://127.0.0.1:8000")
         running[name] = url.rstrip("/")
@@ -119,7 +125,7 @@ def _running(spec: RLJobSpec, reward_models: Sequence[str]) -> dict[str, str]:
 
 
 def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: Sequence[str]) -> tuple[Plan, ...]:
-    """gpus: those that the ranks leave. Raises DataError for a folder that is missing."""
+    """gpus: those that the ranks do not use. Raises DataError if a model's folder is missing."""
     plans, left = [], list(gpus)
     for index, model in started:
         field = f"spec.rewards.models[{index}]"
@@ -130,20 +136,20 @@ def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: S
 
 
 def _notes(spec: RLJobSpec, gpus: Sequence[str]) -> Iterator[str]:
-    """What the file asks for and this machine does otherwise. Without cluster.gpusPerNode a job asks for GPUs too."""
+    """Differences between the file and this machine. A job asks for GPUs also by default of cluster.gpusPerNode."""
     if spec.cluster.gpus_per_node and not gpus:
         yield (
-            "warning: no GPU is visible, and the job asks for GPUs"
-            f" (cluster.gpusPerNode: {spec.cluster.gpus_per_node}): it trains on CPUs, which may take hours. Stop it"
-            " and look at nvidia-smi, /dev/nvidia* and CUDA_VISIBLE_DEVICES, or set cluster.gpusPerNode=0 where CPUs"
-            " are meant"
+            "warning: the job asks for GPUs"
+            f" (cluster.gpusPerNode: {spec.cluster.gpus_per_node}), but no GPU is visible: it trains on CPUs, which may"
+            " take hours. Check nvidia-smi, /dev/nvidia* and CUDA_VISIBLE_DEVICES, or set cluster.gpusPerNode=0 to"
+            " train on CPUs"
         )
     if ignored := _not_applied(spec):
         yield f"not applied on this machine: {', '.join(ignored)}"
 
 
 def _not_applied(spec: RLJobSpec) -> list[str]:
-    """Those of NOT_APPLIED that the file sets, as it names them."""
+    """The fields of NOT_APPLIED that the file sets, in camelCase."""
     models = [name for name in NOT_APPLIED_TO_MODELS if any(_differs(model, name) for model in spec.rewards.models)]
     return [
         ".".join(map(to_camel, path)) for path in (name.split(".") for name in NOT_APPLIED) if _differs(spec, *path)
@@ -151,7 +157,7 @@ def _not_applied(spec: RLJobSpec) -> list[str]:
 
 
 def _differs(model: BaseModel, name: str, *rest: str) -> bool:
-    """Whether a field has another value than its default."""
+    """Whether a field differs from its default."""
     value = getattr(model, name)
     if rest:
         return _differs(value, *rest)
@@ -159,16 +165,17 @@ def _differs(model: BaseModel, name: str, *rest: str) -> bool:
 
 
 def environment_of(spec: RLJobSpec) -> dict[str, str]:
-    """The variables of spec.env; a Secret's are the caller's variables of the same name.
+    """The variables of spec.env; those from a Secret are read from the caller's environment.
 
-    Raises JobError where the caller has none.
+    Raises:
+        JobError: the caller's environment lacks one.
     """
     values: dict[str, str] = {}
     for index, variable in enumerate(spec.env):
         value = variable.value if variable.value_from is None else os.environ.get(variable.name)
         if value is None:
             raise JobError(
-                f"a cluster reads {variable.name} from a Secret; here, set the variable {variable.name}",
+                f"a cluster reads {variable.name} from a Secret; on this machine, set the environment variable",
                 field=f"spec.env[{index}]",
             )
         values[variable.name] = value
@@ -176,38 +183,38 @@ def environment_of(spec: RLJobSpec) -> dict[str, str]:
 
 
 def adopt(run: LocalRun) -> str:
-    """The uid of the run in its folder, which is made where it is new. Raises DataError where it is another run's."""
+    """The uid of the run in its folder, created if the folder is new. Raises DataError if it holds another run."""
     volume = run.volume
     found = read_object(volume.job)
     if found is None and not volume.job.exists():
-        if next_attempt(volume) > 1:  # also where its checkpoints alone are left
+        if next_attempt(volume) > 1:  # true even if only checkpoints are left
             raise DataError(
-                f"{volume.root} holds a run, but not {volume.job.name}, which says whose (a cluster's volume has none):"
-                " restore that file, or go on in another --dir with checkpoint.resume: PATH, of one of its checkpoints"
+                f"{volume.root} holds a run without {volume.job.name}, which identifies it (a cluster writes none);"
+                " restore the file, or choose another --dir and set checkpoint.resume to one of its checkpoints"
             )
         uid = str(uuid.uuid4())
         write_json(volume.job, {"jobUid": uid, "name": run.name, "layoutVersion": LAYOUT_VERSION})
         return uid
     if found is None or found.get("layoutVersion") != LAYOUT_VERSION or "jobUid" not in found:
-        raise DataError(f"{volume.job} is of no run that this version knows: choose another --dir")
+        raise DataError(f"{volume.job} was not written by a supported version; choose another --dir")
     if found.get("name") != run.name:
-        raise DataError(f"{volume.root} holds the run {found.get('name')}: choose another --dir for {run.name}")
+        raise DataError(f"{volume.root} holds the run {found.get('name')}; choose another --dir for {run.name}")
     return str(found["jobUid"])
 
 
 def nothing_left(run: LocalRun) -> str | None:
-    """Why there is nothing to train, None where there is. The newest checkpoint that is whole tells."""
+    """Why the newest intact checkpoint leaves nothing to train; None if something is left."""
     refs = list_checkpoints(run.volume) if run.spec.checkpoint.resume == "auto" else []
     for ref in reversed(refs):
         try:
             return _why_done(run, ref)
-        except (OSError, ValueError, InfrastructureError):  # damaged: the driver says so, and goes back as we do here
+        except (OSError, ValueError, InfrastructureError):  # damaged: the driver reports it and falls back too
             continue
     return None
 
 
 def _why_done(run: LocalRun, ref: CheckpointRef) -> str | None:
-    """Raises InfrastructureError, OSError or ValueError where the answer would rest on a damaged checkpoint."""
+    """As nothing_left. Raises InfrastructureError, OSError or ValueError if the checkpoint is damaged."""
     step, total = ref.manifest.step, run.spec.total_steps
     if step < total and not data_exhausted(run.spec, step, read_trainer_state(ref)):
         return None
@@ -221,27 +228,27 @@ def _why_done(run: LocalRun, ref: CheckpointRef) -> str | None:
 
 @contextmanager
 def with_room(volume: Volume) -> Iterator[None]:
-    """Raises StorageFullError naming the folder, in place of OSError, where the disk is full."""
+    """Turn OSError into StorageFullError, which names the folder, if the disk is full."""
     try:
         yield
     except OSError as error:
         if not is_full(error):
             raise
         if error.filename and not Path(error.filename).is_relative_to(volume.root):
-            raise StorageFullError(f"no space left for {error.filename}: free space") from error
+            raise StorageFullError(f"no space left for {error.filename}; free space") from error
         raise StorageFullError(no_room(volume)) from error
 
 
 def no_room(volume: Volume) -> str:
-    """What to say of a run's folder on a full disk."""
-    return f"no space left in {volume.root}: free space, or choose another --dir"
+    """The message for a run's folder on a full disk."""
+    return f"no space left in {volume.root}; free space, or choose another --dir"
 
 
 @contextmanager
 def answering(volume: Volume) -> Iterator[None]:
-    """Raises StorageFullError or InfrastructureError in place of OSError, where it is of the run's folder.
+    """Turn an OSError of the run's folder into StorageFullError or InfrastructureError.
 
-    That has answered before, so it may again, and another folder is no remedy.
+    The folder answered before, so the error may pass, and another folder is no remedy.
     """
     try:
         with with_room(volume):
@@ -249,14 +256,14 @@ def answering(volume: Volume) -> Iterator[None]:
     except OSError as error:
         if error.filename and not Path(error.filename).is_relative_to(volume.root):
             raise
-        raise InfrastructureError(f"{volume.root} does not answer: {error}; look after the volume") from error
+        raise InfrastructureError(f"{volume.root} does not answer: {error}; check the volume") from error
 
 
 @contextmanager
 def writable(volume: Volume) -> Iterator[None]:
-    """Raises StorageFullError or DataError naming the folder, in place of OSError, where it cannot be written."""
+    """Turn OSError into StorageFullError or DataError, which names the folder, if it cannot be written."""
     try:
         with with_room(volume):
             yield
     except OSError as error:
-        raise DataError(f"{volume.root} cannot be written: {error.strerror}; choose another --dir") from error
+        raise DataError(f"cannot write to {volume.root}: {error.strerror}; choose another --dir") from error

@@ -1,8 +1,8 @@
-"""Holds a command whose processes outlive one another: python -m rljob_trainer.local.process_guard FOLDER COMMAND...
+"""Ends all processes of a command together: python -m rljob_trainer.local.process_guard FOLDER COMMAND...
 
-vLLM's engine lives on when its API server is killed, and a server that still starts ignores SIGTERM. When this process
-is told to end, as the kernel does when its parent dies, or when the command ends, it ends everything below itself, and
-deletes FOLDER, which it has made for their temporary files: vLLM leaves sockets there.
+vLLM's engine survives the death of its API server, and a starting server ignores SIGTERM. This process ends all its
+descendants when the command ends or when it receives SIGTERM, which the kernel also sends when the parent dies. Then it
+deletes FOLDER, which it created for temporary files: vLLM leaves sockets there.
 """
 
 import os
@@ -17,24 +17,24 @@ from pathlib import Path
 from rljob_trainer.local.machine import adopt_orphans, end_descendants, wake_when_orphaned
 
 STOP_SECONDS = 5.0
-"""How long the command may take to end by itself."""
+"""Time for the command to end after SIGTERM."""
 
 LOOK_SECONDS = 0.1
 
 
 def main() -> None:
     folder, *arguments = sys.argv[1:]
-    told: list[int] = []  # signals; an exception of their handler could get lost, in a destructor or around a fork
+    received: list[int] = []  # signals; Python may drop an exception of a handler, in a destructor or around a fork
     adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     command: subprocess.Popen[bytes] | None = None
     Path(folder).mkdir(mode=0o700)
     try:
         wake_when_orphaned()
         command = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder})
-        while (code := command.poll()) is None and not told:
+        while (code := command.poll()) is None and not received:
             time.sleep(LOOK_SECONDS)
-        sys.exit(128 + told[0] if told else code)
+        sys.exit(128 + received[0] if received else code)
     finally:
         if command is not None:
             command.terminate()

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, seen from the supervisor. `ray_head` is the process that holds it."""
+"""A Ray cluster of one machine, as the supervisor sees it. The process `ray_head` holds it."""
 
 import secrets
 import shutil
@@ -14,15 +14,15 @@ from pathlib import Path
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, is_stopped, last_line, start_child
 
 ADDRESS = "address"
-"""File in Ray's folder with its address, there as soon as Ray can be connected to."""
+"""File in Ray's folder with its address; it appears when Ray accepts connections."""
 
 
 def ray_environment() -> dict[str, str]:
-    """What every process of one local cluster shares.
+    """Variables of all processes of one local cluster.
 
-    The second variable says that there is one machine only, and so Ray listens on the loopback address alone. The token
-    keeps the machine's other users out. Without prestart the first driver is connected at once: otherwise Ray lets it
-    wait for a worker a core, within its own code, where it gives no sign of life and is taken for one that hangs.
+    The second makes Ray listen on the loopback address alone. The token excludes other users of the machine. Without
+    prestart the first driver connects at once: else it waits inside Ray for one worker per core, cannot send heartbeats
+    there, and looks hung.
     """
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -30,25 +30,25 @@ def ray_environment() -> dict[str, str]:
         "RAY_prestart_worker_first_driver": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_worker_niceness": "0",  # its workers are the job: by default all else on the machine goes before them
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines ask for no GPU: they share those of their ranks
+        "RAY_worker_niceness": "0",  # by default workers yield to all other processes
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines request no GPU: they share their ranks' GPUs
     }
 
 
 LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Characters of the folder for temporary files: a socket's name has 107, and Ray's begin with that folder."""
+"""Longest folder for temporary files: a socket's name has at most 107 characters and begins with it."""
 
 
 STOPPED_SECONDS = 10.0
-"""How long a process of Ray may be stopped, or the one that holds Ray, which looks after those."""
+"""Longest time that a process of Ray, or the one that holds Ray, may be stopped (SIGSTOP)."""
 
 LONGEST_LOOK = 0.5
-"""Seconds between two looks, at most: what is longer was our own pause."""
+"""Most seconds that count between two polls: a longer gap was a pause of this process."""
 
 
 @dataclass(slots=True)
 class LocalRay:
-    """address_file: holds Ray's address as soon as Ray is up. frozen: whether its holder was, and so was ended."""
+    """address_file: holds the address once Ray is up. frozen: the head was stopped for too long and was killed."""
 
     address_file: Path
     head: Child
@@ -58,7 +58,7 @@ class LocalRay:
     _looked: float = field(default_factory=time.monotonic)
 
     def is_gone(self) -> bool:
-        """Whether the holder has ended. One that has been stopped for too long is ended here, and Ray with it."""
+        """Whether the head has ended. Kills a head that has been stopped for too long, and Ray with it."""
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, LONGEST_LOOK), now
         self._stopped = self._stopped + passed if is_stopped(self.head.pid) else 0.0
@@ -70,23 +70,23 @@ class LocalRay:
 
     @property
     def last_words(self) -> str:
-        """Why it has ended, as far as it said so itself."""
+        """Why the head ended; "" if its log does not say."""
         if self.frozen:
-            return f"the process that holds Ray was stopped for {STOPPED_SECONDS:.0f} s"
+            return f"the head of Ray was stopped for {STOPPED_SECONDS:.0f} s"
         return last_line(self.log)
 
 
 @contextmanager
 def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str]) -> Iterator[LocalRay]:
-    """Start Ray, without waiting for it. At the end nothing is left, neither processes nor files.
+    """Start Ray without waiting for it, and remove all its processes and files at the end.
 
-    engine: the kind of which its workers will be.
+    engine: which engine its workers preload.
     """
-    # The head makes it, as soon as it can take it away again, whatever ends us.
+    # The head creates the folder once it can delete it again, even if this process is killed.
     folder = Path(tempfile.gettempdir()) / f"rljob-ray-{secrets.token_hex(4)}"
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
-        # Temporary files of its workers too: vLLM leaves some, and they go with the folder.
+        # TMPDIR covers its workers too: vLLM leaves files there.
         head = start_child(
             command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM, stdin=subprocess.PIPE
         )

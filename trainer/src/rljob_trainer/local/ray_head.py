@@ -1,16 +1,15 @@
 """The process that holds a local run's Ray: python -m rljob_trainer.local.ray_head FOLDER GPUS ENGINE
 
     main thread   starts Ray ──> writes its address to FOLDER/address ──> reaps orphans
-    watch         looks at Ray's processes, also while they start, and ends this one when one of them fails
+    watch         polls Ray's processes from their start on, and ends this process when one of them fails
 
-When it is told to end, or when Ray ends, is frozen or does not start in time, it ends every process that Ray ever
-started here and deletes FOLDER, which it has made. The kernel tells it to end when its parent dies, however that
-happens, so a run leaves nothing behind.
+On SIGTERM, or when Ray ends, is stopped or does not start in time, it kills all processes that Ray started here and
+deletes FOLDER, which it created. The kernel sends SIGTERM when the parent dies, so a run leaves nothing behind.
 
-`ray.init` would start a dashboard, an autoscaler and a log monitor too, several seconds of a small machine's time for
-nothing that a local run looks at. Hence Ray's own class for the processes of a node, as `ray start` uses it.
+`ray.init` and `ray start` would also start a dashboard, an autoscaler and a log monitor, which take several seconds and
+which a local run does not use, and cannot replace setup_worker.py. Hence Ray's own class for the processes of a node.
 
-Its workers are forked from a process that has imported the engine and all else that they need.
+Its workers are forked from a process that has already imported their modules (`preloaded`).
 """
 
 import os
@@ -44,15 +43,15 @@ from rljob_trainer.local.machine import (
 from rljob_trainer.local.ray_cluster import ADDRESS, STOPPED_SECONDS
 
 OBJECT_STORE_BYTES = 512 << 20
-"""Groups of responses pass through it: a few MB a step for small models. Ray spills what does not fit."""
+"""It carries groups of responses, a few MB a step for small models. Ray spills what does not fit."""
 
 LOOK_SECONDS = 0.2
 
 _REMOVALS = 10
-"""Of the folder, one a look; fewer than whoever waits for this process has patience for."""
+"""Attempts to delete the folder; together shorter than END_SECONDS, after which the supervisor kills this process."""
 
 START_SECONDS = 90.0
-"""Deadline of Ray's start. Shorter than the driver's, which would take it for its own failure."""
+"""Deadline of Ray's start, shorter than the driver's wait for it, so that Ray is named as the cause."""
 
 _VITAL = ("gcs_server", "raylet")
 _TERMINATED = 128 + signal.SIGTERM
@@ -65,7 +64,7 @@ class _Head(Node):
         self._webui_url = ""
 
     def start_ray_processes(self) -> None:
-        """Ray gives its raylet 30 s to register; one on a busy machine gets what START_SECONDS leaves it."""
+        """Wait for the raylet to register up to START_SECONDS; Ray itself allows 30 s, too little on a busy machine."""
         super().start_ray_processes()
         while not self._is_registered():
             time.sleep(LOOK_SECONDS)
@@ -73,39 +72,37 @@ class _Head(Node):
     def _is_registered(self) -> bool:
         try:
             return bool(get_node(self.gcs_address, self._node_id))
-        except (RuntimeError, RaySystemError):  # the second after 5 to 15 s, where the GCS does not answer
+        except (RuntimeError, RaySystemError):  # the second after 5 to 15 s, if the GCS does not answer
             return False
 
 
 @dataclass(slots=True)
 class _Watch:
-    """Over Ray's processes, from before they are there, in a thread of its own: Ray's code that starts them may wait
-    for one that has ended, and hears no signal meanwhile.
+    """Watches Ray's processes in a thread, because Ray's start may wait for a dead process and handles no signals.
 
-    Until a new GCS has said its port (half a second), Ray waits for that with the GIL, 30 s at most, and then raises.
+    Until a new GCS reports its port (half a second), Ray waits with the GIL held, at most 30 s, and then raises.
 
-    started: whether Ray is up. told: whether somebody wants this process to end. ending: held by the thread that ends
-    it, until its end.
+    started: Ray is up. terminated: SIGTERM was received. ending: held by the thread that ends this process.
     """
 
     folder: Path
     started: bool = False
-    told: bool = False
+    terminated: bool = False
     ending: Lock = field(default_factory=Lock)
 
     def begin(self, preloaded: psutil.Process) -> None:
         Thread(target=self._watch, args=(preloaded,), daemon=True).start()
 
     def leave(self, _number: int, _frame: FrameType | None) -> None:
-        """Handles SIGTERM. Where Python drops the exception, as in a destructor or around a fork, Ray starts first."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, and cleaning up is not to be cut short
-        self.told = True
+        """Handle SIGTERM. Python may drop the exception, in a destructor or around a fork; `main` polls the flag."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+        self.terminated = True
         sys.exit(_TERMINATED)
 
     def clean_up(self) -> None:
-        """Every process below this one, and the folder. For whoever ends this process: it does not return twice.
+        """Kill all descendants and delete the folder. A second caller blocks until the process ends.
 
-        Ray's code may still be starting in another thread, and make files where they are being removed.
+        Another thread may still be starting Ray and creating files, so the deletion is repeated.
         """
         self.ending.acquire()
         for _ in range(_REMOVALS):
@@ -118,14 +115,14 @@ class _Watch:
     def _watch(self, preloaded: psutil.Process) -> None:
         try:
             trouble = self._trouble(preloaded)
-        except Exception as error:  # noqa: BLE001  without this thread nobody would look after Ray
+        except Exception as error:  # noqa: BLE001  without this thread Ray is not watched
             trouble = f"this is a bug: {type(error).__name__}: {error}"
         self.clean_up()
         print(trouble, file=sys.stderr, flush=True)
         os._exit(1)
 
     def _trouble(self, preloaded: psutil.Process) -> str:
-        """Waits for it. Seconds are counted look by look: those in which this process was frozen do not count."""
+        """Wait for a failure and describe it. Counts polls, so time in which this process was stopped is ignored."""
         vital: dict[str, psutil.Process] = {}
         stopped: dict[psutil.Process, float] = {}
         seconds = 0.0
@@ -144,7 +141,7 @@ class _Watch:
                     return f"Ray's process {name} has been stopped for {STOPPED_SECONDS:.0f} s"
             if stopped[preloaded] > STOPPED_SECONDS:
                 with suppress(psutil.NoSuchProcess):
-                    preloaded.kill()  # Ray starts its workers without it
+                    preloaded.kill()  # Ray then starts its workers by itself
         return f"Ray did not start within {START_SECONDS:.0f} s"
 
 
@@ -155,14 +152,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, watch.leave)
     folder.mkdir(mode=0o700)
     try:
-        tempfile.tempdir = None  # TMPDIR is this folder: what asked before it was there got another
+        tempfile.tempdir = None  # drop the cached folder: TMPDIR now exists
         wake_when_orphaned()
         watch.begin(psutil.Process(_preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")))
         address = _start(folder, gpus)
         (folder / "part").write_text(address)
         (folder / "part").rename(folder / ADDRESS)
         watch.started = True
-        while not watch.told:
+        while not watch.terminated:
             _reap_orphans()
             time.sleep(LOOK_SECONDS)
         sys.exit(_TERMINATED)
@@ -172,7 +169,7 @@ def main() -> None:
 
 
 def _preload(path: Path, engine: str, device: str) -> int:
-    """The pid."""
+    """Start the process from which workers are forked. Returns its pid."""
     os.environ[ray_worker.SOCKET] = str(path)
     command = [*MODULE, "rljob_trainer.local.preloaded", str(path), engine, device]
     return subprocess.Popen(dying_with_its_parent(command)).pid
@@ -192,12 +189,12 @@ def _start(folder: Path, gpus: int) -> str:
         include_dashboard=False,
         setup_worker_path=ray_worker.__file__,
     )
-    # spawn_reaper: the kernel kills Ray's processes when this one dies. Its hooks for our own end are those above.
+    # spawn_reaper: the kernel kills Ray's processes when this one dies. shutdown_at_exit: `main` cleans up itself.
     return str(_Head(settings, head=True, shutdown_at_exit=False, spawn_reaper=True).address)
 
 
 def _vital() -> dict[str, psutil.Process]:
-    """By name, those that have ended and were not reaped included."""
+    """Ray's vital processes by name, including zombies."""
     children = psutil.Process().children()
     return {name: child for child in children if (name := child.name()) in _VITAL}
 
@@ -207,12 +204,11 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _is_stopped(process: psutil.Process) -> bool:
-    """Whether somebody froze it: such a process would neither answer nor end."""
     return _status(process) == psutil.STATUS_STOPPED
 
 
 def _status(process: psutil.Process) -> str | None:
-    """None of one that is gone, also where another one has its number."""
+    """None if the process is gone, even if its id was reused."""
     try:
         return str(process.status()) if process.is_running() else None
     except psutil.NoSuchProcess:
@@ -220,7 +216,7 @@ def _status(process: psutil.Process) -> str | None:
 
 
 def _reap_orphans() -> None:
-    """Of Ray's workers. Not before Ray is up: it waits for children of its own meanwhile."""
+    """Reap Ray's workers. Only once Ray is up: while it starts, it waits for children itself."""
     while os.waitpid(-1, os.WNOHANG)[0]:
         pass
 

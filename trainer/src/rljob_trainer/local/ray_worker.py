@@ -1,8 +1,7 @@
-"""What Ray starts for each worker, in place of its own setup_worker.py: python ray_worker.py ARGUMENTS.
+"""Ray starts this for each worker in place of its setup_worker.py: python ray_worker.py ARGUMENTS.
 
-The worker itself is forked by the process of `preloaded`. Where that is not there, or the worker shall have a runtime
-environment of its own, Ray's own file does what it always does. Nothing is imported here but Python's own: each worker
-waits for this.
+It asks the process `preloaded` to fork the worker. If that process is gone, or the worker has its own runtime
+environment, it runs Ray's file instead. It imports only the standard library, because each worker waits for it.
 """
 
 import importlib.util
@@ -13,18 +12,18 @@ import sys
 from pathlib import Path
 
 SOCKET = "RLJOB_PRELOADED"
-"""Environment variable: where `preloaded` listens."""
+"""Environment variable with the socket of `preloaded`."""
 
 ENVIRONMENT = "--serialized-runtime-env-context="
 LANGUAGE = "--language="
 
 ACCEPT_SECONDS = 40.0
-"""How long it may still import. After 60 s raylet takes a worker that has not registered for lost."""
+"""Time for `preloaded` to finish its imports. Raylet gives a worker 60 s to register."""
 
 
 def main() -> None:
     path, arguments = os.environ.get(SOCKET), sys.argv[1:]
-    if not (path and _is_plain(arguments) and _asked(path, arguments)):
+    if not (path and _is_plain(arguments) and _forked(path, arguments)):
         found = importlib.util.find_spec("ray")
         assert found is not None
         assert found.origin is not None
@@ -33,14 +32,14 @@ def main() -> None:
 
 
 def _is_plain(arguments: list[str]) -> bool:
-    """Whether it is a worker in Python, in the environment that all have."""
+    """Whether it is a Python worker without its own runtime environment."""
     context = next((each.removeprefix(ENVIRONMENT) for each in arguments if each.startswith(ENVIRONMENT)), "{}")
     special = {name for name, value in json.loads(context or "{}").items() if value} - {"py_executable"}
     return f"{LANGUAGE}PYTHON" in arguments and not special
 
 
-def _asked(path: str, arguments: list[str]) -> bool:
-    """Whether the worker has been forked."""
+def _forked(path: str, arguments: list[str]) -> bool:
+    """Ask `preloaded` to fork the worker. Returns whether it did."""
     wanted = {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
     request = json.dumps(wanted).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:

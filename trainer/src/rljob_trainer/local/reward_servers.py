@@ -1,10 +1,10 @@
-"""Servers of reward models beside a run: vLLM processes that live as long as `rljob run` does.
+"""vLLM servers of reward models, which live as long as `rljob run` does.
 
-    start ──> /health answers ──> drivers ask them ──> the run ends, and they with it
-                   │                  └── one that ends is started again; drivers wait for it meanwhile
-                   └── one that ends before: the job is wrong, and its output says why
+    start ──> /health answers ──> drivers send requests ──> the run ends and stops them
+                   │                  └── a server that exits is restarted; drivers wait for it
+                   └── a server that exits before: JobError with the last error of its log
 
-Servers that run already (--reward-model NAME=URL) are only asked whether they are there.
+Servers that already run (--reward-model NAME=URL) are only checked for health.
 """
 
 import secrets
@@ -28,20 +28,20 @@ from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, last_error, start_child
 
 START_SECONDS = 3600.0
-"""How long a server may take until it is ready: it may have to fetch its model."""
+"""Time for a server to become ready: it may have to download its model."""
 
 LOOK_SECONDS = 0.5
 HEALTH_SECONDS = 5.0
 
 _LOOPBACK = "127.0.0.1"
-_HOLDER = (*MODULE, "rljob_trainer.local.process_guard")
+_GUARD = (*MODULE, "rljob_trainer.local.process_guard")
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A server to start. field: the model's place in the spec. path: of the model. gpus: devices; empty for CPUs."""
+    """A server to start. field: the model's field in the spec. path: of the model. gpus: devices; empty for CPUs."""
 
     model: RewardModel
     field: str
@@ -50,7 +50,7 @@ class Plan:
 
 
 class RewardServers:
-    """plans: of those to start. running: URLs of those that run already, by name. logs: folder for their output."""
+    """plans: servers to start. running: URLs of servers that already run, by name. logs: folder for their output."""
 
     def __init__(
         self, plans: Sequence[Plan], running: Mapping[str, str], logs: Path, environment: Mapping[str, str]
@@ -69,18 +69,22 @@ class RewardServers:
             server.end()
 
     def wait(self, note: Note, stopped: Callable[[], bool]) -> None:
-        """Until all are ready, or somebody asks to stop. One that was ready and hangs is started again.
+        """Wait until all are ready or `stopped` returns True. Restarts a server that was ready and hangs.
 
-        Raises JobError where one ends before it is ready, InfrastructureError where one is not within START_SECONDS.
+        Raises:
+            JobError: a server exited before it was ready.
+            InfrastructureError: a server was not ready within START_SECONDS.
         """
         for server in self._servers:
-            server.revive()
+            server.restart_hung()
         missing, deadline = self._missing(), time.monotonic() + START_SECONDS
         if missing:
             note(f"waiting for {', '.join(map(self._described, missing))}")
         while missing and not stopped():
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"waited {START_SECONDS:.0f} s for reward models: {', '.join(missing)}")
+                raise InfrastructureError(
+                    f"reward models not ready after {START_SECONDS:.0f} s: {', '.join(missing)}; check their logs"
+                )
             for server in self._servers:
                 server.check()
             time.sleep(LOOK_SECONDS)
@@ -88,11 +92,11 @@ class RewardServers:
         for server in self._servers:
             server.was_ready = server.was_ready or not missing
 
-    def mend(self, note: Note) -> None:
-        """Start those that have ended again."""
+    def restart_ended(self, note: Note) -> None:
+        """Restart servers that have exited."""
         for server in self._servers:
             if server.has_ended():
-                note(f"reward model {server.plan.model.name} ended and is started again: {last_error(server.log)}")
+                note(f"reward model {server.plan.model.name} exited; restarting it: {last_error(server.log)}")
                 server.end()
                 server.start()
 
@@ -101,31 +105,31 @@ class RewardServers:
 
     def _described(self, name: str) -> str:
         logs = {server.plan.model.name: server.log for server in self._servers}
-        where = f"its output is in {logs[name]}" if name in logs else f"at {self._running[name]}"
+        where = f"log: {logs[name]}" if name in logs else f"at {self._running[name]}"
         return f"reward model {name} ({where})"
 
 
 class _Server:
-    """One vLLM process. Its port stays the same, so drivers find it again."""
+    """One vLLM process. It keeps its port over restarts, so that drivers find it again."""
 
     def __init__(self, plan: Plan, log: Path, environment: Mapping[str, str]) -> None:
         self.plan, self.log, self.was_ready = plan, log, False
         self._port = _free_port()
         self.url = f"http://{_LOOPBACK}:{self._port}"
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(plan.gpus)} if plan.gpus else {}
-        # Python modules in the folder where the user started us are none of the server's.
+        # The server must not import modules from the current folder.
         safe = {"PYTHONSAFEPATH": "1"}
         self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices, **safe}
-        # Short: names of sockets begin with it. The holder makes it, and deletes it also where we are killed.
+        # Short, because names of sockets begin with it. The guard creates it, and deletes it even if we are killed.
         self._temporary = Path(tempfile.gettempdir()) / f"rljob-rm-{secrets.token_hex(4)}"
         self._child: Child | None = None
 
     def start(self) -> None:
         plan = self.plan
         command = reward_server.command(sys.executable, plan.model, plan.path, _LOOPBACK, self._port, len(plan.gpus))
-        # SIGTERM, not SIGKILL, when we die: the holder then ends vLLM's processes.
+        # SIGTERM, not SIGKILL, when we die: the guard then ends vLLM's processes.
         self._child = start_child(
-            [*_HOLDER, str(self._temporary), *command],
+            [*_GUARD, str(self._temporary), *command],
             self.log,
             self._environment,
             orphaned=signal.SIGTERM,
@@ -136,12 +140,12 @@ class _Server:
         return self._child is not None and self._child.poll() is not None
 
     def check(self) -> None:
-        """Raises JobError where it has ended without ever having been ready."""
+        """Raise JobError if it exited before it was ready."""
         if self.has_ended() and not self.was_ready:
             message = f"reward model {self.plan.model.name} did not start: {last_error(self.log)} (more in {self.log})"
             raise JobError(message, field=self.plan.field)
 
-    def revive(self) -> None:
+    def restart_hung(self) -> None:
         if self.was_ready and not _is_healthy(self.url):
             self.end()
             self.start()
@@ -150,7 +154,7 @@ class _Server:
         if self._child is not None:
             end_child(self._child)
             end_session(self._child.pid)
-            shutil.rmtree(self._temporary, ignore_errors=True)  # the holder may have been killed
+            shutil.rmtree(self._temporary, ignore_errors=True)  # the guard may have been killed
             self._child = None
 
 

@@ -1,4 +1,4 @@
-"""Who asked `rljob run` to stop, how, and what its driver is told."""
+"""Requests and signals that stop `rljob run`, and how they reach its driver."""
 
 import signal
 import threading
@@ -13,16 +13,16 @@ from rljob_trainer.local.machine import Child, kill_children
 
 @dataclass(slots=True)
 class Stop:
-    """Whether somebody asked to stop: by a request, or by signals, of which the second means at once.
+    """Whether a request or a signal asked to stop. A second signal stops at once.
 
-    signals: how many. signal: the last one. driver: who is told, once.
+    signals: how many were received. signal: the last one. driver: receives SIGTERM, once.
     """
 
     requested: bool = False
     signals: int = 0
     signal: int = 0
     driver: Child | None = None
-    _untold: threading.Lock = field(default_factory=threading.Lock)
+    _unsent: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def asked(self) -> bool:
@@ -30,37 +30,34 @@ class Stop:
 
     def request(self) -> None:
         self.requested = True
-        self._tell()
+        self._terminate()
 
     def interrupt(self, number: int) -> None:
         self.signals, self.signal = self.signals + 1, number
         if self.signals > 1:
             kill_children()
         else:
-            self._tell()
+            self._terminate()
 
-    def _tell(self) -> None:
-        """A driver that is told twice does not save. The lock is for signals that come while this is going on."""
-        if self.driver is not None and self._untold.acquire(blocking=False):
+    def _terminate(self) -> None:
+        """A driver that receives SIGTERM twice does not save. The lock covers signals that arrive meanwhile."""
+        if self.driver is not None and self._unsent.acquire(blocking=False):
             self.driver.terminate()
 
     def record(self) -> ExitRecord:
-        """Of a driver that was ended here because of it."""
+        """The exit record of a driver that was stopped before it could write one."""
         if self.signals < 2:
             return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message="stopped before it trained")
         return ExitRecord(
             code=128 + self.signal,
             reason="Interrupted",
-            message="stopped at once: rljob checkpoints lists what is saved",
+            message="stopped at once; rljob checkpoints lists what is saved",
         )
 
 
 @contextmanager
 def interrupts() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM are the driver's: the first asks it to save and stop.
-
-    The second ends whatever runs here, at once: also what is waited for, such as a Ray that starts.
-    """
+    """Forward Ctrl-C and SIGTERM: the first asks the driver to save and stop, the second kills all children at once."""
     stop = Stop()
 
     def forward(number: int, _: FrameType | None) -> None:

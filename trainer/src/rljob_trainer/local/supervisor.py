@@ -1,13 +1,14 @@
 """One local run, from a file to an exit code. It supervises drivers as the operator does in a cluster.
 
-    rljob run ──> reward models their servers, which drivers ask; before the first one they are waited for
-              ──> ray_head      Ray, whose processes the drivers use
-              ──> driver        one attempt; its exit record says how it ended
-              ──> agent         serves the run's files
-              ──> view          of the same files, in this process
+    rljob run ──> reward model servers   ready before the first driver starts
+              ──> ray_head               Ray, whose workers the drivers use
+              ──> driver                 one attempt; its exit record says how it ended
+              ──> agent                  serves the run's files over HTTP
+              ──> view                   shows the same files, in this process
 
-The children start together: the driver imports what it needs while Ray comes up. When a driver fails, the recovery
-policy says whether another one takes over its workers, whether Ray is built anew, or whether the run is over.
+Two loops: `run` starts one attempt after the other, `_follow` polls one driver. The driver imports its modules while
+Ray starts. After a failure the recovery policy decides whether the next driver takes over the workers, Ray is rebuilt,
+or the run ends.
 """
 
 import os
@@ -16,28 +17,24 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from rljob_api.conditions import Reason
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, REASONS, DriverJob, ExitCode, ExitRecord, last_words
 from rljob_api.durations import parse_duration
-from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Decision, Failure, History, decide_recovery
+from rljob_api.recovery import LOCAL_LEVELS, Action, Component, Failure, History, decide_recovery
 from rljob_trainer.attempt.claim import exit_record, read_exit
 from rljob_trainer.attempt.job_file import write_job
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import durable_step
-from rljob_trainer.errors import (
-    InfrastructureError,
-    RLJobError,
-    StorageFullError,
-)
+from rljob_trainer.errors import InfrastructureError, RLJobError, StorageFullError
 from rljob_trainer.local.agent_process import Agent, running_agent
+from rljob_trainer.local.driver_heartbeat import DriverHeartbeat
 from rljob_trainer.local.machine import RLJOB, Child, end_child, last_line, start_child
 from rljob_trainer.local.prepare import LocalRun, answering, no_room, with_room, writable
 from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
-from rljob_trainer.local.silence import Silence
 from rljob_trainer.local.stop import Stop, interrupts
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.progress.views import Reporter, Style, open_reporter
@@ -47,18 +44,18 @@ from rljob_trainer.workers.trace import trace_folder
 POLL_SECONDS = 0.2
 
 ORPHAN_SECONDS = 5.0
-"""How long a driver may take to notice that Ray is gone."""
+"""Time for a driver to notice that Ray is gone."""
 
 PATIENT_THREADS = {"GOMP_SPINCOUNT": "20000"}
-"""Threads that wait for one another soon give up the core, for ranks, engines and rewards share the cores.
+"""Waiting OpenMP threads give up their core soon, because ranks, engines and rewards share the cores.
 
-Not at once: small operations follow one another within microseconds, and waking up takes longer than that.
+They spin briefly first, because small operations follow within microseconds and waking a thread takes longer.
 """
 
 
 def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
-    """Run the job and show it. Returns the exit code of `rljob run`. Call it from the main thread."""
-    with interrupts() as stop:  # around the view too, which has to give the terminal back
+    """Run and show the job. Returns the exit code of `rljob run`. Call it from the main thread."""
+    with interrupts() as stop:  # includes the view, which has to restore the terminal
         view = open_reporter(run.info(uid), style)
         view.start()
         for note in run.notes:
@@ -68,7 +65,7 @@ def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> 
                 record = Supervisor(run, uid, view, stop, agent_port).run()
         except RLJobError as error:
             record = exit_record(error)
-        with suppress(OSError):  # what is wrong with the volume is in the record, which the view shows
+        with suppress(OSError):  # the view shows the record, which names the problem
             write_json(run.volume.run_exit, record.model_dump(mode="json", by_alias=True))
         view.finish(record)
     return record.code
@@ -79,12 +76,10 @@ class Supervisor:
 
     def __init__(self, run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> None:
         self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
-        self._environment = {**PATIENT_THREADS, **os.environ, **run.environment, **ray_environment(), **trace_folder()}
-        self._environment.pop(GENERATION_VARIABLE, None)  # of a cluster's driver, should this run in one
-        self._environment[OWNER_VARIABLE] = uid
-        self._servers = RewardServers(
-            run.servers, run.running, self._volume.logs, {**PATIENT_THREADS, **os.environ, **run.environment}
-        )
+        environment = {**PATIENT_THREADS, **os.environ, **run.environment}
+        self._servers = RewardServers(run.servers, run.running, self._volume.logs, environment)
+        self._environment = {**environment, **ray_environment(), **trace_folder(), OWNER_VARIABLE: uid}
+        self._environment.pop(GENERATION_VARIABLE, None)  # set if this run is itself inside a cluster's driver
         self._job_file = self._volume.control / "job.json"
         self._history, self._durable_step = History(), 0
         self._uid, self._start_id = uid, uuid.uuid4().hex
@@ -95,35 +90,77 @@ class Supervisor:
             self._volume.run_exit.unlink(missing_ok=True)
 
     def run(self) -> ExitRecord:
-        with self._servers, running_agent(self._volume, self._agent_port, self._environment) as agent:
+        """Run attempts until one ends the run. Each attempt reuses the Ray of the one before, if that is sound."""
+        ray: LocalRay | None = None
+        with (
+            self._servers,
+            running_agent(self._volume, self._agent_port, self._environment) as agent,
+            ExitStack() as cluster,
+        ):
             while True:
-                record = self._with_ray(agent)
-                if record is not None:
-                    return record
+                try:
+                    with answering(self._volume):
+                        ray = ray or cluster.enter_context(self._new_ray())
+                        self._servers.wait(self._view.note, self._asked)
+                        record, code = self._attempt(ray, agent)
+                except (InfrastructureError, StorageFullError) as error:
+                    if not isinstance(error.__cause__, OSError):  # reward models are not ready: no driver helps
+                        raise
+                    record, code = exit_record(error), error.exit_code
+                outcome = self._recover(record, code, ray)
+                if isinstance(outcome, ExitRecord):
+                    return outcome
+                if outcome is Action.REBUILD_CLUSTER or (ray is not None and ray.is_gone()):
+                    cluster.close()
+                    ray = None
 
-    def _with_ray(self, agent: Agent) -> ExitRecord | None:
-        """How the run ended; None where it needs another Ray."""
-        engine, log = self._run.spec.rollout.engine, self._volume.logs / "ray.log"
-        with ExitStack() as stack:
-            try:
-                with answering(self._volume):
-                    ray = stack.enter_context(local_ray(self._run.gpus, engine, log, self._environment))
-            except (InfrastructureError, StorageFullError) as error:
-                outcome = self._recover(exit_record(error), error.exit_code)
-                return outcome if isinstance(outcome, ExitRecord) else None
-            return self._use(ray, agent)
+    def _new_ray(self) -> AbstractContextManager[LocalRay]:
+        return local_ray(
+            self._run.gpus, self._run.spec.rollout.engine, self._volume.logs / "ray.log", self._environment
+        )
 
-    def _use(self, ray: LocalRay, agent: Agent) -> ExitRecord | None:
-        while True:
-            record, code = self._attempt(ray, agent)
-            outcome = self._recover(record, code, ray)
-            if isinstance(outcome, ExitRecord):
-                return outcome
-            if outcome is Action.REBUILD_CLUSTER or ray.is_gone():
-                return None
+    def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
+        """Run one driver to its end. Returns its exit record, or ours if it left none, and its exit code."""
+        attempt = next_attempt(self._volume)
+        self._write_job()
+        with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
+            self._stop.driver = driver
+            early = self._asked()  # before the driver can handle the signal
+            if early:
+                driver.kill()
+            hung = self._follow(attempt, driver, ray, agent)
+        record = read_exit(self._volume, attempt) or hung
+        if record is None:
+            unready = driver.returncode == -signal.SIGTERM  # it had no handler yet, so it had not begun
+            stopped = self._stop.signals > 1 or (self._stop.asked and (early or unready))
+            record = self._stop.record() if stopped else lost(driver.returncode, self._volume)
+        return record, driver.returncode
 
-    def _recover(self, record: ExitRecord, code: int, ray: LocalRay | None = None) -> ExitRecord | Action:
-        """How the run ended, or what is to be done now: whatever has to be waited for first has passed."""
+    def _follow(self, attempt: int, driver: Child, ray: LocalRay, agent: Agent) -> ExitRecord | None:
+        """Poll until the driver has ended. Returns a record if the supervisor killed it because it hung."""
+        stopping = False
+        takeover = self._news_of_takeover(attempt)
+        heartbeat = DriverHeartbeat(self._volume, parse_duration(self._run.spec.recovery.hang_after))
+        while driver.poll() is None and self._stop.signals < 2:  # a second signal has killed all children
+            if self._asked() and not stopping:
+                stopping = True
+                self._view.note("stopping: the current step finishes and is saved first; Ctrl-C again stops at once")
+            for news in (agent.news(), next(takeover, None)):
+                if news:
+                    self._view.note(news)
+            self._servers.restart_ended(self._view.note)
+            self._view.poll()
+            if ray.is_gone():
+                _end_orphan(driver)
+            if heartbeat.is_overdue():
+                driver.kill()
+                message = f"the driver gave no sign of life for {heartbeat.seconds:.0f} s and was killed"
+                return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverHung", message=message)
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _recover(self, record: ExitRecord, code: int, ray: LocalRay | None) -> ExitRecord | Action:
+        """How the run ended, or the action to take now, after its backoff."""
         if self._stop.asked:
             return record
         failure = self._failure(record, code, ray)
@@ -132,39 +169,22 @@ class Supervisor:
         if decision.action is Action.GIVE_UP and self._run.spec.recovery.failure_rules:
             self._view.note(decision.message)
         if decision.action not in (Action.RESTART_DRIVER, Action.REBUILD_CLUSTER):
-            return record if decision.reason == failure.reason else _given_up(record, decision)
+            given_up = {"reason": decision.reason, "message": decision.message}
+            return record if decision.reason == failure.reason else record.model_copy(update=given_up)
         self._view.note(decision.message)
         if self._wait(decision.delay):
-            message = "stopped before the next attempt; the same command goes on"
+            message = "stopped before the next attempt; run the same command to continue"
             return ExitRecord(code=ExitCode.STOPPED, reason="StoppedOnRequest", message=message)
         return decision.action
 
-    def _attempt(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
-        """How one driver ended, in its words or ours, and its exit code; a volume's errors count as the driver's."""
-        try:
-            with answering(self._volume):
-                self._servers.wait(self._view.note, self._asked)
-                return self._drive(ray, agent)
-        except (InfrastructureError, StorageFullError) as error:
-            if not isinstance(error.__cause__, OSError):  # reward models do not become ready: no other driver helps
-                raise
-            return exit_record(error), error.exit_code
-
-    def _drive(self, ray: LocalRay, agent: Agent) -> tuple[ExitRecord, int]:
-        attempt = next_attempt(self._volume)
-        self._write_job()
-        with _driver(self._volume, attempt, self._job_file, ray, self._environment) as driver:
-            self._stop.driver = driver
-            early = self._asked()  # before the driver could hear it
-            if early:
-                driver.kill()
-            hung = self._follow(attempt, driver, ray, agent)
-        record = read_exit(self._volume, attempt) or hung
-        if record is None:
-            unready = driver.returncode == -signal.SIGTERM  # it could not take the request yet, so it had not begun
-            stopped = self._stop.signals > 1 or (self._stop.asked and (early or unready))
-            record = self._stop.record() if stopped else lost(driver.returncode, self._volume)
-        return record, driver.returncode
+    def _failure(self, record: ExitRecord, code: int, ray: LocalRay | None) -> Failure:
+        with suppress(InfrastructureError):  # the volume does not answer: keep the last known step
+            self._durable_step = durable_step(self._volume)
+        durable = self._durable_step
+        if ray is not None and ray.is_gone():
+            message = f"{ray.last_words or _how(ray.head.returncode)} (more in {ray.log})"
+            return Failure(Component.RAY, "RayLost", message, durable_step=durable)
+        return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)
 
     def _write_job(self) -> None:
         job = DriverJob(
@@ -173,41 +193,17 @@ class Supervisor:
         )  # fmt: skip
         write_job(job, self._job_file)
 
-    def _follow(self, attempt: int, driver: Child, ray: LocalRay, agent: Agent) -> ExitRecord | None:
-        """Until the driver has ended. A record where it had to be ended because it was silent."""
-        told = False
-        goes_on = self._news_of_takeover(attempt)
-        silence = Silence(self._volume, parse_duration(self._run.spec.recovery.hang_after))
-        while driver.poll() is None and self._stop.signals < 2:  # a second signal has killed all
-            if self._asked() and not told:
-                self._view.note("stopping: the step that runs is finished and saved first; Ctrl-C again stops at once")
-                told = True
-            if news := agent.news():
-                self._view.note(news)
-            if news := next(goes_on, None):
-                self._view.note(news)
-            self._servers.mend(self._view.note)
-            self._view.poll()
-            if ray.is_gone():
-                _end_orphan(driver)
-            if silence.too_long():
-                driver.kill()
-                message = f"the driver gave no sign of life for {silence.seconds:.0f} s and was ended"
-                return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="DriverHung", message=message)
-            time.sleep(POLL_SECONDS)
-        return None
-
     def _asked(self) -> bool:
-        """Whether the run is to stop. What `rljob stop` asks holds for it also where its driver cannot hear that."""
+        """Whether the run should stop. A request on the volume counts even if the driver cannot read it."""
         if not self._stop.asked and (read_object(self._volume.request) or {}).get("stop"):
             self._stop.request()
         return self._stop.asked
 
     def _news_of_takeover(self, attempt: int) -> Iterator[str | None]:
-        """Where an attempt goes on, once it has decided; nothing of one that begins a run."""
+        """Where an attempt resumes, once it has decided; nothing if it begins the run."""
         while True:
             claim = None
-            with suppress(OSError):  # the next look may tell; a sound driver is not ended for it
+            with suppress(OSError):  # read again at the next poll; a healthy driver continues
                 claim = read_claim(self._volume, attempt)
             if claim is not None and claim.resumed_step == 0 and attempt == self._first_attempt:
                 return
@@ -218,17 +214,8 @@ class Supervisor:
                 return
             yield None
 
-    def _failure(self, record: ExitRecord, code: int, ray: LocalRay | None) -> Failure:
-        with suppress(InfrastructureError):  # a volume that does not answer tells no less than it did before
-            self._durable_step = durable_step(self._volume)
-        durable = self._durable_step
-        if ray is not None and ray.is_gone():
-            message = f"{ray.last_words or _how(ray.head.returncode)} (more in {ray.log})"
-            return Failure(Component.RAY, "RayLost", message, durable_step=durable)
-        return Failure(Component.DRIVER, record.reason, record.message, code, durable_step=durable)
-
     def _wait(self, seconds: float) -> bool:
-        """Whether somebody asked to stop meanwhile."""
+        """Whether a stop was requested within `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._asked():
             self._view.poll()
@@ -236,12 +223,8 @@ class Supervisor:
         return self._asked()
 
 
-def _given_up(record: ExitRecord, decision: Decision) -> ExitRecord:
-    return record.model_copy(update={"reason": decision.reason, "message": decision.message})
-
-
 def _end_orphan(driver: Child) -> None:
-    """Ray is gone: the driver notices and says so in its record, or is ended here."""
+    """Ray is gone: wait for the driver to notice and record it, else kill it."""
     try:
         driver.wait(ORPHAN_SECONDS)
     except subprocess.TimeoutExpired:
@@ -265,15 +248,15 @@ def _driver(
 
 
 def lost(code: int, volume: Volume) -> ExitRecord:
-    """What is known of a driver that left no record."""
+    """The exit record of a driver that left none."""
     known = code if code in REASONS else ExitCode.INFRASTRUCTURE
     if known == ExitCode.STORAGE_FULL:
         message = no_room(volume)
     else:
         how = (last_words(last_line(volume.logs / "driver.log")) if code > 0 else "") or _how(code)
-        message = f"the driver left no record: {how}"
+        message = f"the driver left no exit record: {how}"
     return ExitRecord(code=known, reason=REASONS.get(known, Reason.DRIVER_LOST), message=message)
 
 
 def _how(code: int) -> str:
-    return f"signal {-code} ended it" if code < 0 else f"it ended with {code}"
+    return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -1,10 +1,10 @@
-"""Where metrics go besides the run's own file: experiment trackers, each in a small file.
+"""Experiment trackers, which receive the metrics besides the run's own file.
 
-No tracker can stop or slow a training: each is imported and lives in a process of its own, behind a bounded queue, and
-one that fails is left out after one warning. What it prints goes to logs/NAME.log of the run. Only a package that is
-not installed is an error, raised before the training starts.
+A tracker can neither stop nor slow the training: it runs in its own process behind a bounded queue, and is left out
+after its first failure, with one warning. Its output goes to logs/NAME.log of the run. A package that is not installed
+is an error, raised before the training starts.
 
-    LoggerSet.log --> queue (1000 steps) --> thread --> pipe --> process: Logger.log       one of these for each tracker
+    LoggerSet.log --> queue (1000 steps) --> thread --> pipe --> process: Logger.log       one for each tracker
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ __all__ = ["LOGGERS", "Logger", "LoggerSet", "Status"]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """package: what `import` says. target: MODULE:CLASS. environment: of its process, where ours says nothing."""
+    """package: name of its import. target: MODULE:CLASS. environment: defaults for variables of its process."""
 
     package: str
     target: str
@@ -31,24 +31,21 @@ class _Row:
 
 
 LOGGERS: Final[dict[str, _Row | None]] = {
-    "console": None,  # the driver's own log, which no process beside it has to write
+    "console": None,  # the driver writes its own log
     "tensorboard": _Row("tensorboard", "rljob_trainer.loggers.tensorboard_logger:TensorBoardLogger"),
     "wandb": _Row("wandb", "rljob_trainer.loggers.wandb_logger:WandbLogger"),
     "mlflow": _Row(
         "mlflow",
         "rljob_trainer.loggers.mlflow_logger:MlflowLogger",
-        {"MLFLOW_DISABLE_TELEMETRY": "true"},  # it would report to MLflow's makers, whatever server the metrics go to
+        {"MLFLOW_DISABLE_TELEMETRY": "true"},
     ),
     "trackio": _Row("trackio", "rljob_trainer.loggers.trackio_logger:TrackioLogger"),
 }
-"""Each name of spec.training.loggers. Its package comes with the extra of the same name."""
+"""The names of spec.training.loggers; the extra of the same name installs the package."""
 
 
 class LoggerSet:
-    """The trackers that a job names.
-
-    Raises JobError, when made, for a tracker whose package is not installed.
-    """
+    """The trackers of a job. The constructor raises JobError if a tracker's package is not installed."""
 
     def __init__(self, names: Sequence[str], run: RunInfo) -> None:
         require_packages(names)
@@ -57,14 +54,14 @@ class LoggerSet:
         self._loggers = [BackgroundLogger(name, row.target, run, row.environment) for name, row in rows]
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand over one step's metrics; never waits."""
+        """Queue one step's metrics; never waits."""
         if self._console is not None:
             self._console.log(step, metrics)
         for logger in self._loggers:
             logger.log(step, metrics)
 
     def finish(self, status: Status) -> None:
-        """Give each tracker some seconds to send what is left."""
+        """Wait up to FINISH_SECONDS for each tracker to send its queue."""
         for logger in self._loggers:
             logger.close(status)
         for logger in self._loggers:
@@ -72,9 +69,9 @@ class LoggerSet:
 
 
 def require_packages(names: Sequence[str]) -> None:
-    """Raises JobError for the first of spec.training.loggers whose package is not installed."""
+    """Raise JobError for the first entry of spec.training.loggers whose package is not installed."""
     for index, name in enumerate(names):
         row = LOGGERS[name]
         if row is not None and find_spec(row.package) is None:
-            message = f"{name} is not installed: pip install 'rljob-trainer[{name}]', or remove it"
+            message = f"{name} is not installed; run pip install 'rljob-trainer[{name}]', or remove the entry"
             raise JobError(message, field=f"spec.training.loggers[{index}]")

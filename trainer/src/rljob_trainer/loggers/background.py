@@ -1,4 +1,4 @@
-"""Keeps a tracker's delays, failures and output away from the training."""
+"""Isolates the training from a tracker's delays, failures and output."""
 
 import os
 import pickle
@@ -21,19 +21,19 @@ from rljob_trainer.volume import Volume
 log = structlog.get_logger(__name__)
 
 QUEUE_STEPS = 1000
-"""Steps that wait for a slow tracker; those beyond are not sent to it."""
+"""Longest queue of a slow tracker; further steps are not sent to it."""
 
 FINISH_SECONDS = 30.0
-"""How long the end of a run waits for a tracker."""
+"""Longest wait for a tracker at the end of a run."""
 
 _Step = tuple[int, Mapping[str, float]]
 
 
 class BackgroundLogger:
-    """Runs one tracker in a process (child.py). One failure, and it is left out for the rest of the run.
+    """Runs one tracker in a process (child.py), and leaves it out after its first failure.
 
-    name: in warnings, and of the log file. target: the Logger, as MODULE:CLASS.
-    environment: variables of its process, where ours has none of the same names.
+    name: used in warnings and as the name of the log file. target: the Logger as MODULE:CLASS.
+    environment: variables for its process; ours take precedence.
     """
 
     def __init__(self, name: str, target: str, run: RunInfo, environment: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class BackgroundLogger:
         self._put((step, metrics))
 
     def close(self, status: Status) -> None:
-        """The last call before `join`; a queue that is full has lost the tracker's end anyway."""
+        """The last call before `join`. A full queue drops the status too."""
         self._put(status)
         self._put(None)
         self._deadline = time.monotonic() + FINISH_SECONDS
@@ -79,7 +79,7 @@ class BackgroundLogger:
 
     def _serve(self) -> None:
         assert self._child.stdin is not None
-        with suppress(OSError), self._child.stdin as pipe:  # it breaks where the process has ended
+        with suppress(OSError), self._child.stdin as pipe:  # it breaks if the process has exited
             while (item := self._queue.get()) is not None:
                 pickle.dump(item, pipe)
                 pipe.flush()
@@ -87,7 +87,7 @@ class BackgroundLogger:
             log.warning("logger_failed", tracker=self._name, error=last_line(self._output), log=str(self._output))
 
     def _kill(self) -> None:
-        """With what it has started: wandb's own process would go on sending."""
+        """Kill the tracker and its children: wandb's own process would continue to send."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._child.pid)
             for each in (*process.children(recursive=True), process):

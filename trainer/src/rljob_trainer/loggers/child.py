@@ -1,8 +1,8 @@
-"""A tracker's process: python -m rljob_trainer.loggers.child MODULE:CLASS. Its standard input says what to do, pickled:
+"""A tracker's process: python -m rljob_trainer.loggers.child MODULE:CLASS. It reads pickled messages from stdin:
 
 RunInfo              first
 (step, metrics)      each step
-"done"               the Status, last; without it the driver died, and the tracker's own run stays unfinished
+"done"               the Status, last; if it is missing, the driver died and the tracker's own run stays unfinished
 """
 
 import os
@@ -20,11 +20,11 @@ def main() -> None:
     code = 0
     try:
         serve(_load(sys.argv[1]), _messages(sys.stdin.buffer))
-    except Exception:  # noqa: BLE001 - a tracker is somebody else's code; our parent reads the last line
+    except Exception:  # noqa: BLE001 - trackers are third-party code; the parent reads the last line
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
-    os._exit(code)  # exit handlers of trackers wait for the network, some of them for ever
+    os._exit(code)  # exit handlers of trackers may wait for the network without end
 
 
 def serve(logger: Logger, messages: Iterator[Any]) -> None:

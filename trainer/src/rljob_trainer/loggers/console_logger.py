@@ -1,4 +1,4 @@
-"""A line a step in the driver's own log, for whoever follows a job in a cluster: `kubectl rljob logs NAME --follow`."""
+"""One line per step in the driver's log, which `kubectl rljob logs NAME --follow` prints."""
 
 import math
 import time
@@ -12,9 +12,9 @@ from rljob_trainer.progress import names
 log = structlog.get_logger()
 
 SFT_INTERVAL = 5.0
-"""Least seconds between two supervised steps that are told: they pass by quickly."""
+"""Least seconds between two logged supervised steps, which are short."""
 
-_TOLD: Final = (
+_LOGGED: Final = (
     names.REWARD_MEAN,
     names.VALIDATION_REWARD,
     names.RESPONSE_LENGTH_MEAN,
@@ -28,16 +28,16 @@ _TOLD: Final = (
 
 
 class ConsoleLogger:
-    """The metrics that a person reads first, by their names, to three digits."""
+    """Logs the main metrics to three digits."""
 
     def __init__(self) -> None:
-        self._told = -math.inf
+        self._logged_at = -math.inf
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         supervised = names.REWARD_MEAN not in metrics and names.VALIDATION_REWARD not in metrics
         now = time.monotonic()
-        if supervised and now - self._told < SFT_INTERVAL:
+        if supervised and now - self._logged_at < SFT_INTERVAL:
             return
-        self._told = now
+        self._logged_at = now
         event = "validated" if names.TIME_STEP not in metrics else "step_finished"
-        log.info(event, step=step, **{name: float(f"{metrics[name]:.3g}") for name in _TOLD if name in metrics})
+        log.info(event, step=step, **{name: float(f"{metrics[name]:.3g}") for name in _LOGGED if name in metrics})

@@ -1,4 +1,4 @@
-"""MLflow. MLFLOW_TRACKING_URI names the server; without it, a database in the run's directory."""
+"""MLflow. MLFLOW_TRACKING_URI names the server; the default is a database in the run's directory."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from rljob_trainer.progress.run_info import RunInfo
 
 UID_TAG = "rljob.uid"
 _ENDED = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-_BATCH, _MAX_VALUE = 100, 500  # parameters at a time, characters of a value: MLflow's own limits
+_BATCH, _MAX_VALUE = 100, 500  # MLflow's limits: parameters per request, characters per value
 
 
 class MlflowLogger:

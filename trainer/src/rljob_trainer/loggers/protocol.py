@@ -1,4 +1,4 @@
-"""What an experiment tracker has to do."""
+"""The interface of an experiment tracker."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -9,12 +9,12 @@ Status = Literal["done", "failed", "stopped"]
 
 
 class Logger(Protocol):
-    """One experiment tracker. The calls come from one thread, in this order; any of them may raise."""
+    """One experiment tracker. One thread makes the calls in this order; any of them may raise."""
 
     def start(self, run: RunInfo) -> None:
-        """Begin the run, or continue it where an earlier attempt logged to it."""
+        """Begin the run, or continue the one to which an earlier attempt logged."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def finish(self, status: Status) -> None:
-        """Send what is left."""
+        """Send all remaining data."""

@@ -16,7 +16,7 @@ FLUSH_SECONDS = 10
 class TensorBoardLogger:
     def start(self, run: RunInfo) -> None:
         self._writer = EventFileWriter(str(run.directory / "tensorboard"), flush_secs=FLUSH_SECONDS)
-        # Steps that an earlier attempt logged and this one runs again are dropped by TensorBoard when it reads this.
+        # TensorBoard then drops the steps that an earlier attempt logged and this attempt repeats.
         restart = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=run.resumed_step + 1, session_log=restart))
 

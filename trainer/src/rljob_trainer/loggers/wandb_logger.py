@@ -1,6 +1,6 @@
-"""Weights & Biases. Its own variables govern it: WANDB_API_KEY, WANDB_MODE=offline, WANDB_ENTITY ...
+"""Weights & Biases. Its own variables configure it: WANDB_API_KEY, WANDB_MODE=offline, WANDB_ENTITY ...
 
-Offline, each attempt writes a folder of its own below the run's; `wandb sync RUN/wandb/offline-run-*` joins them.
+Offline, each attempt writes its own folder in the run's folder; `wandb sync RUN/wandb/offline-run-*` joins them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import wandb
 from rljob_trainer.loggers.protocol import Status
 from rljob_trainer.progress.run_info import RunInfo
 
-_EXIT_CODES: dict[Status, int] = {"done": 0, "failed": 1, "stopped": 255}  # 255 is wandb's own for Ctrl-C
+_EXIT_CODES: dict[Status, int] = {"done": 0, "failed": 1, "stopped": 255}  # wandb uses 255 for Ctrl-C
 
 
 class WandbLogger:
@@ -24,7 +24,7 @@ class WandbLogger:
             config=dict(run.config),
             settings=wandb.Settings(console="off", disable_git=True, save_code=False),
         )
-        # wandb refuses steps that go back, as they do after a resume: the step is a metric like any other, the x axis.
+        # wandb rejects decreasing steps, which occur after a resume: so the step is a metric, used as the x axis.
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

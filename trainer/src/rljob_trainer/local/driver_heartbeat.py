@@ -1,4 +1,4 @@
-"""Is a driver that runs still alive? Its progress file says so, which it renews every few seconds."""
+"""Detects a driver that hangs: a live one rewrites its progress file every few seconds."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,17 +8,17 @@ from rljob_trainer.progress.state import heartbeat
 from rljob_trainer.volume import Volume
 
 START_SECONDS = 600.0
-"""How long a driver may take to give its first sign of life."""
+"""Time for a driver's first heartbeat: it imports its modules, perhaps on a cold machine."""
 
 LONGEST_LOOK = 0.5
-"""Seconds between two looks, at most: what is longer was our own pause."""
+"""Most seconds that count between two polls: a longer gap was a pause of this process."""
 
 
 @dataclass(slots=True)
-class Silence:
-    """How long a driver has not renewed its progress file, counted look by look: clocks may jump, processes may stop.
+class DriverHeartbeat:
+    """Seconds since a driver last wrote its progress file.
 
-    Until the first sign of this driver it may take START_SECONDS: it imports, on a machine that may be cold.
+    Counted poll by poll, because clocks may jump and this process may be stopped.
     """
 
     volume: Volume
@@ -31,7 +31,7 @@ class Silence:
     def __post_init__(self) -> None:
         self.stamp = heartbeat(self.volume)
 
-    def too_long(self) -> bool:
+    def is_overdue(self) -> bool:
         now, stamp = time.monotonic(), heartbeat(self.volume)
         self.seconds += min(now - self.looked, LONGEST_LOOK)
         self.looked = now

@@ -1,12 +1,12 @@
-"""A driver is silent when it writes nothing while somebody looks; what clocks say does not matter."""
+"""A driver hangs if it writes nothing between polls; clocks do not matter."""
 
 import os
 import time
 
 import pytest
 
-from rljob_trainer.local import silence
-from rljob_trainer.local.silence import LONGEST_LOOK, Silence
+from rljob_trainer.local import driver_heartbeat
+from rljob_trainer.local.driver_heartbeat import LONGEST_LOOK, DriverHeartbeat
 from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.volume import Volume
 
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(silence, "time", made)
+    monkeypatch.setattr(driver_heartbeat, "time", made)
     return made
 
 
@@ -41,10 +41,10 @@ def volume(tmp_path):
 
 @pytest.fixture
 def driver(volume, clock):
-    """Watched, and heard of once."""
-    watched = Silence(volume, ALLOWED)
+    """Watched, after one heartbeat."""
+    watched = DriverHeartbeat(volume, ALLOWED)
     beat(volume, time.time() + 1)
-    assert not watched.too_long()
+    assert not watched.is_overdue()
     return watched
 
 
@@ -52,29 +52,29 @@ def beat(volume: Volume, wall_clock: float) -> None:
     os.utime(volume.progress, (wall_clock, wall_clock))
 
 
-def looks(driver: Silence, clock: Clock, seconds: float) -> bool:
-    """Whether it was silent for too long at a look within so many seconds."""
+def looks(driver: DriverHeartbeat, clock: Clock, seconds: float) -> bool:
+    """Whether it was overdue at a poll within so many seconds."""
     found = []
     for _ in range(round(seconds / LONGEST_LOOK)):
         clock.now += LONGEST_LOOK
-        found.append(driver.too_long())
+        found.append(driver.is_overdue())
     return any(found)
 
 
-def test_a_driver_that_writes_nothing_is_silent(driver, clock):
+def test_a_driver_that_writes_nothing_is_overdue(driver, clock):
     assert not looks(driver, clock, ALLOWED + HEARTBEAT)
     assert looks(driver, clock, LONGEST_LOOK)
 
 
 @pytest.mark.parametrize("jump", [-50 * 365 * DAY, -60.0, 60.0, 50 * 365 * DAY])
-def test_a_sign_of_life_is_one_whatever_the_drivers_clock_says(driver, clock, volume, jump):
+def test_a_heartbeat_counts_whatever_the_drivers_clock_says(driver, clock, volume, jump):
     for number in range(10):
         assert not looks(driver, clock, ALLOWED)
         beat(volume, time.time() + jump * (number % 2) + number)
         assert not looks(driver, clock, LONGEST_LOOK)
 
 
-def test_a_supervisor_that_was_stopped_takes_nobody_for_dead(driver, clock):
+def test_a_supervisor_that_was_stopped_kills_no_driver(driver, clock):
     for _ in range(5):
         clock.now += DAY
-        assert not driver.too_long()
+        assert not driver.is_overdue()
