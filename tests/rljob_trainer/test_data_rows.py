@@ -187,7 +187,7 @@ def test_the_last_assistant_message_is_the_target():
         (row(response=3), "column 'response' is 3; it must be text"),
         (row(response="\udfff"), "it must be text in UTF-8"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no assistant message"),
-        ({"messages": [{"role": "assistant", "content": "hi"}]}, "no assistant message after a first one"),
+        ({"messages": [{"role": "assistant", "content": "hi"}]}, "no assistant message after the first message"),
         (row(), "column 'messages' is None"),
     ],
 )
