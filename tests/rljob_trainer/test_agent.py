@@ -240,7 +240,7 @@ def test_the_agent_loads_neither_torch_nor_ray_nor_the_models_before_it_listens(
     ("arguments", "message"),
     [
         ([], "the agent needs a token"),
-        (["--token-file", "/no/such/file"], "--token-file /no/such/file cannot be read"),
+        (["--token-file", "/no/such/file"], "cannot read --token-file /no/such/file"),
         (["--token-file", __file__, "--host", "256.0.0.1"], "cannot listen on 256.0.0.1:8900"),
     ],
 )

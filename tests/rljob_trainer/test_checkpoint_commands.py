@@ -50,19 +50,19 @@ def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(v
     (anew.save(7).path / MANIFEST).write_text("{")
     (volume.checkpoints / "step-8-a2").mkdir()
     rows = listed(volume)
-    assert "does not count: of a run that was begun anew" in rows[1, 1]
+    assert "does not count: from before the run started over" in rows[1, 1]
     assert rows[2, 2].startswith("0:0")
     assert rows[2, 2].endswith("0.0 MB 0.250 every 2 whole")
     assert rows[3, 2].endswith("0.750 (validation 0.500) best whole")
     assert rows[4, 2].endswith("0.0 MB - last, every 2 whole")
     assert rows[5, 2].endswith("last checkpoint step-5-a2: trainer.json is missing")
     assert rows[6, 2] == "- - - - does not count: unfinished"
-    assert rows[7, 2] == "- - - - does not count: its manifest makes no sense"
+    assert rows[7, 2] == "- - - - does not count: its manifest is invalid"
     assert rows[8, 2] == "- - - - does not count: unfinished"
     (volume.checkpoint(7, 2) / MANIFEST).unlink()
-    assert listed(volume)[7, 2] == "- - - - does not count: its manifest is gone"
+    assert listed(volume)[7, 2] == "- - - - does not count: its manifest is missing"
     shutil.rmtree(volume.checkpoint(7, 2))
-    assert listed(volume)[7, 2] == "- - - - does not count: it is gone"
+    assert listed(volume)[7, 2] == "- - - - does not count: it is missing"
 
 
 def test_one_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(volume):
@@ -85,7 +85,7 @@ def test_a_folder_without_checkpoints_says_so(tmp_path):
     (tmp_path / "file").touch()
     for other in ("file", "missing"):
         done = rljob_checkpoints(tmp_path / other)
-        assert (done.returncode, "is no directory; give a run's" in done.stderr) == (65, True)
+        assert (done.returncode, "is not a directory" in done.stderr) == (65, True)
 
 
 @pytest.mark.parametrize("taken", range(0, 3 * ROWS + 1, 2))

@@ -249,9 +249,8 @@ def test_data_writes_a_task_and_names_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("rows=5", "rows is an option of its own, --rows"),
-        ("validation_rows=5", "validation_rows is an option of its own, --validation-rows"),
-        ("seed=1", "seed is an option of its own, --seed"),
+        ("rows=5", "rows has its own option, --rows"),
+        ("validation_rows=5", "validation_rows has its own option, --validation-rows"),
         ("split=train", "split cannot be chosen: both are written"),
         ("maxLength", "'maxLength' is not NAME=VALUE"),
     ],
@@ -298,7 +297,7 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     code = report(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "agent.log"))
     assert (code, capsys.readouterr().err) == (
         79,
-        "error: [Errno 28] No space left on device: 'agent.log': free space\n",
+        "error: [Errno 28] No space left on device: 'agent.log'; free space\n",
     )
 
 
@@ -354,7 +353,7 @@ def test_the_status_of_a_run_that_was_killed_with_its_supervisor(tmp_path: Path)
     holder = "import sys; from rljob_trainer.local.lock import *; only_run_in(Volume(Path(sys.argv[1]))).__enter__(); "
     killed = "import os; from pathlib import Path; " + holder + "os.kill(os.getpid(), 9)"
     with only_run_in(volume):
-        assert look_at(tmp_path).state == "running", "whoever has the run lives"
+        assert look_at(tmp_path).state == "running", "its supervisor lives"
     subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
     assert look_at(tmp_path).state == "lost"
     volume.run_lock.unlink()

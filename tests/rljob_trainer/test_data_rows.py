@@ -77,15 +77,15 @@ def broken(tmp_path, name, content):
         (
             "a.parquet",
             b"not parquet",
-            "cannot read .*a.parquet: .*Parquet.*; correct the path or the file, or who may read it",
+            "cannot read .*a.parquet: .*Parquet.*; correct the path, the file or its permissions",
         ),
         ("a.parquet", b"", "cannot read .*a.parquet"),
         ("a.jsonl", b"", "has no rows; remove it from the list, or fill it"),
         ("a.jsonl", b"\n\n", "has no rows"),
-        ("a.jsonl", b'{"prompt": 1}\n{"prompt": \n', "line 2 is no JSON: .*; correct the file"),
+        ("a.jsonl", b'{"prompt": 1}\n{"prompt": \n', "line 2 is not JSON: .*; correct the file"),
         ("a.jsonl", b'{"prompt": 1}\n[1, 2]\n', "line 2 is list, not an object"),
-        ("a.jsonl", b"\xff\xfe\n", "line 1 is no JSON: .*; correct the file"),
-        ("a.jsonl", b"[" * 200_000, "line 1 is no JSON: .*; correct the file"),
+        ("a.jsonl", b"\xff\xfe\n", "line 1 is not JSON: .*; correct the file"),
+        ("a.jsonl", b"[" * 200_000, "line 1 is not JSON: .*; correct the file"),
     ],
 )
 def test_a_broken_file_is_named_with_the_remedy(tmp_path, name, content, message):
@@ -187,7 +187,7 @@ def test_the_last_assistant_message_is_the_target():
         (row(response=3), "column 'response' is 3; it must be text"),
         (row(response="\udfff"), "it must be text in UTF-8"),
         ({"messages": [{"role": "user", "content": "hi"}]}, "no assistant message"),
-        ({"messages": [{"role": "assistant", "content": "hi"}]}, "no assistant message after a first one"),
+        ({"messages": [{"role": "assistant", "content": "hi"}]}, "no assistant message after the first message"),
         (row(), "column 'messages' is None"),
     ],
 )
@@ -198,5 +198,5 @@ def test_what_is_wrong_with_a_supervised_row_is_said(value, message):
 
 @pytest.mark.parametrize("name", ["s3://bucket/rows.parquet", "hf://datasets/rows"])
 def test_a_url_is_no_file(tmp_path, name):
-    with pytest.raises(DataError, match=rf"^spec\.data\.train\[0\]: {name} is a URL, and none is read: give a file"):
+    with pytest.raises(DataError, match=rf"^spec\.data\.train\[0\]: {name} is a URL; download it"):
         open_rows([name], tmp_path, "spec.data.train")

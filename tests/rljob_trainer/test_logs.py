@@ -44,9 +44,7 @@ def test_the_newest_attempt_speaks_for_people_or_as_it_did(volume):
     assert "model_loaded" in rljob_logs(volume, "--attempt=1").stdout
 
 
-@pytest.mark.parametrize(
-    ("attempts", "words"), [(0, "no attempt has begun in"), (1, "attempt 1 has logged nothing in")]
-)
+@pytest.mark.parametrize(("attempts", "words"), [(0, "no attempt has begun in"), (1, "attempt 1 has no log in")])
 def test_what_is_not_there_is_an_error(tmp_path, attempts, words):
     volume = Volume(tmp_path)
     for attempt in range(1, attempts + 1):

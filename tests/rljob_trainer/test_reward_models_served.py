@@ -129,7 +129,7 @@ def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(se
 
 @pytest.mark.parametrize(
     ("text", "words"),  # NaN comes last: vLLM may give it to the next text too, whose cache is where that one's was
-    [("a" * 400, "reward (rm|judge) refused it with 400: .*256"), ("abzc", "reward rm gave nan as score")],
+    [("a" * 400, "reward (rm|judge) rejected it with 400: .*256"), ("abzc", "reward rm gave nan as score")],
 )
 def test_what_has_no_score_is_named_with_its_sample(served: Served, text: str, words: str):
     with pytest.raises(RewardError, match=f"(?s){words}.*for prompt 0/7/0, sample 0: '{text[:4]}"):

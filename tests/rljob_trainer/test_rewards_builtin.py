@@ -135,7 +135,7 @@ def test_countdown_refuses_numbers_that_are_not_whole():
         ({"target": 359, "numbers": "359"}, "is not"),
         ({"target": 1}, "is not"),
         ([1, 2], "is not"),
-        ({"target": float("nan"), "numbers": [1]}, "no finite number"),
+        ({"target": float("nan"), "numbers": [1]}, "not finite"),
     ],
 )
 def test_countdown_says_what_a_ground_truth_is(truth, says):

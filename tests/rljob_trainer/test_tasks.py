@@ -141,7 +141,7 @@ def test_an_unknown_argument_is_refused_with_those_that_the_task_has(tmp_path):
 
 def test_files_that_are_there_are_replaced_only_on_request(tmp_path):
     first = write_task("addition", tmp_path, {}, rows=20)
-    with pytest.raises(DataError, match=r"there already: .*train.parquet, .*validation.parquet; .* --overwrite"):
+    with pytest.raises(DataError, match=r"files exist: .*train.parquet, .*validation.parquet; .* --overwrite"):
         write_task("addition", tmp_path, {}, rows=30)
     assert pq.read_table(first[0]).num_rows == 20
     write_task("addition", tmp_path, {}, rows=30, overwrite=True)
@@ -162,10 +162,10 @@ def test_a_task_that_cannot_be_made_leaves_nothing(tmp_path):
 
 
 def test_a_countdown_that_hardly_has_an_exercise_ends_with_a_remedy():
-    with pytest.raises(DataError, match=r"hardly any exercise has a target up to 2: raise maxTarget"):
+    with pytest.raises(DataError, match=r"too few exercises have a target up to 2; raise maxTarget"):
         read_synthetic("synthetic://countdown?count=6&maxNumber=1000&maxTarget=2&operators=*", "spec.data.train[0]")
 
 
 def test_a_folder_that_cannot_be_made_is_named():
-    with pytest.raises(DataError, match=r"/proc/no cannot be written to: .*; choose another folder"):
+    with pytest.raises(DataError, match=r"cannot write to /proc/no: .*; choose another folder"):
         write_task("addition", Path("/proc/no"), {})

@@ -15,7 +15,7 @@ OPEN_METRICS_VARIABLE = "RLJOB_AGENT_OPEN_METRICS"
 
 
 def agent(
-    directory: Annotated[Path, typer.Option("--dir", help="The run's directory; it may be empty still.")],
+    directory: Annotated[Path, typer.Option("--dir", help="The run's directory; it may be empty.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8900,
     token_file: Annotated[Path | None, typer.Option(help=f"File with the token; else {TOKEN_VARIABLE}.")] = None,
@@ -38,20 +38,22 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise _refused(f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port") from error
+        raise _refused(f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port") from error
 
 
 def _token(file: Path | None) -> str:
     try:
         token = file.read_text().strip() if file else os.environ.get(TOKEN_VARIABLE, "").strip()
     except OSError as error:
-        raise _refused(f"--token-file {file} cannot be read: {error.strerror}") from error
+        raise _refused(
+            f"cannot read --token-file {file}: {error.strerror}; correct the path or its permissions"
+        ) from error
     if not token:
         raise _refused(f"the agent needs a token: give --token-file, or set {TOKEN_VARIABLE}")
     return token
 
 
 def _refused(message: str) -> Exception:
-    from rljob_trainer.errors import JobError  # it brings pydantic's models, and the agent has to start at once
+    from rljob_trainer.errors import JobError  # it imports pydantic's models, which would delay the start
 
     return JobError(message)

@@ -1,4 +1,4 @@
-"""The commands of `rljob`. A command's module is imported when it is called, so that `rljob --help` answers at once."""
+"""The commands of `rljob`. A command's module is imported only when it runs, so that `rljob --help` is fast."""
 
 import sys
 from importlib import import_module
@@ -15,15 +15,15 @@ COMMANDS: Final = {
     "show": "Print a job as it will run, every default filled in.",
     "data": "Write a small example data set.",
     "status": "Summarise a run's directory.",
-    "logs": "Print what a run's drivers have logged.",
+    "logs": "Print the logs of a run's drivers.",
     "plot": "Draw the curves of one or several runs.",
     "checkpoints": "List a run's checkpoints.",
-    "stop": "Ask a run to save a checkpoint and end.",
+    "stop": "Ask a run to save a checkpoint and stop.",
     "export": "Write a checkpoint as a model that transformers loads.",
     "agent": "Serve a run's progress over HTTP.",
     "driver": "Run one attempt; `rljob run` and the operator call this.",
 }
-"""Each lives in `rljob_trainer.cli.<command>` as a function of the same name."""
+"""Each is a function of the same name in `rljob_trainer.cli.<command>`."""
 
 app = typer.Typer(
     name="rljob",
@@ -52,7 +52,7 @@ def _options(
 
 
 class _LazyCommand(TyperCommand):
-    """Stands in the list of commands; the real one takes over when it is called."""
+    """Represents a command in the list, and loads it when it runs."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return _load(str(self.name)).make_context(info_name, args, parent=parent, **extra)
@@ -66,11 +66,11 @@ def _load(name: str) -> Any:
 
 
 def execute() -> None:
-    """Exits with the command's code, or with the one of the error that it raised."""
+    """Exit with the command's code, or with that of the error that it raised."""
     group = typer.main.get_group(app)
     for name, summary in COMMANDS.items():
         group.add_command(_LazyCommand(name, help=summary, hidden=name == "driver"))
     try:
         group(prog_name="rljob")
-    except Exception as error:  # noqa: BLE001 - the last resort of a command line: nobody above can show it
+    except Exception as error:  # noqa: BLE001 - nothing above can report it
         sys.exit(report(error))

@@ -1,4 +1,4 @@
-"""`rljob checkpoints RUN`: what a run can continue from."""
+"""`rljob checkpoints RUN`: the checkpoints from which a run can resume."""
 
 import sys
 from datetime import UTC, datetime
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from rljob_trainer.checkpoint.manifest import CheckpointRef, Found
 
 _WHY_NOT = {
-    "superseded": "does not count: superseded by a later attempt, which did not go on from it",
-    "unclaimed": "does not count: the claim of its attempt, in attempts/, is damaged or gone; kept",
-    "earlier run": "does not count: of a run that was begun anew; kept until you delete it",
+    "superseded": "does not count: superseded by a later attempt, which did not resume from it",
+    "unclaimed": "does not count: the claim of its attempt in attempts/ is damaged or missing; kept",
+    "earlier run": "does not count: from before the run started over; kept until you delete it",
     "unfinished": "does not count: unfinished",
-    "damaged": "does not count: its manifest makes no sense",
-    "gone": "does not count: it is gone",
+    "damaged": "does not count: its manifest is invalid",
+    "gone": "does not count: it is missing",
 }
 
 
 def checkpoints(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
 ) -> None:
-    """List a run's checkpoints, why each is kept, and whether every file of it is what was written."""
+    """List a run's checkpoints, why each is kept, and whether its files are intact."""
     from rich.console import Console
     from rich.table import Table
 
@@ -32,7 +32,7 @@ def checkpoints(
     from rljob_trainer.volume import Volume
 
     if not run.is_dir():
-        raise DataError(f"{run} is no directory; give a run's, such as runs/NAME")
+        raise DataError(f"{run} is not a directory; give a run's folder, such as runs/NAME")
     found = survey(Volume(run))
     if not found:
         raise DataError(f"{run} has no checkpoint")
@@ -41,12 +41,12 @@ def checkpoints(
     for each in found:
         facts = _facts(each.ref) if each.ref is not None else ("-", "-", "-")
         table.add_row(str(each.step), str(each.attempt), *facts, kept.get(each.path, "-"), _state(each))
-    wide = None if sys.stdout.isatty() else 200  # nothing is to be broken for whoever reads lines
+    wide = None if sys.stdout.isatty() else 200  # do not wrap lines in a pipe
     Console(highlight=False, soft_wrap=True, width=wide).print(table)
 
 
 def _reasons(refs: "list[CheckpointRef]") -> dict[Path, str]:
-    """By the newest one's settings."""
+    """Why each is kept, by the newest checkpoint's settings."""
     from rljob_trainer.checkpoint.retention import reasons_to_keep
 
     retention = refs[-1].manifest.retention if refs else None
@@ -54,7 +54,7 @@ def _reasons(refs: "list[CheckpointRef]") -> dict[Path, str]:
 
 
 def _facts(ref: "CheckpointRef") -> tuple[str, str, str]:
-    """Age, size, reward. A clock that was set back makes no age."""
+    """Age, size, reward."""
     from rljob_trainer.progress.views.format import duration
 
     manifest = ref.manifest
@@ -72,7 +72,7 @@ def _state(found: "Found") -> str:
     if found.problem:
         return found.problem
     if found.lost and found.standing == "unfinished":
-        return "does not count: its manifest is gone"
+        return "does not count: its manifest is missing"
     if found.ref is None or found.standing != "counts":
         return _WHY_NOT[found.standing]
     try:

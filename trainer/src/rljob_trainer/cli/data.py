@@ -13,13 +13,13 @@ _TASKS: Final = "\n".join(f"  {name}: {does}\n      {arguments}" for name, does,
 EPILOG: Final = f"\b\nTasks, with what --set changes and its defaults:\n{_TASKS}"
 
 _INSTEAD: Final = {
-    "rows": "is an option of its own, --rows",
-    "validationRows": "is an option of its own, --validation-rows",
-    "validation_rows": "is an option of its own, --validation-rows",
-    "seed": "is an option of its own, --seed",
+    "rows": "has its own option, --rows",
+    "validationRows": "has its own option, --validation-rows",
+    "validation_rows": "has its own option, --validation-rows",
+    "seed": "has its own option, --seed",
     "split": "cannot be chosen: both are written",
 }
-"""What --set does not take, since it is no argument of the task's own."""
+"""Names that --set rejects, because they are not arguments of the task."""
 
 
 def data(
@@ -32,7 +32,7 @@ def data(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An argument of the task, as in maxLength=6."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there already.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
 ) -> None:
     """Write a generated task as parquet files with verl's columns; print their paths."""
     from rljob_trainer.data.tasks.files import write_task

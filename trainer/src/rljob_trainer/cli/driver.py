@@ -16,7 +16,7 @@ def driver(
         str, typer.Option(help="Address of the Ray cluster, or file:PATH of a file that will hold it.")
     ] = "auto",
 ) -> None:
-    """Run one attempt of a job and leave an exit record. The exit code says what a supervisor should do next."""
+    """Run one attempt of a job and leave an exit record. The exit code tells the supervisor how to recover."""
     from rljob_trainer.attempt.interrupt import hold_signals
 
     hold_signals()

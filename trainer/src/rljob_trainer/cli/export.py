@@ -36,6 +36,6 @@ def export(
 
 
 def _clean_up_at_ctrl_c() -> None:
-    """As any error does. Else the system would end the process where it stands, and half a model would stay."""
+    """Turn Ctrl-C into SystemExit, so that a partial model is deleted."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, lambda number, _: sys.exit(128 + number))

@@ -1,4 +1,4 @@
-"""How an error looks at the command line: what to change and where, never a traceback."""
+"""Prints errors on the command line: what to change and where, without a traceback."""
 
 import sys
 import tempfile
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def report(error: Exception) -> int:
-    """Print the error to stderr and return the exit code that it stands for."""
-    # Imported here: they need the API's models, which `rljob --help` does without.
+    """Print the error to stderr. Returns its exit code."""
+    # Imported here: they import the API's models, which `rljob --help` does not need.
     from rljob_api.contract import ExitCode
     from rljob_api.validation import InvalidRLJob
     from rljob_trainer.errors import RLJobError, is_full, is_outage
@@ -20,13 +20,13 @@ def report(error: Exception) -> int:
         print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return ExitCode.JOB
     if is_full(error):
-        print(f"error: {error}: free space", file=sys.stderr)
+        print(f"error: {error}; free space", file=sys.stderr)
         return ExitCode.STORAGE_FULL
     if is_outage(error):
-        print(f"error: {error}: does this disk or file system answer?", file=sys.stderr)
+        print(f"error: {error}; check whether the file system answers", file=sys.stderr)
         return ExitCode.INFRASTRUCTURE
     path = _save_traceback(error)
-    print(f"this is a bug: {type(error).__name__}: {error}\n  its traceback: {path}", file=sys.stderr)
+    print(f"this is a bug: {type(error).__name__}: {error}\n  report it with the traceback in {path}", file=sys.stderr)
     return ExitCode.BUG
 
 

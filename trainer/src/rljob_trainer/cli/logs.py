@@ -1,4 +1,4 @@
-"""`rljob logs RUN`: what the drivers of a run have logged."""
+"""`rljob logs RUN`: the logs of a run's drivers."""
 
 import json
 import sys
@@ -19,14 +19,12 @@ POLL_SECONDS = 0.5
 def logs(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of this attempt; the default is the newest.", show_default=False)
+        int | None, typer.Option(min=1, help="Attempt; the default is the newest.", show_default=False)
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more, and go on with the next attempts.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines, also of later attempts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines unchanged, as JSON.")] = False,
 ) -> None:
-    """Print what a run's drivers have logged: an event a line, such as checkpoint_saved."""
+    """Print the logs of a run's drivers: one event per line, such as checkpoint_saved."""
     from rljob_trainer.errors import DataError
     from rljob_trainer.progress.state import last_attempt
     from rljob_trainer.volume import Volume
@@ -34,20 +32,20 @@ def logs(
     volume = Volume(run)
     first = attempt or last_attempt(volume)
     if not first:
-        raise DataError(f"no attempt has begun in {run}")
+        raise DataError(f"no attempt has begun in {run}; give a run's folder, such as runs/NAME")
     if not follow and not volume.log(first).exists():
-        raise DataError(f"attempt {first} has logged nothing in {run}")
+        raise DataError(f"attempt {first} has no log in {run}; choose another --attempt")
     for line in _following(volume, first) if follow else volume.log(first).open():
         print(line.rstrip() if as_json else _readable(line), flush=follow)
 
 
 def _following(volume: "Volume", attempt: int) -> Iterator[str]:
-    """Whole lines of this attempt, then of those after it, for ever."""
+    """Whole lines of this attempt, then of later ones, without end."""
     from rljob_trainer.progress.state import last_attempt
 
     read = 0
     while True:
-        over = last_attempt(volume) > attempt  # asked before the file is read to its end
+        over = last_attempt(volume) > attempt  # checked before the file is read to its end
         with suppress(FileNotFoundError), volume.log(attempt).open() as file:
             file.seek(read)
             while (line := file.readline()).endswith("\n"):
@@ -60,7 +58,7 @@ def _following(volume: "Volume", attempt: int) -> Iterator[str]:
 
 
 def _readable(line: str) -> str:
-    """As a driver says it on a terminal. What is no event stays as it is."""
+    """An event formatted for a terminal; other lines stay unchanged."""
     from structlog.dev import ConsoleRenderer
 
     try:

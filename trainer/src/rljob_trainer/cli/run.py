@@ -8,9 +8,9 @@ import typer
 
 
 def _folder(path: str) -> Path:
-    """Of a variable that is not set nobody means the current folder."""
+    """Reject an empty --dir: usually an unset shell variable."""
     if not path:
-        raise typer.BadParameter("is empty; give a folder, or leave --dir out")
+        raise typer.BadParameter("is empty; give a folder, or omit --dir")
     return Path(path)
 
 
@@ -30,7 +30,7 @@ def run(
     reward_models: Annotated[
         list[str] | None,
         typer.Option(
-            "--reward-model", metavar="NAME=URL", help="A reward model whose server runs already; others are started."
+            "--reward-model", metavar="NAME=URL", help="URL of a reward model that already runs; others are started."
         ),
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Print structured log lines.")] = False,
@@ -40,7 +40,7 @@ def run(
 ) -> None:
     """Train on this machine, from the newest checkpoint of the run's folder if there is one.
 
-    Ctrl-C saves a checkpoint after the current step and stops; the same command then goes on (with
+    Ctrl-C saves a checkpoint after the current step and stops; the same command then continues (with
     checkpoint.resume: auto, the default). A second Ctrl-C stops at once.
     """
     from rljob_trainer.local.lock import only_run_in

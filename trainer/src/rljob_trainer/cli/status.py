@@ -11,7 +11,7 @@ def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Summarise a run: how far it is, how it does, how it ended."""
+    """Summarise a run: its state, progress and result."""
     from rljob_trainer.progress.overview import lines, look_at
 
     found = look_at(directory)

@@ -1,4 +1,4 @@
-"""`rljob stop`: what pods run before they end, and people from another terminal."""
+"""`rljob stop`: run by pods before they end, and by people in another terminal."""
 
 import time
 import uuid
@@ -26,7 +26,7 @@ def stop(
         str, typer.Option(callback=_duration, help="How long to wait for the driver's end, such as 120s.")
     ] = "0s",
 ) -> None:
-    """Ask a run's driver to save a checkpoint after its step and to end; the same job goes on from there later."""
+    """Ask a run's driver to save a checkpoint after its step and to stop; the same job can resume from it later."""
     from rljob_api.contract import ExitCode
     from rljob_api.durations import parse_duration
     from rljob_trainer.errors import DataError, InfrastructureError
@@ -41,12 +41,12 @@ def stop(
     held = supervised(volume)
 
     def has_ended() -> bool:
-        # None does not say that whoever had the run is gone: the volume may not answer.
+        # None does not mean that the run has ended: the volume may not answer.
         if held:
             return supervised(volume) is False
         return volume.exit_record(attempt).exists() or has_died(volume, attempt) or is_silent()
 
-    def is_silent() -> bool:  # as one that was killed with its host
+    def is_silent() -> bool:  # for example, killed with its host
         quiet = silence(volume)
         return quiet is not None and quiet >= SILENT_AFTER
 
@@ -54,13 +54,13 @@ def stop(
     if not lives:
         typer.echo(f"no driver runs in {directory}")
         return
-    whose = "the run" if held else f"attempt {attempt}"  # of a run the attempt may be another by now
+    whose = "the run" if held else f"attempt {attempt}"  # a run may have started another attempt
     write_json(volume.request, {"id": uuid.uuid4().hex, "checkpoint": True, "stop": True})
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if has_ended():
             record = read_object(volume.run_exit if held else volume.exit_record(attempt)) or {}
-            how = f"with {record.get('code')} {record.get('reason')}" if record else "without a record of how"
+            how = f"with {record.get('code')} {record.get('reason')}" if record else "without an exit record"
             if held and record.get("code") not in (ExitCode.DONE, ExitCode.STOPPED):
                 raise InfrastructureError(f"{whose} has ended {how}: {record.get('message', 'it was killed')}")
             typer.echo(f"{whose} has stopped, {how}")
@@ -68,7 +68,7 @@ def stop(
         time.sleep(POLL_SECONDS)
     if seconds:
         raise InfrastructureError(
-            f"{whose} did not stop within {wait}: it is asked to, so wait longer; rljob status {directory} shows what"
-            " it does"
+            f"{whose} did not stop within {wait}: the stop request is pending; wait longer, and see"
+            f" rljob status {directory}"
         )
-    typer.echo(f"{whose} is asked to stop; rljob status {directory} shows when it has")
+    typer.echo(f"asked {whose} to stop; rljob status {directory} shows when it has stopped")

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:  # which take their time, and help needs none
+if TYPE_CHECKING:  # slow to import, and `--help` does not need them
     from rljob_api.validation import Judged, Problem
 
 
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files with RLJobs.")],
 ) -> None:
-    """Check RLJob files as a cluster would, generated data, and reward code that is there. Prints every error with its
-    line and ends with 64 if there is one.
+    """Check RLJob files as a cluster would, and also generated data and local reward code.
+
+    Prints every error with its line, and exits with code 64 if there is one.
     """
     from rljob_api.contract import ExitCode
     from rljob_api.validation import in_order, render_problems, validate_file
@@ -35,7 +36,7 @@ def validate(
 
 
 def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
-    """Of generated tasks: their URLs tell all."""
+    """Errors in the URLs of generated tasks."""
     from rljob_api.validation import Problem
     from rljob_trainer.data.tasks import SCHEME, synthetic_errors
 
@@ -50,11 +51,11 @@ def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
 
 
 _CODE_FIELDS = ("builtin", "path", "source", "function", "arguments")
-"""Of a reward function: what its code is, and what a builtin takes. Errors of other fields leave that to be judged."""
+"""Fields of a reward function that determine its code. Errors in other fields do not prevent this check."""
 
 
 def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
-    """Of reward functions. A file that is not here may be in the cluster."""
+    """Errors in reward functions. A file that is missing here may exist in the cluster."""
     from rljob_api.v1alpha1.rewards import RewardFunction
     from rljob_api.validation import Problem
     from rljob_trainer.paths import locate
@@ -79,5 +80,5 @@ def _wrong_code(judged: "Judged", file: Path) -> "Iterator[Problem]":
 def _is_here(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long here, a folder that we may not read
+    except OSError:  # a name that is too long, or a folder without permission
         return False

@@ -1,4 +1,4 @@
-"""From a row to text: what of a row must be right, and the chat template."""
+"""From a row to text: validates the row and applies the chat template."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Messages = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What one row asks and, for supervised training, answers. key: what else makes the row what it is."""
+    """One row's prompt and, for supervised training, response. key: other content that the fingerprint covers."""
 
     messages: Messages
     response: str | None
@@ -28,7 +28,7 @@ def read_messages(row: Mapping[str, Any], column: str) -> Messages:
     """The conversation in `column`.
 
     Raises:
-        BadRow: it is not a non-empty list of {role, content} with text, which UTF-8 can write, in both.
+        BadRow: it is not a non-empty list of {role, content}, both UTF-8 text.
     """
     messages = row.get(column)
     if not isinstance(messages, list) or not messages:
@@ -70,7 +70,7 @@ def read_supervised(row: Mapping[str, Any]) -> Conversation:
     messages = read_messages(row, "messages")
     last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     if last == 0:
-        raise BadRow("column 'messages' has no assistant message after a first one: nothing to learn from")
+        raise BadRow("column 'messages' has no assistant message after the first message; add one")
     return Conversation(messages[:last], messages[last]["content"], "")
 
 
@@ -79,21 +79,21 @@ class ChatFormat:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         if not tokenizer.chat_template:
-            raise DataError("the tokenizer has no chat template; set one", field="spec.model.chatTemplate")
+            raise DataError("the tokenizer has no chat template; set this field", field="spec.model.chatTemplate")
         self.tokenizer = tokenizer
 
     def render(self, messages: Messages) -> str:
         """The prompt as the model sees it, up to where its response begins.
 
         Raises:
-            BadRow: the template refuses the conversation.
+            BadRow: the template rejects the conversation.
         """
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except jinja2.TemplateSyntaxError as error:
             raise DataError(f"line {error.lineno}: {error.message}", field="spec.model.chatTemplate") from error
         except jinja2.TemplateError as error:
-            raise BadRow(f"the chat template refuses the conversation: {error}") from error
+            raise BadRow(f"the chat template rejects the conversation: {error}") from error
         return str(text)
 
     def encode(self, texts: list[str]) -> list[list[int]]:

@@ -12,9 +12,9 @@ from rljob_trainer.errors import DataError
 class EpochOrder:
     """Visits each row once an epoch, in an order that depends on (seed, epoch) alone.
 
-    With `epochs`, the last batch may be short and `exhausted` says that nothing follows; without, a batch may span
-    two epochs. `position` counts the rows of the current epoch that were handed out: after the last row of an epoch
-    it is `rows`, and the next row opens the next epoch.
+    With `epochs`, the last batch may be short, and `exhausted` becomes True; without, a batch may span two epochs.
+    `position` counts the rows of the current epoch that were handed out: after the last row it is `rows`, and the next
+    row starts the next epoch.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EpochOrder:
         return self._epochs is not None and self._epoch + 1 >= self._epochs and self._position >= self._rows
 
     def take(self, count: int) -> list[tuple[int, int]]:
-        """The next (epoch, row) pairs: `count` of them, or fewer where the last epoch ends."""
+        """The next (epoch, row) pairs: `count` of them, or fewer if the last epoch ends."""
         taken: list[tuple[int, int]] = []
         while len(taken) < count and not self.exhausted:
             if self._position == self._rows:
@@ -67,13 +67,13 @@ class EpochOrder:
         """Continue where `state` was taken.
 
         Raises:
-            DataError: the data is not what the position was taken in.
+            DataError: the data differs from that of the position.
         """
         if state["rows"] != self._rows or state["fingerprint"] != self._fingerprint:
             raise DataError(
                 f"the data changed since the checkpoint: it had {state['rows']} usable rows and now has {self._rows}"
                 + (" (their content differs)" if state["rows"] == self._rows else "")
-                + "; restore the files, or start again with checkpoint.resume: never",
+                + "; restore the files, or start over with checkpoint.resume: never",
                 field="spec.data.train",
             )
         self._seed = state["seed"]

@@ -25,7 +25,7 @@ class PromptDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any row's tokens, ground truth or place."""
+        """Changes with any row's tokens, ground truth or position."""
         return self._tokens.fingerprint
 
     def __len__(self) -> int:

@@ -1,11 +1,11 @@
-"""Rows of data files, in verl's format, converted to Python only where they are read.
+"""Rows of data files in verl's format, converted to Python only when they are read.
 
-    data_source   str                                   handed to the reward
+    data_source   str                                   passed to the reward
     prompt        list of {role, content}
-    reward_model  {style, ground_truth}                 handed to the reward
-    extra_info    mapping, optional                     handed to the reward
+    reward_model  {style, ground_truth}                 passed to the reward
+    extra_info    mapping, optional                     passed to the reward
     response      str                                   a supervised target
-    messages      list of {role, content}               a supervised conversation, in place of prompt and response
+    messages      list of {role, content}               a supervised conversation, instead of prompt and response
 
 Other columns are not read.
 """
@@ -34,11 +34,11 @@ Row = Mapping[str, Any]
 
 
 class BadRow(ValueError):
-    """What is wrong with a row, for a person; who knows the file and the row adds them."""
+    """What is wrong with a row; the caller adds file and row number."""
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Whether it is text that can be written: JSON may also hold halves of characters."""
+    """Whether it is text that UTF-8 can encode: JSON may contain unpaired surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -53,7 +53,7 @@ class Table(Protocol):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Names that each row should have."""
+        """Names of the columns."""
 
     def __len__(self) -> int: ...
 
@@ -65,13 +65,11 @@ class Table(Protocol):
         """
 
     def where(self, index: int) -> str:
-        """Row `index` as a person finds it in the source."""
+        """The place of row `index` in the source, for messages."""
 
 
 class ParquetTable:
-    """Columns stay in Arrow's memory, a fraction of what Python objects need. Opening reads the file's end; the first
-    row that is read brings the rest.
-    """
+    """Columns stay in Arrow's memory. Opening reads the metadata; reading a row loads the rest."""
 
     def __init__(self, path: Path) -> None:
         end = pq.read_metadata(path)
@@ -119,7 +117,7 @@ class JsonlTable:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
-            raise BadRow(f"line {number} is no JSON: {error}") from error
+            raise BadRow(f"line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise BadRow(f'line {number} is {type(row).__name__}, not an object like {{"prompt": ...}}')
         return row
@@ -144,7 +142,7 @@ class GeneratedTable:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of a list of files. field: its place in the spec ("spec.data.train[0]")."""
+    """One entry of a list of files. field: its field in the spec ("spec.data.train[0]")."""
 
     name: str
     field: str
@@ -159,7 +157,7 @@ class Source:
 
 
 class Rows:
-    """The rows of several sources, one after the other, numbered through."""
+    """The rows of several sources, concatenated."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
@@ -179,10 +177,10 @@ class Rows:
                 yield source.read(start, start + BATCH)
 
     def require(self, *columns: str) -> None:
-        """Refuse a source that lacks one of `columns`.
+        """Check that each source has all `columns`.
 
         Raises:
-            DataError: names the source, the column and those it has.
+            DataError: names the source, the missing column and the existing ones.
         """
         for source in self.sources:
             for column in columns:
@@ -191,10 +189,10 @@ class Rows:
                     raise source.error(f"no column {column!r}; it has {has}: add it, or correct the path")
 
     def require_target(self) -> None:
-        """Refuse a source without columns to imitate.
+        """Check that each source has columns for supervised training.
 
         Raises:
-            DataError: names the source and the columns that it has.
+            DataError: names the source and its columns.
         """
         for source in self.sources:
             columns = source.table.columns
@@ -224,10 +222,10 @@ def open_rows(files: Sequence[str], base_dir: Path, field: str) -> Rows:
 
 
 def peek(files: Sequence[str], base_dir: Path, field: str) -> Rows:
-    """As open_rows, within moments: of a .jsonl file the first row alone, and without the generated tasks.
+    """As open_rows, but quick: reads one row of a .jsonl file and generates no tasks.
 
     Raises:
-        DataError: as open_rows, as far as it shows.
+        DataError: as open_rows, for the errors that this finds.
     """
     sources = []
     for i, name in enumerate(files):
@@ -242,7 +240,7 @@ def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Sou
     if name.startswith(SCHEME):
         return Source(name, field, GeneratedTable(read_synthetic(name, field)))
     if "://" in name:
-        raise DataError(f"{name} is a URL, and none is read: give a file, downloaded or on a volume", field=field)
+        raise DataError(f"{name} is a URL; download it, and give the path of the file", field=field)
     path = locate(name, base_dir)
     if path.suffix not in {".parquet", ".jsonl"}:
         raise DataError(f"{path} has the unknown extension {path.suffix!r}; use .parquet or .jsonl", field=field)
@@ -255,7 +253,7 @@ def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Sou
 
 @contextmanager
 def _blaming(name: str, field: str) -> Iterator[None]:
-    """Raises DataError, which names the file, its place in the spec and the remedy, for what reading raises."""
+    """Turn errors of reading into DataError, which names the file, its field and the remedy."""
     try:
         yield
     except FileNotFoundError as error:
@@ -264,5 +262,5 @@ def _blaming(name: str, field: str) -> Iterator[None]:
         raise DataError(f"{name}: {error}; correct the file", field=field) from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        remedy = "correct the path or the file, or who may read it"
+        remedy = "correct the path, the file or its permissions"
         raise DataError(f"cannot read {name}: {reason}; {remedy}", field=field) from error

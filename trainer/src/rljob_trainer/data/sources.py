@@ -1,6 +1,6 @@
-"""Which files a run reads for what, and the columns that they need.
+"""The files of prompts and supervised examples, and the columns that they need.
 
-How they are opened is the caller's choice: `open_rows` to train on them, `peek` to judge them within moments.
+The caller chooses how to open them: `open_rows` to train on them, `peek` to check them quickly.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ def prompt_rows(data: Data, part: Literal["train", "validation"], base_dir: Path
 
 
 def supervised_rows(spec: RLJobSpec, base_dir: Path, opened: Open = open_rows) -> Rows:
-    """The rows of sft.data, or of data.train where that is empty.
+    """The rows of sft.data, or of data.train if that is empty.
 
     Raises:
         DataError: as prompt_rows.

@@ -44,7 +44,7 @@ class DataStream(Generic[ItemT_co]):
         return self._order.epoch
 
     def next(self, count: int) -> list[ItemT_co]:
-        """The next `count` items; fewer, or none, only where the last epoch ends."""
+        """The next `count` items; fewer, or none, only at the end of the last epoch."""
         return [self._dataset.item(row, epoch) for epoch, row in self._order.take(count)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,10 +52,10 @@ class DataStream(Generic[ItemT_co]):
         return self._order.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken: no item is skipped and none comes twice.
+        """Continue where `state` was taken: no item is skipped or repeated.
 
         Raises:
-            DataError: the data is not what the position was taken in.
+            DataError: the data differs from that of the position.
         """
         self._order.load_state_dict(state)
 
@@ -69,7 +69,7 @@ class TaskStream(DataStream[Task]):
         self._issued: list[str] = []
 
     def next(self, count: int) -> list[Task]:
-        """The next `count` tasks: those that were issued before, then rows."""
+        """The next `count` tasks: first those to issue again, then rows."""
         again, self._issued = self._issued[:count], self._issued[count:]
         return [self.task(task_id) for task_id in again] + super().next(count - len(again))
 
@@ -78,11 +78,11 @@ class TaskStream(DataStream[Task]):
         return self._tasks.item_of(task_id)
 
     def issue_again(self, task_ids: Sequence[str]) -> None:
-        """Hand these out before any row, with the ids that they have."""
+        """Hand these out before any row, with unchanged ids."""
         self._issued += task_ids
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and the tasks that are handed out before it moves."""
+        """The position, and the tasks to issue again."""
         return super().state_dict() | {"issued": list(self._issued)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ class SupervisedExample:
     """One row to imitate.
 
     id: "EPOCH/ROW".
-    trajectory: prompt, response and end-of-text token; the response and what ends it are in the loss.
+    trajectory: prompt, response and end-of-text token; response and end-of-text token are in the loss.
     """
 
     id: str
@@ -35,7 +35,7 @@ class SupervisedDataset:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any row's tokens or place."""
+        """Changes with any row's tokens or position."""
         return self._tokens.fingerprint
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class SupervisedDataset:
 
 
 def load_supervised(spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_dir: Path) -> SupervisedDataset:
-    """The examples of sft.data, or of data.train where that is empty; relative paths start at `base_dir`.
+    """The examples of sft.data, or of data.train if that is empty; relative paths start at `base_dir`.
 
     Raises:
         DataError: names the file, the row and the remedy.

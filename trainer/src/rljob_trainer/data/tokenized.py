@@ -1,4 +1,4 @@
-"""Rows as token ids: tokenised once at the start, in batches, kept in one flat array."""
+"""Rows as token ids: tokenised once at the start, in batches, and kept in one flat array."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ REPORT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Longest prompt and response, in tokens, and what happens to a row above."""
+    """Longest prompt and response in tokens, and whether a longer row is filtered or an error."""
 
     prompt_tokens: int
     response_tokens: int
@@ -31,11 +31,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRows:
-    """The rows that fit.
+    """The rows within the limits.
 
-    rows: [N], each one's number in the files.
+    rows: [N], row numbers in the files.
     token_ids: [all tokens], row after row; row i is token_ids[ends[i - 1]:ends[i]].
-    prompt_tokens: [N], how many of a row's tokens are its prompt.
+    prompt_tokens: [N], length of each row's prompt in tokens.
     """
 
     rows: NDArray[np.int64]
@@ -50,16 +50,16 @@ class TokenizedRows:
 
 
 Encoded = tuple[list[int], int, str]
-"""Token ids, how many of them are the prompt, the conversation's key."""
+"""Token ids, length of the prompt, the conversation's key."""
 
 
 def tokenize(
     rows: Rows, read: Callable[[Mapping[str, Any]], Conversation], chat: ChatFormat, limits: Limits
 ) -> TokenizedRows:
-    """Tokenise all rows and leave out what is too long.
+    """Tokenise all rows and filter those that are too long.
 
     Raises:
-        DataError: a row is malformed, or too long where that is an error, or no row fits.
+        DataError: a row is malformed, or too long if that is an error, or no row fits.
     """
     collector = _Collector(rows, limits)
     reported = time.monotonic()
@@ -100,7 +100,7 @@ def _encode(texts: list[Text], chat: ChatFormat) -> list[Encoded]:
 
 
 class _Collector:
-    """Rows on their way into TokenizedRows."""
+    """Collects tokenised rows for TokenizedRows."""
 
     def __init__(self, rows: Rows, limits: Limits) -> None:
         self.seen = 0
@@ -117,7 +117,7 @@ class _Collector:
         reason = self._too_long(prompt_tokens, len(ids) - prompt_tokens)
         if reason is not None:
             if self._limits.overlong == "fail":
-                raise self._rows.error(index, f"{reason}; raise it, or set overlongPrompts: filter")
+                raise self._rows.error(index, f"{reason}; raise the limit, or set overlongPrompts: filter")
             return
         array = np.asarray(ids, dtype=np.int32)
         self._kept.append(index)
@@ -130,7 +130,7 @@ class _Collector:
         if not self._kept:
             raise DataError(
                 f"all {self.seen} rows are longer than maxPromptTokens ({self._limits.prompt_tokens})"
-                f" or maxResponseTokens ({self._limits.response_tokens}); raise them",
+                f" or maxResponseTokens ({self._limits.response_tokens}); raise the limits",
                 field="spec.data.maxPromptTokens",
             )
         filtered = self.seen - len(self._kept)
@@ -148,7 +148,7 @@ class _Collector:
     def _too_long(self, prompt_tokens: int, response_tokens: int) -> str | None:
         limits = self._limits
         if prompt_tokens > limits.prompt_tokens:
-            return f"the prompt has {prompt_tokens} tokens, data.maxPromptTokens is {limits.prompt_tokens}"
+            return f"the prompt has {prompt_tokens} tokens, but data.maxPromptTokens is {limits.prompt_tokens}"
         if response_tokens > limits.response_tokens:
-            return f"the response has {response_tokens} tokens, data.maxResponseTokens is {limits.response_tokens}"
+            return f"the response has {response_tokens} tokens, but data.maxResponseTokens is {limits.response_tokens}"
         return None

@@ -13,7 +13,7 @@ from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
 from rljob_trainer.rank.model_source import first_line
 
-if TYPE_CHECKING:  # transformers takes a second to import; meanwhile the driver has better things to do
+if TYPE_CHECKING:  # the driver must not import transformers here: it takes a second
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
@@ -35,7 +35,7 @@ def make_tokenizer(spec: RLJobSpec, base_dir: Path) -> "PreTrainedTokenizerBase"
     """The tokenizer of spec.model, with a chat template, an end and a padding token.
 
     Raises:
-        DataError: no such model or file, or the model's tokenizer lacks what training needs.
+        DataError: no such model or file, or the model's tokenizer lacks a required token.
     """
     if spec.model.from_scratch is None:
         tokenizer = load_tokenizer(spec.model, base_dir)
@@ -62,20 +62,22 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
         )
     except (OSError, ValueError) as error:
         raise DataError(
-            f"no tokenizer in {source}: {first_line(error)}; give a folder with the model's files, or a hub model"
-            " that is cached or can be reached",
+            f"no tokenizer in {source}: {first_line(error)}; give a folder with the model's files, or a hub model that"
+            " is cached or reachable",
             field="spec.model.path",
         ) from error
     if tokenizer.eos_token_id is None:
-        raise DataError("the tokenizer has no end-of-text token (eos_token)", field="spec.model.path")
+        raise DataError(
+            "the tokenizer has no end-of-text token (eos_token); choose a model with one", field="spec.model.path"
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def build_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> "PreTrainedTokenizerFast":
-    """A tokenizer for `texts`, with CHAT_TEMPLATE. decode(encode(x)) == x for every text of the data, and for every
-    text at all where the kind is byte or bpe; `character` reads other characters as UNKNOWN.
+    """A tokenizer for `texts`, with CHAT_TEMPLATE. decode(encode(x)) == x for every text of the data; for byte and bpe,
+    for every text. `character` maps unseen characters to UNKNOWN.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -97,7 +99,7 @@ def build_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> "PreTrainedTok
 
 
 def training_texts(spec: RLJobSpec, base_dir: Path) -> Iterator[str]:
-    """Every text that training can show the model: messages, responses and ground truths.
+    """Every text of the training data: messages, responses and ground truths.
 
     Raises:
         DataError: a file cannot be read.
@@ -110,7 +112,7 @@ def training_texts(spec: RLJobSpec, base_dir: Path) -> Iterator[str]:
 
 
 def _texts(row: Any) -> Iterator[str]:
-    """Of whatever the row holds: whether it is right is said when its stage reads it."""
+    """The texts of a row, without validating it: the stage that reads it does."""
     reward = row.get("reward_model")
     values = [row.get("response"), reward.get("ground_truth") if isinstance(reward, dict) else None]
     for messages in (row.get("prompt"), row.get("messages")):

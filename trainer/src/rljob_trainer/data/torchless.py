@@ -1,4 +1,4 @@
-"""transformers in a process that computes nothing: the driver needs its tokenizers and configurations alone."""
+"""transformers without torch, for the driver, which needs only tokenizers and configurations."""
 
 import os
 import sys
@@ -7,15 +7,15 @@ from rljob_trainer.workers.imports import uncollected
 
 
 def import_transformers() -> None:
-    """Import transformers, in such a way that it never imports torch in this process: seconds, and memory.
+    """Import transformers so that it never imports torch in this process, which saves seconds and memory.
 
-    It would with the first tokenizer, wherever torch is installed, and no setting prevents it. But it looks for torch
-    once and remembers. Torch itself can be imported later, as a model's own code may.
+    No setting prevents the import, but transformers looks for torch only once and caches the result. Other code, such
+    as a model's, can still import torch later.
     """
     if "torch" in sys.modules:
         return
-    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # that torch is missing
-    sys.modules["torch"] = None  # type: ignore[assignment]  # "not installed", for Python
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"  # of missing torch
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python treats it as not installed
     try:
         from transformers.utils import is_torch_available
 
@@ -23,4 +23,4 @@ def import_transformers() -> None:
     finally:
         del sys.modules["torch"]
     with uncollected():
-        from transformers import AutoTokenizer  # noqa: F401  the rest of the second
+        from transformers import AutoTokenizer  # noqa: F401  the slow part of the import

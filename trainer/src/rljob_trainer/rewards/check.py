@@ -1,4 +1,4 @@
-"""Reward code of a spec, judged before anything starts: nothing of it runs."""
+"""Checks the reward code of a spec before anything starts, without running it."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,17 +11,16 @@ from rljob_trainer.rewards.load import builtin_errors
 
 
 def check_code(function: RewardFunction, base_dir: Path, field: str) -> None:
-    """Raises RewardError where its code cannot be found or compiled, or does not define the function, or where its
-    builtin does not take its arguments.
+    """Raise RewardError if code is missing, cannot be compiled or lacks the function, or a builtin rejects arguments.
 
-    field: its place in the spec ("spec.rewards.functions[0]"). A module is for a reward process to find.
+    field: the function's field ("spec.rewards.functions[0]"). Only a reward process can find a module.
     """
     for error in code_errors(function, base_dir, field):
         raise error
 
 
 def code_errors(function: RewardFunction, base_dir: Path, field: str) -> Iterator[RewardError]:
-    """Everything that check_code could raise."""
+    """All errors that check_code could raise."""
     if function.builtin is not None:
         for message in builtin_errors(function.builtin, function.arguments):
             yield RewardError(message, field=f"{field}.arguments")
@@ -29,7 +28,7 @@ def code_errors(function: RewardFunction, base_dir: Path, field: str) -> Iterato
         return
     part = "source" if function.path is None else "path"
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the user's code, which is none of ours to print
+        with warnings.catch_warnings(action="ignore"):  # warnings about the user's code
             code = find_code(function.path, function.source, base_dir, field)
             code.compile()
             part = "function"

@@ -1,7 +1,6 @@
 """A reward process: python -m rljob_trainer.rewards.child FD PARENT_PID. Imports the user's code and little else.
 
-It dies with the thread that started it, however that one ends: an idle process sees the end of the socket, a busy
-one is killed by the kernel.
+It ends with the thread that started it: an idle process reads the end of the socket, the kernel kills a busy one.
 """
 
 import ctypes
@@ -18,18 +17,18 @@ from rljob_trainer.rewards.load import ComputeScore, LoadError, load
 from rljob_trainer.rewards.protocol import Call, Failure, Loaded, Score, Setup, send
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LARGEST = 1e30  # with any weight, still a finite float32
+_LARGEST = 1e30  # finite in float32 with any weight
 
 
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before prctl
         return
     connection = Connection(fd)
     try:
         serve(connection)
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # the pool is gone
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the pool ended
         return
 
 
@@ -54,7 +53,7 @@ def serve(connection: Connection) -> None:
 def _answer(function: ComputeScore, call: Call) -> Score | Failure:
     try:
         result = function(call)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever the user's code raises is reported
+    except (Exception, SystemExit) as error:  # noqa: BLE001  every error of user code is reported
         return Failure(f"raised {describe(error)}")
     finally:
         sys.stdout.flush()
@@ -62,7 +61,7 @@ def _answer(function: ComputeScore, call: Call) -> Score | Failure:
 
 
 def to_score(result: Any) -> Score | Failure:
-    """A number, or a mapping with the number `score`, as a Score; its other values are kept where they are numbers."""
+    """A Score of a number, or of a mapping with a number `score`; keeps the mapping's other numbers."""
     if not isinstance(result, Mapping):
         value = _number(result)
         return _checked({"score": value}) if value is not None else Failure(f"returned {_short(result)}, not a number")
@@ -73,7 +72,7 @@ def to_score(result: Any) -> Score | Failure:
 
 def _checked(numbers: dict[str, float]) -> Score | Failure:
     for name, number in numbers.items():
-        if not abs(number) <= _LARGEST:  # NaN is not
+        if not abs(number) <= _LARGEST:  # also false for NaN
             return Failure(f"returned {number}" if name == "score" else f"returned {name}: {number}")
     return Score(numbers.pop("score"), numbers)
 

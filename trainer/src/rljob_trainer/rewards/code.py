@@ -1,6 +1,6 @@
-"""Reward code as text, and what of it can be judged without running it.
+"""Reward code as text, and checks that do not run it.
 
-`rljob run` judges it before anything starts, and a reward process before it runs the code.
+`rljob run` makes them before anything starts, and a reward process before it runs the code.
 """
 
 import ast
@@ -20,26 +20,23 @@ _DYNAMIC = {
     "*", "__dict__", "__getattr__", "__import__", "__name__", "eval", "exec", "f_globals", "globals", "import_module",
     "locals", "modules", "setattr", "vars",
 }  # fmt: skip
-"""Words of code that may bind names which do not stand in it."""
+"""Names in code that may bind other names dynamically."""
 
 
 class CodeError(Exception):
-    """What is wrong with reward code, and the remedy, for a person."""
+    """What is wrong with reward code, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardCode:
-    """text: of `source`, or a file's bytes, which may say how they are encoded. called: what a person calls the code.
-
-    filename: in tracebacks.
-    """
+    """text: of `source`, or a file's bytes, with any encoding. filename: for tracebacks. called: for messages."""
 
     text: str | bytes
     filename: str
     called: str
 
     def compile(self) -> CodeType:
-        """Raises CodeError where Python cannot compile it."""
+        """Raises CodeError if Python cannot compile it."""
         try:
             return compile(self.text, self.filename, "exec")
         except SyntaxError as error:
@@ -50,20 +47,20 @@ class RewardCode:
             raise CodeError(f"{self.called}: {error}; correct it") from error
 
     def check_defines(self, function: str) -> None:
-        """Raises CodeError where running the code cannot bind `function`, as far as its text tells."""
+        """Raise CodeError if the text shows that running it cannot bind `function`."""
         try:
             tree = ast.parse(self.text)
-        except RecursionError:  # a tree is one step harder to make than code
+        except RecursionError:  # the parser nests deeper than the compiler
             return
         nodes = list(ast.walk(tree))
         declared = (node for node in nodes if isinstance(node, ast.Global))
-        if function in _words([*_top_level(tree), *declared]) or _DYNAMIC & _words(nodes):
+        if function in _names([*_top_level(tree), *declared]) or _DYNAMIC & _names(nodes):
             return
         raise CodeError(no_function(function, [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]))
 
 
 def find_code(path: str | None, source: str | None, base_dir: Path, field: str) -> RewardCode:
-    """The code of a function with a `path` or a `source`. field: its place in the spec ("spec.rewards.functions[0]").
+    """The code of a function with a `path` or a `source`. field: the function's field ("spec.rewards.functions[0]").
 
     Raises:
         CodeError: the file cannot be read.
@@ -78,16 +75,16 @@ def find_code(path: str | None, source: str | None, base_dir: Path, field: str) 
     except IsADirectoryError as error:
         raise CodeError(f"{file} is a folder; name a Python file") from error
     except (OSError, ValueError) as error:
-        raise CodeError(f"cannot read {path!r}: {describe(error)}; correct the path, or who may read it") from error
+        raise CodeError(f"cannot read {path!r}: {describe(error)}; correct the path or its permissions") from error
 
 
 def no_function(name: str, defined: Sequence[str]) -> str:
-    """What to say of reward code without the function to call. defined: the functions that it has."""
+    """The message for code that lacks the function. defined: the functions that it has."""
     return f"no function {name!r}; it defines {', '.join(defined) or 'none'}: define it, or set function to another"
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line, with the innermost line of code that is neither ours nor in an installed package."""
+    """The error in one line, with the innermost line of the user's own code."""
     if isinstance(error, SyntaxError):
         return f"{_syntax(error)} (in {error.filename})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
@@ -112,7 +109,7 @@ def _is_users(filename: str) -> bool:
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """What stands in no function and in no class."""
+    """Nodes outside functions and classes."""
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
@@ -121,11 +118,11 @@ def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
             left.extend(ast.iter_child_nodes(node))
 
 
-def _words(nodes: Iterable[ast.AST]) -> set[str]:
-    """Every name that the nodes themselves bind or use."""
-    words: set[str] = set()
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    """All names that the nodes bind or use."""
+    names: set[str] = set()
     for node in nodes:
-        words.update(str(getattr(node, field, "")) for field in ("id", "name", "asname", "attr", "rest"))
+        names.update(str(getattr(node, field, "")) for field in ("id", "name", "asname", "attr", "rest"))
         if isinstance(node, ast.Global):
-            words.update(node.names)
-    return words
+            names.update(node.names)
+    return names

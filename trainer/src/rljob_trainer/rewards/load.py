@@ -1,4 +1,4 @@
-"""From spec.rewards.functions to something callable; runs in a reward process, where user code may do its worst."""
+"""Loads spec.rewards.functions as callables, in a reward process that contains failures of user code."""
 
 import dataclasses
 import difflib
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 ComputeScore = Callable[[Call], Any]
-"""Returns a number or a mapping, if the user's code is right."""
+"""Should return a number or a mapping; the result is not checked yet."""
 
 
 class LoadError(Exception):
@@ -30,7 +30,7 @@ class LoadError(Exception):
 
 
 def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
-    """The reward function of `setup`, whose place in the spec is `field` ("spec.rewards.functions[0]").
+    """The reward function of `setup`. field: its field in the spec ("spec.rewards.functions[0]").
 
     Raises:
         LoadError: syntax error, failed import, missing function, wrong signature or argument.
@@ -53,7 +53,7 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
             data_source=call.data_source,
             solution_str=call.solution_str,
             ground_truth=call.ground_truth,
-            extra_info=dict(call.extra_info),  # what one function changes, the next must not see
+            extra_info=dict(call.extra_info),  # a change must not reach the next function
             **arguments,
         )
 
@@ -61,7 +61,7 @@ def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
 
 
 def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> ComputeScore:
-    """One of those that the trainer ships. Raises LoadError for an unknown argument, or a wrong value of one."""
+    """A builtin reward. Raises LoadError for an unknown or invalid argument."""
     from pydantic import ValidationError
 
     kind = _builtin(name)
@@ -73,7 +73,7 @@ def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> Compute
 
 
 def builtin_errors(name: str, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that is wrong with a builtin's arguments."""
+    """All errors of a builtin's arguments."""
     from pydantic import ValidationError
 
     kind = _builtin(name)
@@ -90,14 +90,14 @@ def _builtin(name: str) -> Any:
 def _wrong_arguments(name: str, kind: Any, error: "ValidationError") -> Iterator[str]:
     for each in error.errors():
         place = ".".join(str(part) for part in each["loc"])
-        said = each["msg"].removeprefix("Value error, ")
+        message = each["msg"].removeprefix("Value error, ")
         if each["type"] == "unexpected_keyword_argument":
             known = [field.name for field in dataclasses.fields(kind)]
             close = difflib.get_close_matches(place, known, n=1)
             meant = f", did you mean {close[0]!r}?" if close else ""
             yield f"unknown argument {place!r}{meant}; {name} has {', '.join(known) or 'none'}"
         else:
-            yield f"{place}: {said}" if place else said
+            yield f"{place}: {message}" if place else message
 
 
 def _module(setup: FunctionSetup, base_dir: Path, field: str, origin: str) -> ModuleType:
@@ -107,7 +107,7 @@ def _module(setup: FunctionSetup, base_dir: Path, field: str, origin: str) -> Mo
             return importlib.import_module(setup.module)
         code = find_code(setup.path, setup.source, base_dir, field)
         if setup.path:
-            sys.path.append(str(Path(code.filename).parent))  # a reward file may import its neighbours
+            sys.path.append(str(Path(code.filename).parent))  # a reward file may import files beside it
             return _execute(code, Path(code.filename).stem)
         return _execute(code, f"reward_{setup.name.replace('-', '_')}")
     except CodeError as error:
@@ -122,8 +122,8 @@ def _execute(code: RewardCode, name: str) -> ModuleType:
     compiled = code.compile()
     module = ModuleType(name)
     module.__file__ = code.filename
-    sys.modules[name] = module  # dataclasses and pickle look their module up
-    if isinstance(code.text, str):  # no file from which Python could show its lines
+    sys.modules[name] = module  # dataclasses and pickle look up the module
+    if isinstance(code.text, str):  # no file for traceback lines
         lines = code.text.splitlines(keepends=True)
         linecache.cache[code.filename] = (len(code.text), None, lines, code.filename)
     exec(compiled, vars(module))

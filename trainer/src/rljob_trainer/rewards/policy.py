@@ -1,4 +1,4 @@
-"""What functions and models share: the response as both see it, the sum of both, and a response that has no score."""
+"""Shared by reward functions and models: responses, sums of scores, and responses without a score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _EXCERPT = 60
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response as rewards see it. tokens and truncated reach functions in extra_info."""
+    """One response to score. Functions receive tokens and truncated in extra_info."""
 
     text: str
     tokens: int
@@ -24,7 +24,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One of the rewards that are summed up. field: its place in the spec ("spec.rewards.functions[0]")."""
+    """One of the summed rewards. field: its field in the spec ("spec.rewards.functions[0]")."""
 
     name: str
     field: str
@@ -33,9 +33,10 @@ class Component:
 def without_score(
     rewards: Rewards, component: Component, reason: str, task: Task, responses: Sequence[Response], index: int
 ) -> GroupScore:
-    """Of a group whose response `index` has no score: rewards.onError decides.
+    """The score of a group whose response `index` has none, if rewards.onError is drop_group.
 
-    Raises RewardError naming the sample, unless the group is to be left out.
+    Raises:
+        RewardError: rewards.onError is fail; names the sample.
     """
     text = responses[index].text
     excerpt = repr(text[:_EXCERPT]) + ("..." if len(text) > _EXCERPT else "")
@@ -47,7 +48,7 @@ def without_score(
 
 
 def summed(parts: Sequence[GroupScore]) -> GroupScore:
-    """One group's scores by functions and by models together; left out where one part is."""
+    """The sum of one group's scores by functions and by models; the error of a part becomes the group's."""
     retries = sum(part.retries for part in parts)
     for part in parts:
         if part.error is not None:

@@ -1,14 +1,14 @@
-"""Scores groups with the user's functions, in parallel, one deadline for each call.
+"""Scores groups with the user's functions in parallel, with a deadline for each call.
 
     submit(group) ── one job for each response ──> queue ──> threads, one for each process ──> process
                                                                                               │ dies or hangs:
     future <── the group's last score, or its first error <──────────────────────────────────┘ only its own job fails
 
-Infrastructure is no reward: a response whose process was killed or stopped, which may come from outside, is scored
-again by a new one, twice at most. A job waits in the queue as long as it must; its deadline starts with the call.
+If a process was killed or stopped, perhaps from outside, a new process scores the response again, at most twice. The
+deadline starts with the call, not with the wait in the queue.
 
-A kept library (pebble) was tried: there a process that dies between two calls breaks the whole pool, since its
-processes share one pipe and one lock.
+The library pebble does not work here: its processes share one pipe and one lock, so a process that dies between two
+calls breaks the whole pool.
 """
 
 import os
@@ -36,14 +36,14 @@ from rljob_trainer.types import Floats, Task
 _RETRIES = 2
 _LARGEST_MESSAGE = 64  # responses
 _MESSAGE_SECONDS = 0.02
-"""What the responses of a message may take together: a message costs more than most functions, and behind one that
-takes its time nobody must wait while another process is idle."""
+"""Target time for the responses of one message. A message costs more than most functions, so quick ones share it; slow
+ones do not, so that no response waits while a process is idle."""
 
 
 class RewardPool:
     """The reward functions of a job, loaded in `rewards.processes` processes.
 
-    log: a file for what the functions print; the default is the standard error of this process.
+    log: file for the functions' output; the default is the standard error of this process.
 
     Raises:
         RewardError: a function cannot be loaded; names the field and the line.
@@ -57,23 +57,23 @@ class RewardPool:
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._closed = False
         self._processes = [RewardProcess(_setup(rewards, base_dir), log) for _ in range(rewards.processes)]
-        self._at_once = min(rewards.processes, os.cpu_count() or 1)  # of quick functions, which wait for nothing
+        self._at_once = min(rewards.processes, os.cpu_count() or 1)  # for quick, CPU-bound functions
         self._threads = [
             threading.Thread(target=self._serve, args=(process,), name=f"reward-{i}", daemon=True)
             for i, process in enumerate(self._processes)
         ]
         for thread in self._threads:
             thread.start()
-        error = self._started.get()  # of the first process; the others load the same code meanwhile
+        error = self._started.get()  # from the first process; the others load the same code
         if error is not None:
             self.close()
             raise error
 
     def submit(self, task: Task, responses: Sequence[Response]) -> "Future[GroupScore]":
-        """Score a group, without waiting: the weighted sum for each response, and each component.
+        """Start to score a group: the weighted sum for each response, and each component.
 
         Safe from many threads at once. The future raises:
-            RewardError: a call hung, crashed, raised or returned what is no reward, and rewards.onError is fail
+            RewardError: a call hung, crashed, raised or returned no valid reward, and rewards.onError is fail
                 (drop_group sets GroupScore.error instead).
             InfrastructureError: no process can be started.
         """
@@ -85,7 +85,7 @@ class RewardPool:
         return group.future
 
     def close(self) -> None:
-        """Kill the processes, also in the middle of a call, and wait until they are gone."""
+        """Kill the processes, even during a call, and wait until they are gone."""
         self._closed = True
         for process in self._processes:
             process.close()
@@ -117,7 +117,7 @@ class RewardPool:
             process.end()
 
     def _take(self, most: int) -> "list[_Job]":
-        """Jobs that wait, at least one and at most this process's share of them; none when the pool is closed."""
+        """Queued jobs: at least one, at most this process's share; none once the pool is closed."""
         jobs = [self._jobs.get()]
         most = min(most, 1 + self._jobs.qsize() // self._at_once)
         with suppress(queue.Empty):
@@ -128,13 +128,13 @@ class RewardPool:
         return [job for job in jobs if job is not None]
 
     def _run(self, process: RewardProcess, jobs: "list[_Job]") -> None:
-        """Until each job has its score or its group has failed; what a lost process did not get to goes to the next."""
-        while jobs := [job for job in jobs if not job.group.future.done()]:  # another response failed, and its group
+        """Call until each job has its score or its group has failed; a new process continues for a lost one."""
+        while jobs := [job for job in jobs if not job.group.future.done()]:  # its group failed
             waiting = iter(jobs)
             try:
                 for answer in process.call([job.call() for job in jobs], self._timeout):
                     self._answered(next(waiting), answer)
-            except Exception as error:  # noqa: BLE001  who waits for the group must see it, whatever it is
+            except Exception as error:  # noqa: BLE001  the group's future must carry every error
                 next(waiting).group.fail(error)
             jobs = [job for job in jobs if not job.done]
 
@@ -154,7 +154,7 @@ class RewardPool:
 
 @dataclass(slots=True)
 class _Job:
-    """One response of a group. done: it has its score, or its group has failed for it."""
+    """One response of a group. done: it has its score, or its group has failed."""
 
     group: "_Group"
     index: int
@@ -166,7 +166,7 @@ class _Job:
 
 
 class _Group:
-    """A group on its way through the pool."""
+    """A group that the pool is scoring."""
 
     def __init__(self, rewards: Rewards, task: Task, responses: Sequence[Response]) -> None:
         self.future: Future[GroupScore] = Future()
@@ -195,7 +195,7 @@ class _Group:
             self._retries += 1
 
     def blame(self, index: int, error: CallError) -> None:
-        """The user's function failed for response `index`: rewards.onError decides."""
+        """The user's function failed for response `index`; rewards.onError decides the result."""
         name, field = self._rewards.functions[error.function].name, f"spec.rewards.functions[{error.function}]"
         try:
             score = without_score(
@@ -222,7 +222,7 @@ class _Group:
             total += function.weight * values
             components[function.name] = values.astype(np.float32)
             shared = set.intersection(*(set(score.numbers) for score in scores))
-            for number in sorted(shared):  # one that some samples lack has no mean
+            for number in sorted(shared):  # a number that some samples lack has no mean
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )

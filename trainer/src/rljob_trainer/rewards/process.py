@@ -1,4 +1,4 @@
-"""The pool's side of one reward process: start it, ask it, end it."""
+"""The pool's side of one reward process: start, call, end."""
 
 import os
 import select
@@ -16,18 +16,18 @@ from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.protocol import Call, Failure, Inbox, LoadFailure, Score, Setup
 
 LOAD_SECONDS = 300.0  # reward code may load large libraries
-_LOOK_SECONDS = 0.5  # a process that died while its own children hold the socket open shows only by looking
+_LOOK_SECONDS = 0.5  # polls for a dead process whose children keep the socket open
 _STDERR = 2
-_STARTS = 3  # of a process that is killed while it loads
+_STARTS = 3  # attempts, if a process is killed while it loads
 _OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
-"""Signals of the kernel (out of memory), of people and of what runs containers; user code can raise them too."""
+"""Signals sent by the kernel (out of memory), people and container runtimes; user code can raise them too."""
 
 
 class CallError(Exception):
     """A call gave no score.
 
     function: its index in rewards.functions. reason: "raised ...", "did not return ...".
-    outside: perhaps not the function's doing, but that of whoever killed or stopped its process.
+    outside: the process was killed or stopped, perhaps not by the function.
     """
 
     def __init__(self, function: int, reason: str, *, outside: bool = False) -> None:
@@ -38,7 +38,7 @@ class CallError(Exception):
 
 
 class _Silent(Exception):
-    """The process gave no answer, and why. outside: as in CallError."""
+    """Why the process gave no answer. outside: as in CallError."""
 
     def __init__(self, reason: str, *, outside: bool = False) -> None:
         super().__init__(reason)
@@ -48,7 +48,7 @@ class _Silent(Exception):
 class RewardProcess:
     """One process at a time, owned by one thread: when that thread ends, the kernel kills the process.
 
-    A hang or a crash costs the process; the next call starts another.
+    After a hang or a crash, the next call starts a new process.
     """
 
     def __init__(self, setup: Setup, log: Path | None) -> None:
@@ -75,14 +75,14 @@ class RewardProcess:
             (function, silent), starts = failed, starts + 1
             if not silent.outside or starts == _STARTS:
                 name = self._setup.functions[function].name
-                message = f"loading {name!r} {silent}; {self._log or 'its output'} may say why: correct the code"
+                message = f"loading {name!r} {silent}; see {self._log or 'its output'}, and correct the code"
                 raise RewardError(message, field=f"spec.rewards.functions[{function}]") from silent
 
     def call(self, calls: Sequence[Call], timeout: float) -> Iterator[list[Score] | CallError]:
         """Score responses one after the other with every function, each within `timeout` seconds of its start.
 
-        Yields for each what the functions said, or that one hung, crashed, raised, or returned what is no reward. The
-        error that cost the process is the last: what comes after it was not called.
+        Yields for each its scores, or a CallError if a function hung, crashed, raised or returned no valid reward.
+        After an error that ended the process, it yields nothing more: the remaining calls were not made.
 
         Raises:
             RewardError, InfrastructureError: as start().
@@ -98,7 +98,7 @@ class RewardProcess:
             yield next(failures, None) or [each for each in answers if isinstance(each, Score)]
 
     def end(self) -> None:
-        """Kill the process and what it started, and wait until it is gone. For the thread that owns it."""
+        """Kill the process and its group, and wait until it is gone. Only the owning thread may call it."""
         self._kill()
         if self._process is not None:
             self._process.wait()
@@ -106,22 +106,22 @@ class RewardProcess:
             self._process = None
 
     def close(self) -> None:
-        """Kill the process, and start none again. From any thread; the owner still calls end()."""
+        """Kill the process and start none again. Any thread may call it; the owner still calls end()."""
         with self._lock:
             self._closed = True
             self._kill()
 
     def _ask(self, calls: Sequence[Call]) -> None:
-        for _ in range(2):  # a process that died between two calls is nobody's fault
+        for _ in range(2):  # the process may have died between two calls
             self.start()
             try:
                 return self._connection.send(calls)
             except OSError:
                 self.end()
-        raise InfrastructureError("reward processes die as soon as they have started")
+        raise InfrastructureError("reward processes die right after their start; check the memory of the machine")
 
     def _load(self) -> tuple[int, _Silent] | None:
-        """Start a process and load the functions in it. Returns at which of them it fell silent, and why, if it did."""
+        """Start a process and load the functions. Returns which function failed to load and why, if one did."""
         self.end()
         self._launch()
         loaded = 0
@@ -162,9 +162,9 @@ class RewardProcess:
                     command,
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
-                    stdout=output or _STDERR,  # our own standard output is for results
+                    stdout=output or _STDERR,  # stdout is for results
                     stderr=output or _STDERR,
-                    start_new_session=True,  # a process group to kill, and no Ctrl-C
+                    start_new_session=True,  # its own process group: killed as a whole, no Ctrl-C
                 )
         except OSError as error:
             raise InfrastructureError(f"cannot start a reward process: {error}") from error
@@ -179,7 +179,7 @@ class RewardProcess:
         self._inbox = Inbox(self._connection.fileno())
 
     def _receive(self, seconds: float) -> Any:
-        """The next message. A look counts as long as it was asked to take: time in which we were stopped is nobody's.
+        """The next message. A poll counts its timeout, so that time in which this process was stopped is ignored.
 
         Raises:
             _Silent: none came within `seconds`, or the process ended or was stopped before.
@@ -212,7 +212,7 @@ class RewardProcess:
         return _Silent(f"crashed its process: {signal.Signals(-code).name}{hint}", outside=-code in _OUTSIDE)
 
     def _stopped(self) -> bool:
-        """Whether a signal stopped the process, which then is running, but never answers."""
+        """Whether a signal (SIGSTOP) stopped the process, which then never answers."""
         if self._process is None or self._process.returncode is not None:
             return False
         return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,12 +1,12 @@
-"""What a reward process and the pool say to each other. Plain values only: both sides import nothing else.
+"""Messages between a reward process and the pool, as plain values without further imports.
 
-    pool -> process   Setup, then Calls, several in a message, and the next when all of them are answered
+    pool -> process   Setup, then several Calls in a message, and the next message once all are answered
     process -> pool   one Loaded for each function, in order, or a LoadFailure;
                       then for each Call one Score or Failure for each function, in order
 
-One answer for each function's call is what lets the pool give each call its own deadline and name who hangs. There are
-thousands of calls in a step: what goes to and fro for each is a tuple, which pickles faster than a dataclass, and the
-pool takes all answers that are there in one read.
+With one answer for each function's call, the pool can give each call its own deadline and name the function that hangs.
+A step makes thousands of calls, so calls and answers are tuples, which pickle faster than dataclasses, and the pool
+reads all available answers at once.
 """
 
 import os
@@ -36,7 +36,7 @@ class FunctionSetup:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything a process needs to know. base_dir: where relative paths start."""
+    """Configures a process. base_dir: base of relative paths."""
 
     functions: Sequence[FunctionSetup]
     base_dir: str
@@ -49,7 +49,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """A function cannot be loaded. field: the spec's field to blame."""
+    """A function cannot be loaded. field: the spec's field at fault."""
 
     message: str
     field: str
@@ -72,7 +72,7 @@ class Score(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """One function raised, or returned what is no reward. reason: for a person, with the line."""
+    """One function raised or returned no valid reward. reason: includes the line of code."""
 
     reason: str
 
@@ -86,7 +86,7 @@ def send(fd: int, message: object) -> None:
 
 
 class Inbox:
-    """Messages that come through a socket, in their order."""
+    """Messages received from a socket, in order."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -97,11 +97,11 @@ class Inbox:
         return bool(self._messages)
 
     def next(self) -> Any:
-        """The first of those that are there."""
+        """The first received message."""
         return self._messages.popleft()
 
     def receive(self) -> None:
-        """Read once. Raises EOFError where the process has closed its end."""
+        """Read once. Raises EOFError if the process has closed its end."""
         if not (data := os.read(self._fd, _READ)):
             raise EOFError
         self._read += data

@@ -1,4 +1,4 @@
-"""Scores the episodes of a group with all rewards of a job. It imports no torch: its process stays small."""
+"""Scores the episodes of a group with all rewards of a job. Imports no torch, to save memory."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +21,11 @@ Decode = Callable[[Sequence[int]], str]
 class Scorer:
     """The reward functions and reward models of a job.
 
-    tokenizer_dir: what the tokenizer's save_pretrained wrote.
-    base_dir: where relative paths of reward files start. urls: servers of the reward models, by name.
+    tokenizer_dir: written by the tokenizer's save_pretrained.
+    base_dir: base of relative paths of reward files. urls: servers of the reward models, by name.
 
     Raises:
-        RewardError: a function cannot be loaded, or a scorePattern is no pattern.
+        RewardError: a function cannot be loaded, or a scorePattern is invalid.
         JobError: a reward model has no server.
         InfrastructureError: no process can be started.
     """
@@ -41,7 +41,7 @@ class Scorer:
             self._parts.append(RewardPool(rewards, base_dir, log))
 
     async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
-        """The group of these episodes, each with its reward; groups are scored side by side.
+        """The group of these episodes, each with its reward; groups are scored concurrently.
 
         Raises:
             RewardError, InfrastructureError: as RewardPool.submit and RewardModels.submit.
@@ -51,12 +51,12 @@ class Scorer:
         return scored(task, episodes, summed(await asyncio.gather(*scores)))
 
     def close(self) -> None:
-        """End the reward processes and stop asking reward models; blocks until they are gone."""
+        """End the reward processes and requests to reward models; blocks until they are gone."""
         for part in self._parts:
             part.close()
 
     def _response(self, episode: Episode) -> Response:
-        """The answer that rewards see: the sampled tokens of the last trajectory."""
+        """The response to score: the sampled tokens of the last trajectory."""
         last = episode.trajectories[-1]
         sampled = [last.token_ids[turn.start : turn.end] for turn in last.turns]
         ids = np.concatenate(sampled) if sampled else last.token_ids[:0]
@@ -82,7 +82,7 @@ def _decoder(folder: Path) -> Decode:
         tokenizer = Tokenizer.from_file(str(fast))
         return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
 
-    from transformers import AutoTokenizer  # it imports torch; only tokenizers without a fast form need it
+    from transformers import AutoTokenizer  # imports torch; needed only for tokenizers without a fast form
 
     slow = AutoTokenizer.from_pretrained(folder)
     return lambda ids: str(slow.decode(ids, skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""What rewards return for the responses of one group."""
+"""Scores of the responses of one group."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from rljob_trainer.types import Floats
 class GroupScore:
     """Rewards of one group.
 
-    rewards: [responses], the weighted sum; NaN where the group has an error.
+    rewards: [responses], the weighted sum; NaN if the group has an error.
     components: each reward's own value and its logged numbers, [responses] each.
-    error: why the group is left out (rewards.onError: drop_group), naming the response; None where it is scored.
-    retries: how often a response was scored again because its process was killed or its server did not answer.
+    error: why the group is left out (rewards.onError: drop_group), naming the response; None if it is scored.
+    retries: how often a response was scored again after its process was killed or its server did not answer.
     """
 
     task_id: str

@@ -2,9 +2,8 @@
 
     synthetic://reverse-text?rows=2000&seed=1&split=train&maxLength=6
 
-rows, seed and split belong to every task; the other arguments are the task's own. Train and validation never share
-an exercise, whatever their seeds: a hash of its key decides which of the two an example belongs to.
-To add a task, write its file and its line in TASKS.
+rows, seed and split belong to every task; other arguments belong to the task. A hash of an example's key decides its
+split, so train and validation never share an exercise, with any seeds. A new task is its file and its entry in TASKS.
 """
 
 import difflib
@@ -37,7 +36,7 @@ MAX_MISSES = 10_000  # examples of the other split in a row; a split with a tent
 
 @dataclass(frozen=True, config=PARAMETERS)
 class Request:
-    """The arguments that every task has."""
+    """Arguments of every task."""
 
     rows: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
     seed: Annotated[int, Field(ge=0)] = 0
@@ -69,20 +68,20 @@ def read_synthetic(url: str, field: str) -> Sequence[Mapping[str, Any]]:
     """The rows that a synthetic:// URL names.
 
     Raises:
-        DataError: unknown task or argument, or a value out of bounds; `field` is to blame.
+        DataError: unknown task or argument, or a value out of bounds.
     """
     with _blaming(url, field):
         return _generated(url)
 
 
 def check_synthetic(url: str, field: str) -> None:
-    """Raises DataError as read_synthetic, without a row: as far as the URL alone tells."""
+    """Raise DataError for an invalid URL, without generating rows."""
     for error in synthetic_errors(url, field):
         raise error
 
 
 def synthetic_errors(url: str, field: str) -> Iterator[DataError]:
-    """Everything that the URL alone tells to be wrong with it."""
+    """All errors of the URL, without generating rows."""
     try:
         name, arguments = _split(url)
     except ValueError as error:
@@ -102,19 +101,19 @@ def _blaming(url: str, field: str) -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _generated(url: str) -> tuple[Mapping[str, Any], ...]:
-    """Once in a process: a run reads them for its tokenizer, for the supervised steps and for its prompts."""
+    """Cached: a run reads the rows for its tokenizer, its supervised steps and its prompts."""
     name, arguments = _split(url)
     return tuple(generate(name, *parse(name, arguments)))
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
-    """The task's name and all arguments. Raises ValueError for what is no URL."""
+    """The task's name and all arguments. Raises ValueError for an invalid URL."""
     parts = urlsplit(url)
     return parts.netloc, dict(parse_qsl(parts.query, keep_blank_values=True))
 
 
 def _wrong(name: str, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What `parse` would raise, one after the other as each is mended."""
+    """All errors of which `parse` raises the first."""
     if name not in TASKS:
         yield _no_task(name)
         return
@@ -127,7 +126,7 @@ def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
     """The task and the common arguments.
 
     Raises:
-        ValueError: with a message for a person.
+        ValueError: the message is for the user.
     """
     common = _names(Request)
     request = {key: value for key, value in arguments.items() if key in common}
@@ -136,7 +135,7 @@ def parse(name: str, arguments: Mapping[str, Any]) -> tuple[Task, Request]:
 
 
 def make_task(name: str, arguments: Mapping[str, Any], common: Collection[str] = ()) -> Task:
-    """arguments: the task's own; `common` are known besides. Raises ValueError, with a message for a person."""
+    """arguments: the task's own. common: other known names. Raises ValueError with a message for the user."""
     if name not in TASKS:
         raise ValueError(_no_task(name))
     for message in _unknown(name, arguments, common):
@@ -157,13 +156,13 @@ def _unknown(name: str, arguments: Iterable[str], common: Collection[str]) -> It
 
 
 def make_request(**values: Any) -> Request:
-    """Raises ValueError, with a message for a person."""
+    """Raises ValueError with a message for the user."""
     request: Request = _validate(Request, values)
     return request
 
 
 def describe_tasks() -> list[tuple[str, str, str]]:
-    """Of each task its name, what is asked for, and its arguments with their defaults."""
+    """Name, description and arguments with defaults of each task."""
     return [(name, (kind.__doc__ or "").partition("\n")[0], _defaults(kind)) for name, kind in TASKS.items()]
 
 
@@ -176,17 +175,17 @@ def _validate(kind: Any, values: Mapping[str, Any]) -> Any:
     try:
         return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        raise ValueError(next(_said(error))) from error
+        raise ValueError(next(_messages(error))) from error
 
 
 def _invalid(kind: Any, values: Mapping[str, Any]) -> Iterator[str]:
     try:
         TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
-        yield from _said(error)
+        yield from _messages(error)
 
 
-def _said(error: ValidationError) -> Iterator[str]:
+def _messages(error: ValidationError) -> Iterator[str]:
     for each in error.errors():
         place = ".".join(str(part) for part in each["loc"])
         message = each["msg"].removeprefix("Value error, ")

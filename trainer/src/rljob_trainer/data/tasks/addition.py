@@ -13,7 +13,7 @@ from rljob_trainer.data.tasks.base import PARAMETERS, Example
 class Addition:
     """Add two numbers of minDigits to maxDigits digits.
 
-    Each length is equally likely; no number begins with 0 but 0.
+    Each length is equally likely. Only 0 itself begins with 0.
     """
 
     min_digits: Annotated[int, Field(ge=1, le=18)] = 1

@@ -1,4 +1,4 @@
-"""What a generated task is: parameters, and one example at a time."""
+"""The interface of a generated task: parameters, and one example at a time."""
 
 import random
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from pydantic.alias_generators import to_camel
 Split = Literal["train", "validation"]
 
 PARAMETERS = ConfigDict(alias_generator=to_camel, extra="forbid", populate_by_name=True)
-"""Of a task's pydantic dataclass: its fields are the URL's arguments, in camelCase."""
+"""Configures a task's pydantic dataclass: its fields are the URL's arguments in camelCase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """One exercise.
 
-    key: what one has learned who has learned it; examples of one key are all for training or all for validation.
+    key: what the exercise teaches; all examples of one key belong to the same split.
     prompt: the user's message. ground_truth: for the reward. response: a right answer, for SFT.
     """
 

@@ -2,7 +2,7 @@
 All targets of the same numbers are in the same split.
 
 The ground truth is {"target": 24, "numbers": [3, 5, 9]}; the reward `countdown` accepts every right expression. The
-response to learn from is one that was drawn at random, so a model that imitates it is often wrong in other ways.
+response for SFT is one random right expression, so a model that imitates it still makes mistakes.
 """
 
 import random
@@ -50,11 +50,11 @@ class Countdown:
                 truth = {"target": target, "numbers": numbers}
                 return Example(key, prompt=f"{key} = {target}", ground_truth=truth, response=made.text)
         raise ValueError(
-            f"hardly any exercise has a target up to {self.max_target}: raise maxTarget, or lower maxNumber"
+            f"too few exercises have a target up to {self.max_target}; raise maxTarget, or lower maxNumber"
         )
 
     def _expression(self, rng: random.Random, numbers: list[int]) -> "_Expression | None":
-        """Of all numbers, in this order; None where it divides by 0."""
+        """An expression of all numbers in this order; None if it divides by 0."""
         if len(numbers) == 1:
             return _Expression(str(numbers[0]), Fraction(numbers[0]), _ATOM)
         cut, operator = rng.randint(1, len(numbers) - 1), rng.choice(self.operators)

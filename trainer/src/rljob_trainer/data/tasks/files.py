@@ -23,7 +23,7 @@ def write_task(
     arguments: the task's own, in camelCase.
 
     Raises:
-        DataError: unknown task or argument, a value out of bounds, or files that are there already.
+        DataError: unknown task or argument, a value out of bounds, or existing files.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -51,9 +51,9 @@ def _check_free(paths: Sequence[Path], overwrite: bool) -> None:
     for path in paths:
         if path.is_dir():
             raise DataError(f"{path} is a directory; choose another folder")
-    there = [str(path) for path in paths if path.exists()]
-    if there and not overwrite:
-        raise DataError(f"there already: {', '.join(there)}; choose another folder, or replace them with --overwrite")
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not overwrite:
+        raise DataError(f"files exist: {', '.join(existing)}; choose another folder, or replace them with --overwrite")
 
 
 @contextmanager
@@ -63,4 +63,4 @@ def _writing_into(folder: Path) -> Iterator[None]:
     except OSError as error:
         if is_full(error):
             raise
-        raise DataError(f"{folder} cannot be written to: {error.strerror or error}; choose another folder") from error
+        raise DataError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error

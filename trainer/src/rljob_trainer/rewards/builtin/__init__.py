@@ -1,7 +1,7 @@
-"""The rewards that the trainer ships: one file each, with the class `Reward`.
+"""The builtin rewards: one file each, with the class `Reward`.
 
-A Reward is a pydantic dataclass whose fields are the function's `arguments`, so they are checked at the start;
-calling it scores one response. A new one is its file and its name in rljob_api's `Builtin`.
+A Reward is a pydantic dataclass whose fields are the function's `arguments`, so they are validated at the start.
+Calling it scores one response. To add one, write its file and add its name to rljob_api's `Builtin`.
 """
 
 from pydantic import ConfigDict

@@ -13,7 +13,7 @@ _BOXED = r"\boxed{"
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
-    r"""1 for an expression equal to the ground truth (\boxed{1/2} for 0.5), format_score for another one, 0 for none.
+    r"""1 for an expression equal to the ground truth (\boxed{1/2} for 0.5), format_score for another, 0 for none.
 
     math-verify limits its own time by SIGALRM, which needs the main thread: reward processes call it there.
     """
@@ -31,7 +31,7 @@ class Reward:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{} of `text`, braces inside included; None where there is none, or it is open."""
+    r"""The content of the last \boxed{} of `text`, with nested braces; None if there is none or it is not closed."""
     start = text.rfind(_BOXED)
     if start < 0:
         return None

@@ -12,18 +12,18 @@ from pydantic.dataclasses import dataclass
 from rljob_trainer.rewards.builtin import ARGUMENTS
 from rljob_trainer.rewards.protocol import Call
 
-_EXPRESSION = re.compile(r"[0-9 ()+*/-]+")  # of one line: of several, only the first would be evaluated
+_EXPRESSION = re.compile(r"[0-9 ()+*/-]+")  # one line: simpleeval evaluates only the first of several
 _NUMBER = re.compile(r"\d+")
 _LONGEST = 200
-"""Characters; a longer response is no answer, and costs nothing."""
+"""Characters; a longer response scores 0 and is not evaluated."""
 
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
-    """1 for an expression of the target's value, format_score for another one of the right numbers, 0 else.
+    """1 for an expression with the target's value, format_score for another with the right numbers, else 0.
 
     The ground truth is {"target": 24, "numbers": [3, 5, 9]}. The response is the expression alone, with + - * / and
-    parentheses; what follows an equals sign ("3*5+9 = 24") does not count.
+    parentheses; text after an equals sign ("3*5+9 = 24") is ignored.
     """
 
     format_score: float = 0.0
@@ -42,7 +42,7 @@ class Reward:
 
 
 def _truth(truth: Any) -> tuple[float, list[int]]:
-    """Numbers may be written as text, as some data sets have them."""
+    """Target and numbers; some data sets write the numbers as text."""
     try:
         target, numbers = float(truth["target"]), [Decimal(str(number)) for number in _list(truth["numbers"])]
         whole = [int(number) for number in numbers]
@@ -51,18 +51,18 @@ def _truth(truth: Any) -> tuple[float, list[int]]:
     if whole != numbers:
         raise ValueError(f"ground_truth has numbers that are not whole: {truth['numbers']}")
     if not math.isfinite(target):
-        raise ValueError(f"ground_truth has a target that is no finite number: {truth['target']}")
+        raise ValueError(f"ground_truth has a target that is not finite: {truth['target']}")
     return target, whole
 
 
 def _list(numbers: Any) -> list[Any]:
     if isinstance(numbers, str | Mapping):
-        raise TypeError("no list")
+        raise TypeError("not a list")
     return list(numbers)
 
 
 def _value(expression: str) -> float | None:
-    """None for what is no expression or has no value; `**` and `//` are refused, for their cost and for their sense."""
+    """The value; None for an invalid expression. Refuses `**` (cost) and `//` (not an operator of the game)."""
     if "**" in expression or "//" in expression:
         return None
     try:

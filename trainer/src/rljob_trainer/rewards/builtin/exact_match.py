@@ -1,4 +1,4 @@
-"""exact_match: 1 for the right text, else 0."""
+"""exact_match: 1 if the response equals the ground truth, else 0."""
 
 from pydantic.dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from rljob_trainer.rewards.protocol import Call
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
-    """The response equals the ground truth, or one of them where it is a list.
+    """The response equals the ground truth, or an element of it if it is a list.
 
-    strip: spaces and newlines at both ends do not count. ignore_case: neither do capitals.
+    strip: ignore whitespace at both ends. ignore_case: ignore case.
     """
 
     strip: bool = True

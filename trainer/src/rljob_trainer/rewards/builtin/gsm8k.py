@@ -16,7 +16,7 @@ _ANY = re.compile(_NUMBER)
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
-    """1 for the right number, format_score for another one in the right place, 0 for none.
+    """1 for the right number, format_score for another number in the right place, 0 for none.
 
     "#### $1,000.00" is 1000. The ground truth is a number or a solution that ends in one.
     method: strict reads the number after the last "####"; flexible falls back on the last number of the response.

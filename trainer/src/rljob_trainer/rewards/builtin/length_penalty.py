@@ -1,4 +1,4 @@
-"""length_penalty: from 0 down to -1 as a response comes close to its longest length."""
+"""length_penalty: falls from 0 to -1 as a response approaches its maximum length."""
 
 from typing import Annotated, Self
 

@@ -1,4 +1,4 @@
-"""regex: 1 where a regular expression finds what it should, else 0."""
+"""regex: 1 if a regular expression matches, else 0."""
 
 import re
 from typing import Self
@@ -12,11 +12,11 @@ from rljob_trainer.rewards.protocol import Call
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
-    r"""The pattern is found in the response.
+    r"""The pattern occurs in the response.
 
-    compare: its first group, of the last place found, must also equal the ground truth (spaces at the ends aside):
+    compare: the first group of the last match must also equal the ground truth, without whitespace at the ends:
     with pattern "<answer>(.*?)</answer>", the response "<answer>4</answer>" is right for ground truth 4.
-    Flags stand in the pattern, as in "(?s)<think>.*</think>.*".
+    The pattern contains its flags, as in "(?s)<think>.*</think>.*".
     """
 
     pattern: str

@@ -1,4 +1,4 @@
-"""similarity: how much of the ground truth the response has, from 0 to 1; a dense reward for text tasks."""
+"""similarity: how similar the response is to the ground truth, from 0 to 1; a dense reward for text tasks."""
 
 import difflib
 from typing import Literal
@@ -13,7 +13,7 @@ from rljob_trainer.rewards.protocol import Call
 class Reward:
     """ratio: 2 M / (|response| + |truth|), where M characters are in common blocks (difflib, Ratcliff and Obershelp).
 
-    positions: the characters that are right at their place, over the longer one's length.
+    positions: the share of characters that are right at their position, of the longer text.
     For "cbx" against "cba", ratio is 2 x 2 / 6 = 2/3, and positions is 2/3; for "xcba", 6/7 and 0.
     """
 

@@ -1,6 +1,6 @@
-"""Reward models: servers that are asked for a score of each response.
+"""Reward models: servers that score each response.
 
 RewardModels (group.py)   all models of a job; one thread with an event loop
-  -> ModelClient (client.py)   one model's server: as many requests at once as it can use, tries, deadlines
-  -> formats.py                what is sent for a response, and how the score is read from the answer
+  -> ModelClient (client.py)   one model's server: concurrent requests, retries, deadlines
+  -> formats.py                the request for a response, and the score in the answer
 """

@@ -1,9 +1,9 @@
-"""The server of one reward model, asked until it answers: trouble on the way is never a reward.
+"""The client of one reward model's server. It retries failures, which never become a reward.
 
 200                         an answer, with or without a score
-400, 413, 422               it does not take this text, as one that is too long: Unscored
-408, 429, 5xx, no answer    sent again, after a wait, for at most lostAfter: then InfrastructureError
-501, any other              RewardError: this server has no such model
+400, 413, 422               the server rejects this text, for example because it is too long: Unscored
+408, 429, 5xx, no answer    retried with backoff for at most lostAfter, then InfrastructureError
+501, any other              RewardError: this server does not serve the model
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from rljob_trainer.types import Task
 log = structlog.get_logger()
 
 CONCURRENCY = 64
-"""Requests at once for each server: vLLM makes batches of those that it has."""
+"""Concurrent requests for each server, which vLLM batches."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
-"""Seconds between two tries; the wait doubles."""
+"""Seconds between two tries; doubles up to the second value."""
 
 CONNECT_SECONDS = 5.0
 
@@ -36,13 +36,14 @@ _SHOWN = 300
 
 
 class _Again(Exception):
-    """Worth another try, and why."""
+    """Why the request should be sent again."""
 
 
 class ModelClient:
-    """Scores of one model. url: of its server. field: its place in the spec. Use it in one event loop.
+    """Scores of one model. url: of its server. field: its field in the spec. Use it in one event loop.
 
-    Raises RewardError for a pattern that is none.
+    Raises:
+        RewardError: scorePattern is invalid.
     """
 
     def __init__(self, model: RewardModel, url: str, field: str) -> None:
@@ -55,10 +56,12 @@ class ModelClient:
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
 
     async def score(self, task: Task, response: str) -> tuple[float, int]:
-        """The score of one response, and how often it had to be asked for again.
+        """The score of one response, and the number of retries.
 
-        Raises Unscored where the answer has none, InfrastructureError where there is no answer within lostAfter, and
-        RewardError where the server is no such server.
+        Raises:
+            Unscored: the answer has no score.
+            InfrastructureError: no answer within lostAfter.
+            RewardError: the server does not serve this model.
         """
         body = self._format.request(task, response)
         async with self._room:
@@ -92,15 +95,15 @@ class ModelClient:
             answer = await self._http.post(self._format.path, json=body)
         except httpx.TransportError as error:
             raise _Again(f"{type(error).__name__} {error}".strip()) from error
-        status, words = answer.status_code, answer.text[:_SHOWN]
+        status, text = answer.status_code, answer.text[:_SHOWN]
         if status in _REFUSED:
-            raise Unscored(f"refused it with {status}: {words}")
+            raise Unscored(f"rejected it with {status}: {text}")
         if status in _BUSY or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED):
-            raise _Again(f"it answered {status}: {words}")
+            raise _Again(f"it answered {status}: {text}")
         if status != HTTPStatus.OK:
-            message = f"{self._url}{self._format.path} answered {status}, so it serves no such model: {words}"
+            message = f"{self._url}{self._format.path} answered {status}: {text}; check the server's URL and model"
             raise RewardError(message, field=self.component.field)
         try:
             return answer.json()
         except ValueError as error:
-            raise _Again(f"its answer is no JSON: {words}") from error
+            raise _Again(f"its answer is not JSON: {text}") from error

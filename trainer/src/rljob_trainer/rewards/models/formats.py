@@ -1,4 +1,4 @@
-"""What a reward model's server is asked for one response, and where its answer has the score. Pure.
+"""Requests to a reward model's server for one response, and the scores in its answers. Pure.
 
 classifier   POST /pooling              {messages, task: classify}     -> one float32, as base64: JSON knows no NaN
 generative   POST /v1/chat/completions  {messages, temperature: 0}     -> text, in which scorePattern finds a number
@@ -20,18 +20,18 @@ from rljob_trainer.errors import RewardError
 from rljob_trainer.types import Task
 
 MAX_TOKENS = 512
-"""Of a judge's answer."""
+"""Default longest answer of a judge."""
 
 _PLACEHOLDER = re.compile(r"\{(prompt|response|ground_truth)\}")
 _SHOWN = 160
 
 
 class Unscored(Exception):
-    """An answer without a score, and why."""
+    """Why an answer has no score."""
 
 
 class Format(Protocol):
-    """One kind of reward model. path: of the server's URL."""
+    """One kind of reward model. path: appended to the server's URL."""
 
     @property
     def path(self) -> str: ...
@@ -45,7 +45,7 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model with one label. template: None sends the conversation."""
+    """A model with one label. template: None to send the conversation itself."""
 
     template: str | None
     path: str = "/pooling"
@@ -70,7 +70,7 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A chat model. pattern: has one group, the score."""
+    """A chat model. pattern: its only group matches the score."""
 
     template: str
     pattern: re.Pattern[str]
@@ -85,7 +85,7 @@ class Judge:
         try:
             text = str(answer["choices"][0]["message"]["content"] or "")
         except (KeyError, IndexError, TypeError) as error:
-            raise Unscored(f"answered {_short(answer)}, which is no chat completion") from error
+            raise Unscored(f"answered {_short(answer)}, which is not a chat completion") from error
         scores: list[str] = self.pattern.findall(text)
         if not scores:
             raise Unscored(f"answered without a score: scorePattern is not in {_short(text)}")
@@ -96,21 +96,21 @@ class Judge:
 
 
 def format_of(model: RewardModel, field: str) -> Format:
-    """field: the model's place in the spec. Raises RewardError for a pattern that is none."""
+    """field: the model's field in the spec. Raises RewardError for an invalid scorePattern."""
     if model.kind == "classifier":
         return Classifier(model.prompt_template)
     try:
         pattern = re.compile(str(model.score_pattern))
     except re.error as error:
-        raise RewardError(f"is no regular expression: {error}", field=f"{field}.scorePattern") from error
+        raise RewardError(f"is not a regular expression: {error}; correct it", field=f"{field}.scorePattern") from error
     if pattern.groups != 1:
-        message = f"has {pattern.groups} groups, and needs the one that is the score; (?:...) is no group"
+        message = f"has {pattern.groups} groups; use exactly one, for the score, and write others as (?:...)"
         raise RewardError(message, field=f"{field}.scorePattern")
     return Judge(str(model.prompt_template), pattern, model.max_tokens or MAX_TOKENS)
 
 
 def filled(template: str, task: Task, response: str) -> str:
-    """The template with its placeholders replaced, once: what is put in is not looked into."""
+    """The template with its placeholders replaced once: inserted text is not expanded."""
     truth = task.ground_truth
     values: Mapping[str, str] = {
         "prompt": "\n\n".join(message["content"] for message in task.messages),

@@ -1,4 +1,4 @@
-"""All reward models of a job: groups in, scores out, from an event loop in a thread of its own."""
+"""Scores groups with all reward models of a job, from an event loop in its own thread."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ from rljob_trainer.types import Floats, Task
 
 
 class _WithoutScore(Exception):
-    """A response has no score, so its group is left out."""
+    """A response has no score, so its group is dropped."""
 
     def __init__(self, score: GroupScore) -> None:
         super().__init__(score.error)
@@ -29,15 +29,17 @@ class RewardModels:
     """The clients of rewards.models. urls: of their servers, by name.
 
     Raises:
-        RewardError: a scorePattern is none.
-        JobError: nobody said where a model's server is.
+        RewardError: a scorePattern is invalid.
+        JobError: a model has no URL.
     """
 
     def __init__(self, rewards: Rewards, urls: Mapping[str, str]) -> None:
         self._rewards = rewards
         missing = [model.name for model in rewards.models if model.name not in urls]
         if missing:
-            raise JobError(f"no server is known for {', '.join(missing)}", field="spec.rewards.models")
+            raise JobError(
+                f"no server URL for {', '.join(missing)}; pass --reward-model NAME=URL", field="spec.rewards.models"
+            )
         self._clients = [
             ModelClient(model, urls[model.name], f"spec.rewards.models[{i}]") for i, model in enumerate(rewards.models)
         ]
@@ -46,17 +48,17 @@ class RewardModels:
         self._thread.start()
 
     def submit(self, task: Task, responses: Sequence[Response]) -> "Future[GroupScore]":
-        """Score a group, without waiting: the weighted sum for each response, and each model's own score.
+        """Start to score a group: the weighted sum for each response, and each model's own score.
 
         Safe from many threads at once. The future raises:
             RewardError: an answer has no score, and rewards.onError is fail (drop_group sets GroupScore.error instead);
-                or a server is none of a reward model.
+                or a server does not serve its model.
             InfrastructureError: a server did not answer within lostAfter.
         """
         return self._run(self._score(task, responses))
 
     def close(self) -> None:
-        """Stop asking; what was asked for fails."""
+        """Cancel all requests; their futures fail."""
         self._run(self._close()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
