@@ -115,7 +115,7 @@ def loss_of(heartbeats: Heartbeats) -> WorkerLost:
         except WorkerLost as found:
             return found
         time.sleep(0.05)
-    raise TimeoutError(f"nobody is lost: {heartbeats._patients}")
+    raise TimeoutError(f"no worker was lost: {heartbeats._watched}")
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -144,8 +144,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a flipped bit": (lambda ref: flip(ref.path / "ranks/__1_0.distcp"), "ranks/__1_0.distcp is damaged"),
     "a missing rank": (lambda ref: (ref.path / "ranks/__1_0.distcp").unlink(), "ranks/__1_0.distcp is missing"),
     "no data": (lambda ref: empty(ref.path), "is missing"),
-    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest makes no sense"),
-    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest makes no sense"),
+    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest is invalid"),
+    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest is invalid"),
 }
 
 
@@ -189,7 +189,7 @@ def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Stale file handle"):
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Stale file handle"):
         resumption_of(volume).find()
     monkeypatch.undo()
     assert resumption_of(volume).find() == newest
@@ -209,7 +209,7 @@ def test_an_old_checkpoint_that_is_unreadable_hides_no_other(volume):
     assert resumption_of(volume).find() == newest
     (unreadable, _) = survey(volume)
     assert (unreadable.standing, unreadable.lost) == ("unreadable", True)
-    assert unreadable.problem == "checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
+    assert unreadable.problem == "checkpoint step-1-a1 cannot be read: Is a directory; check the volume"
 
 
 def test_what_is_unreadable_is_never_deleted(volume):
@@ -228,7 +228,7 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     saved = [first.save(step) for step in (1, 2, 3)]
     (saved[2].path / "trainer.json").unlink()
     hide(saved[1].path / MANIFEST)
-    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Is a directory"):
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Is a directory"):
         resumption_of(volume).find()
     assert resumption_of(volume, resume="never").find() is None, "it asks for none of them"
 
@@ -245,7 +245,7 @@ def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volum
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="; look after the volume, or move that folder away to go back to"):
+    with pytest.raises(InfrastructureError, match="; check the volume, or move that folder away to use"):
         resumption_of(volume).find()
     newest.path.rename(tmp_path / "away")
     assert resumption_of(volume).find() == older
@@ -259,7 +259,7 @@ def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
     newest = resumption_of(volume).newest()
     assert newest is not None
     assert (newest.path.name, newest.lost) == ("step-2-a1", True)
-    assert durable_step(volume) == 2, "that it cannot be read now is no step back"
+    assert durable_step(volume) == 2, "an unreadable checkpoint is still durable"
 
 
 def test_a_save_that_is_durable_is_no_failure_where_nothing_can_be_deleted(volume, monkeypatch):

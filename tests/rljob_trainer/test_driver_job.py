@@ -55,7 +55,7 @@ def test_a_volume_that_does_not_answer_says_nothing_of_the_job(file: Path, monke
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     monkeypatch.setattr(Path, "read_text", stale)
-    with pytest.raises(InfrastructureError, match=r"job\.json cannot be read now: Stale file handle; look after"):
+    with pytest.raises(InfrastructureError, match=r"job\.json cannot be read: Stale file handle; check"):
         read_job(file)
 
 

@@ -119,7 +119,7 @@ def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
 def test_a_name_that_is_taken_is_no_bug(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     start(roster, "engine-3")
-    with pytest.raises(InfrastructureError, match="engine-3 cannot be started: another one is still there"):
+    with pytest.raises(InfrastructureError, match="engine-3"):
         start(roster, "engine-3")
 
 

@@ -1,4 +1,4 @@
-"""The run as a picture in a terminal: at least 80 columns, drawn anew when something changed."""
+"""The run as a terminal display of at least 80 columns, redrawn after changes."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from rljob_trainer.progress.views.watch import RunWatch
 from rljob_trainer.volume import Volume
 
 REDRAW_CHANGED, REDRAW_ALWAYS = 0.25, 1.0
-"""Least seconds between two pictures, when something changed and when only the phase's clock went on."""
+"""Minimum seconds between two drawings, after a change and without one (for the phase's clock)."""
 
 _REWARDS = (
     (names.REWARD_MEAN, "reward", ".3f", "bold green"),
@@ -72,7 +72,7 @@ class LiveView:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The whole picture, from what the watch knows."""
+        """The whole display."""
         run, width = self._run, min(self._console.width, _MAX_WIDTH)
         subtitle = " · ".join(part for part in (run.model, run.engine, f"ranks {run.ranks}") if part)
         rows = [Text(subtitle, style="dim", no_wrap=True, overflow="ellipsis"), self._progress(), self._curves(width)]
@@ -113,7 +113,7 @@ class LiveView:
         return table
 
     def _phases(self, width: int) -> Iterator[RenderableType]:
-        """The last step's time, shared out among its phases."""
+        """The last step's time by phase."""
         line = self._watch.history[-1] if self._watch.history else {}
         times = {name: line[name] for name in names.PHASE_TIMES if line.get(name, 0.0) > 0}
         total = sum(times.values())
