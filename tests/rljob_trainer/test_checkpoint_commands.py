@@ -41,13 +41,13 @@ def listed(volume):
 
 def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(volume):
     begin_attempt(volume, 1).save(1)
-    anew = begin_attempt(volume, 2, resume="never", keepLast=2, keepEvery=2, keepBest=1)
-    anew.save(2, 0.25)
-    anew.save(3, 0.75, validation_reward=0.5)
-    anew.save(4, None)
-    (anew.save(5).path / "trainer.json").unlink()
+    fresh = begin_attempt(volume, 2, resume="never", keepLast=2, keepEvery=2, keepBest=1)
+    fresh.save(2, 0.25)
+    fresh.save(3, 0.75, validation_reward=0.5)
+    fresh.save(4, None)
+    (fresh.save(5).path / "trainer.json").unlink()
     (volume.checkpoints / "step-6-a2").mkdir()
-    (anew.save(7).path / MANIFEST).write_text("{")
+    (fresh.save(7).path / MANIFEST).write_text("{")
     (volume.checkpoints / "step-8-a2").mkdir()
     rows = listed(volume)
     assert "does not count: of a run that was begun anew" in rows[1, 1]

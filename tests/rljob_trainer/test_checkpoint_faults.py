@@ -102,7 +102,7 @@ def test_a_claim_on_a_full_volume_says_so(tmp_path):
                 (volume.root / str(index)).touch()
             except OSError:
                 break
-        with pytest.raises(StorageFullError, match=r"no space left on .*/disk to claim attempt 1"):
+        with pytest.raises(StorageFullError, match=r"/disk is full; .* attempt 1"):
             claim(volume, 1)
 
 
@@ -286,7 +286,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume,
     inflict, _ = DAMAGES[damage]
     inflict(begin_attempt(volume, 1).save(1))
     with pytest.raises(
-        NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or gone in .*restore one .*resume: never"
+        NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or deleted in .*restore one .*resume: never"
     ) as no:
         resumption_of(volume).find()
     assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
@@ -306,7 +306,7 @@ def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_
     only = first.save(1)
     manifest = (only.path / MANIFEST).read_bytes()
     (only.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or deleted"):
         resumption_of(volume).find()
     (only.path / MANIFEST).write_bytes(manifest)
     newest = begin_attempt(volume, 2, keepLast=9).save(2)
@@ -332,7 +332,7 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
     assert not logs, "older ones may be what a deletion has left that was cut short"
     shutil.rmtree(volume.checkpoint(4, 1))
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="4 of 4 checkpoints are damaged or gone"):  # as many as are listed
+    with pytest.raises(NoUsableCheckpoint, match="4 of 4 checkpoints are damaged or deleted"):  # as many as are listed
         resumption_of(volume).find()
 
 

@@ -84,5 +84,5 @@ def test_a_field_that_our_own_version_does_not_have_is_wrong(file: Path) -> None
 def test_another_major_version_is_named(file: Path, version: str | None) -> None:
     rewrite(file, contractVersion=version)
     known = re.escape(CONTRACT_VERSION)
-    with pytest.raises(JobError, match=f"has contract version {version} and this trainer knows {known}: use a trainer"):
+    with pytest.raises(JobError, match=f"contract version {version}, but this trainer supports {known}"):
         read_job(file)

@@ -1,4 +1,4 @@
-"""What an attempt's end is called that nobody foresaw: whether another try is worth it depends on it."""
+"""The exit record of exceptions that are not RLJobErrors: outage, full volume or bug."""
 
 import errno
 import os

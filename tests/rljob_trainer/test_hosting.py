@@ -97,7 +97,7 @@ def test_a_worker_leaves_when_no_attempt_claims_it():
 
 
 def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
-    """Ray would do it for whoever asks, and its workers are another's now."""
+    """Ray lets any driver kill any worker, and these belong to a newer attempt."""
     volume = Volume(tmp_path)
     claim(volume, 1)
     with driver(1, fence=lambda: check_not_superseded(volume, 1)) as (old, _):

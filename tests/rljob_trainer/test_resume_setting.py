@@ -69,7 +69,7 @@ def test_an_attempt_that_died_before_it_decided_changes_nothing(volume: Volume):
     assert begin_attempt(volume, 3, "B", resume="never").found is None
     claim(volume, 4)
     assert resumption_of(volume, "B", resume="never").continues()
-    assert resumption_of(volume, "A", resume="auto").find() is None, "the run that was begun anew has none yet"
+    assert resumption_of(volume, "A", resume="auto").find() is None, "the new run has no checkpoint yet"
 
 
 def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
@@ -85,7 +85,7 @@ def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
 
 def test_no_retry_mends_a_damaged_checkpoint_that_was_named(volume: Volume, elsewhere: str):
     (Path(elsewhere) / "ranks/__1_0.distcp").unlink()
-    with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it, or name another"):
+    with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it"):
         begin_attempt(volume, 1, "A", resume=elsewhere)
 
 
@@ -139,9 +139,9 @@ def test_ranks_of_another_run_are_not_taken_over(volume: Volume, elsewhere: str,
 def test_an_attempt_that_saved_nothing_is_continued_from_the_start(volume: Volume):
     """Its groups still count: their policy is named by the attempt that began the run."""
     begin_attempt(volume, 1, "A", resume="never")
-    nobody = LivingRanks()
-    vars(nobody)["take_over"] = lambda: None
-    assert origin_of(volume, 2, nobody, "A", "never").step == 0
+    no_ranks = LivingRanks()
+    vars(no_ranks)["take_over"] = lambda: None
+    assert origin_of(volume, 2, no_ranks, "A", "never").step == 0
     assert read_claimed(volume, 2)["parent"] == 1
 
 

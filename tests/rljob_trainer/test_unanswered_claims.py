@@ -101,7 +101,7 @@ def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatc
 
 
 def test_what_an_old_claim_would_say_is_not_guessed_and_holds_up_no_run(volume: Volume, hide: Hide) -> None:
-    """Of a run that was begun anew, its checkpoint is kept; of this run, it is superseded and goes."""
+    """Keep a checkpoint of an earlier run; delete one that is superseded in this run."""
     begin_attempt(volume, 1, keepLast=9).save(1)
     begin_attempt(volume, 2, resume="never", keepLast=9).save(2)
     hide(volume.claim(1))
@@ -151,7 +151,7 @@ def test_a_claim_that_is_lost_is_known_by_its_copy(volume: Volume, resume: str, 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volume: Volume, damage: str) -> None:
-    """An attempt decides before it saves. To go back is for a person to decide, who is told how."""
+    """An attempt decides before it saves, so only a person may go back; the error says how."""
     begin_attempt(volume, 1, keepLast=9).save(40)
     second = begin_attempt(volume, 2, keepLast=9)
     for step in (45, 50):
@@ -161,7 +161,7 @@ def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volu
     assert next_attempt(volume) == 3, "its number is not given to another"
     assert [each.standing for each in survey(volume)] == ["counts", "unclaimed", "unclaimed"]
     for ask in (resumption_of(volume).continues, resumption_of(volume).find):
-        with pytest.raises(NoUsableCheckpoint, match=r"/2.json, so .* saved step-45-a2, step-50-a2: restore a claim"):
+        with pytest.raises(NoUsableCheckpoint, match=r"/2.json are .* step-45-a2, step-50-a2 is unknown; restore a claim"):
             ask()
     assert begin_attempt(volume, 3, resume=str(volume.checkpoint(50, 2)), keepLast=9).found.manifest.step == 50
     assert names(volume) == []

@@ -25,11 +25,7 @@ _FIELD = "spec.checkpoint.resume"
 
 _WAY_OUT = ", or move that folder away to use the previous checkpoint"
 
-_WITHOUT_MANIFEST = {
-    "damaged": "its manifest is invalid",
-    "unfinished": "it has no manifest",
-    "gone": "it was deleted",
-}
+_WITHOUT_MANIFEST = {"damaged": "its manifest is invalid", "unfinished": "it has no manifest", "gone": "it was deleted"}
 
 
 class Resumption:

@@ -86,7 +86,7 @@ class Wiring:
         )
         self._context = WorkerContext(
             job.spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
-        )  # fmt: skip
+        )
         self._ranks = RankClient(self._context)
 
     def close(self, error: BaseException | None, *, end_workers: bool) -> None:

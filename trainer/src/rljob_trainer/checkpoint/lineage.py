@@ -17,7 +17,6 @@ one, and must not cause a new run.
 import math
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,9 +121,10 @@ def read_claim(volume: Volume, attempt: int) -> Claim | None:
 
 
 def _claim(path: Path, attempt: int) -> Claim | None:
-    found = None
-    with suppress(ValueError):
+    try:
         found = read_json(path)
+    except ValueError:
+        return None
     if not isinstance(found, dict):
         return None
     return Claim(

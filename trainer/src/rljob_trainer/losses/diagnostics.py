@@ -45,21 +45,14 @@ class ImportanceSums:
     maximum: float = 0.0
 
     def __add__(self, other: "ImportanceSums") -> "ImportanceSums":
-        return ImportanceSums(
-            self.count + other.count,
-            self.weights + other.weights,
-            self.squares + other.squares,
-            self.absolute + other.absolute,
-            max(self.maximum, other.maximum),
-        )
+        weights, squares = self.weights + other.weights, self.squares + other.squares
+        absolute, maximum = self.absolute + other.absolute, max(self.maximum, other.maximum)
+        return ImportanceSums(self.count + other.count, weights, squares, absolute, maximum)
 
     def finish(self) -> ImportanceDiagnostics:
         """Raises ZeroDivisionError if no part had a token."""
-        return ImportanceDiagnostics(
-            mean_difference=self.absolute / self.count,
-            max_difference=self.maximum,
-            effective_sample_size=self.weights**2 / (self.count * self.squares),
-        )
+        share = self.weights**2 / (self.count * self.squares)
+        return ImportanceDiagnostics(self.absolute / self.count, self.maximum, effective_sample_size=share)
 
 
 def importance_sums(trainer_log_probs: Floats, engine_log_probs: Floats) -> ImportanceSums:

@@ -14,7 +14,7 @@ class KlController:
     """Fixed, or proportional control in log space towards a target divergence.
 
     Adaptive, after each step: e = clip(KL / target - 1, -0.2, 0.2); coefficient *= 1 + e min(samples / horizon, 1),
-    where the bound keeps the coefficient positive.
+    the bound keeps the coefficient positive.
 
     Ziegler et al. 2019, section 2.2: https://arxiv.org/abs/1909.08593
     """

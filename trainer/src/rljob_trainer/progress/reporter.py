@@ -48,13 +48,8 @@ class ProgressReporter:
     def begin(self, *, step: int, total_steps: int, sft_steps: int = 0) -> None:
         """step: the last one before this attempt. sft_steps: number of supervised steps in total_steps."""
         self._sft_steps = sft_steps
-        self._update(
-            step=step,
-            total_steps=total_steps,
-            percent=_percent(step, total_steps),
-            stage="sft" if step < sft_steps else "rl",
-            eta=None,
-        )
+        stage, percent = "sft" if step < sft_steps else "rl", _percent(step, total_steps)
+        self._update(step=step, total_steps=total_steps, percent=percent, stage=stage, eta=None)
 
     def phase(self, name: str) -> None:
         """Begin a phase: "rollout", "rewards", "loading model" ..."""

@@ -80,8 +80,7 @@ def torch_dtype(name: str) -> "torch.dtype":
     """The torch dtype of that name, such as "bfloat16"."""
     import torch
 
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype), name
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 

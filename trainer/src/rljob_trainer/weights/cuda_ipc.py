@@ -65,12 +65,8 @@ def open_block(handle: bytes, nbytes: int) -> DeviceBlock:
     """Map another process's block. Close it before that process frees it."""
     pointer = ctypes.c_void_p()
     torch.cuda.current_stream()
-    _call(
-        "cudaIpcOpenMemHandle",
-        ctypes.byref(pointer),
-        _MemHandle.from_buffer_copy(handle),
-        ctypes.c_uint(_LAZY_PEER_ACCESS),
-    )
+    flags, source = ctypes.c_uint(_LAZY_PEER_ACCESS), _MemHandle.from_buffer_copy(handle)
+    _call("cudaIpcOpenMemHandle", ctypes.byref(pointer), source, flags)
     assert pointer.value is not None
     return DeviceBlock(pointer.value, nbytes)
 

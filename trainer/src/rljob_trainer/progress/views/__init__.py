@@ -1,6 +1,6 @@
 """What `rljob run` prints while its driver trains: one protocol, three views of the same files.
 
-    live    a terminal display that is redrawn        plain   one line per step        json    structlog lines
+live    a terminal display that is redrawn        plain   one line per step        json    structlog lines
 """
 
 from typing import Literal, Protocol

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rljob_api.contract import ExitRecord
@@ -85,10 +85,7 @@ class LiveView:
 
     def _progress(self) -> RenderableType:
         progress = self._watch.progress
-        row = Table.grid(expand=True, padding=(0, 1))
-        row.add_column(no_wrap=True)
-        row.add_column(ratio=1)
-        row.add_column(no_wrap=True)
+        row = Table.grid(Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1))
         eta = duration((progress.eta - datetime.now(UTC)).total_seconds()) if progress.eta else "-:--"
         counted = f"{progress.stage:<3} step {progress.step}/{progress.total_steps or '?'}"
         bar = ProgressBar(
@@ -101,10 +98,7 @@ class LiveView:
         return row
 
     def _curves(self, width: int) -> RenderableType:
-        table = Table.grid(padding=(0, 1))
-        table.add_column(width=15)
-        table.add_column(width=10, justify="right")
-        table.add_column()
+        table = Table.grid(Column(width=15), Column(width=10, justify="right"), Column(), padding=(0, 1))
         stage = self._watch.progress.stage
         for name, label, form, colour in _CURVES.get(stage, ()):
             if values := self._watch.series(stage, name):
