@@ -97,7 +97,7 @@ def test_a_number_that_is_taken_or_superseded_is_refused(volume):
     with pytest.raises(FencedError, match="attempt 3 now belongs to"):
         record_resume(volume, 3, "another nonce", None)
     volume.claim(4).touch()  # it has just begun
-    with pytest.raises(FencedError, match="attempt 4 .* has taken over from attempt 3"):
+    with pytest.raises(FencedError, match=r"attempt 4 .* has taken over from attempt 3"):
         record_resume(volume, 3, nonce, None)
     check_not_superseded(volume, 4)
 
@@ -311,5 +311,5 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(volume, known_by)
 def test_a_volume_that_does_not_say_who_has_the_run_fences_too(tmp_path):
     volume = Volume(tmp_path)
     volume.attempts.write_text("no folder, so it cannot be listed")
-    with pytest.raises(InfrastructureError, match="the claims in .* cannot be listed"):
+    with pytest.raises(InfrastructureError, match=r"the claims in .* cannot be listed"):
         check_not_superseded(volume, 1)
