@@ -67,7 +67,7 @@ def begin_attempt(
     resumption = resumption_of(volume, start_id, checkpoint.get("resume", "auto"))
     checkpoints = checkpoints_of(volume, number, resumption.spared, **checkpoint)
     found = resumption.find()
-    record_resume(volume, number, nonce, found, anew_for=resumption.anew_for)
+    record_resume(volume, number, nonce, found, fresh_for=resumption.fresh_for)
     checkpoints.prune()
     return Attempt(number, checkpoints, found)
 

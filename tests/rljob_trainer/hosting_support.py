@@ -24,7 +24,7 @@ GONE_SECONDS = 60.0
 
 
 class Notes:
-    """The work: remembers what it was told."""
+    """The work: records the words that it receives."""
 
     def __init__(self, slow_start: float) -> None:
         time.sleep(slow_start)
@@ -107,7 +107,7 @@ def process_of(worker: Worker[Any]) -> psutil.Process:
 
 
 def loss_of(heartbeats: Heartbeats) -> WorkerLost:
-    """Waits until the heartbeats knows somebody lost."""
+    """Wait until the heartbeats report a lost worker."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         try:
@@ -115,7 +115,7 @@ def loss_of(heartbeats: Heartbeats) -> WorkerLost:
         except WorkerLost as found:
             return found
         time.sleep(0.05)
-    raise TimeoutError(f"nobody is lost: {heartbeats._patients}")
+    raise TimeoutError(f"no worker was lost: {heartbeats._watched}")
 
 
 def until(condition: Callable[[], bool]) -> None:

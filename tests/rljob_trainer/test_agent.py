@@ -137,7 +137,7 @@ def test_a_checkpoint_that_cannot_be_read_hides_older_ones_alone(agent: Agent) -
         staged = volume.checkpoints / "staged"
         staged.mkdir(parents=True)
         commit(staged, volume.checkpoint(step, 1), step=step, attempt=1, reward=None)
-    for step, expected in ((1, (200, [2, 3])), (3, (503, "checkpoint step-3-a1 cannot be read now: Is a directory"))):
+    for step, expected in ((1, (200, [2, 3])), (3, (503, "checkpoint step-3-a1 cannot be read: Is a directory"))):
         manifest = volume.checkpoint(step, 1) / "manifest.json"
         manifest.unlink()
         manifest.mkdir()

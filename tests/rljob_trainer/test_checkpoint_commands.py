@@ -41,13 +41,13 @@ def listed(volume):
 
 def test_checkpoints_are_listed_with_why_they_are_kept_and_whether_they_verify(volume):
     begin_attempt(volume, 1).save(1)
-    anew = begin_attempt(volume, 2, resume="never", keepLast=2, keepEvery=2, keepBest=1)
-    anew.save(2, 0.25)
-    anew.save(3, 0.75, validation_reward=0.5)
-    anew.save(4, None)
-    (anew.save(5).path / "trainer.json").unlink()
+    fresh = begin_attempt(volume, 2, resume="never", keepLast=2, keepEvery=2, keepBest=1)
+    fresh.save(2, 0.25)
+    fresh.save(3, 0.75, validation_reward=0.5)
+    fresh.save(4, None)
+    (fresh.save(5).path / "trainer.json").unlink()
     (volume.checkpoints / "step-6-a2").mkdir()
-    (anew.save(7).path / MANIFEST).write_text("{")
+    (fresh.save(7).path / MANIFEST).write_text("{")
     (volume.checkpoints / "step-8-a2").mkdir()
     rows = listed(volume)
     assert "does not count: from before the run started over" in rows[1, 1]
@@ -72,7 +72,7 @@ def test_one_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(vo
     (volume.checkpoint(1, 1) / MANIFEST).unlink()
     (volume.checkpoint(1, 1) / MANIFEST).mkdir()
     rows = listed(volume)
-    assert rows[1, 1] == "- - - - checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
+    assert rows[1, 1] == "- - - - checkpoint step-1-a1 cannot be read: Is a directory; check the volume"
     assert rows[2, 1].endswith("last whole")
     checkpoint = look_at(volume.root).checkpoint
     assert checkpoint is not None
@@ -116,7 +116,7 @@ def test_the_status_says_where_the_newest_checkpoint_cannot_be_read(volume):
     older, newest = first.save(1), first.save(2)
     (newest.path / MANIFEST).unlink()
     (newest.path / MANIFEST).mkdir()
-    problem = "checkpoint step-2-a1 cannot be read now: Is a directory; look after the volume"
+    problem = "checkpoint step-2-a1 cannot be read: Is a directory; check the volume"
     found = look_at(volume.root)
     assert lines(found)[-2:] == [f"checkpoint  step 1 ({older.path})", f"unread      {problem}"]
     assert found.as_json()["unread"] == problem
@@ -130,5 +130,5 @@ def test_the_status_of_a_run_whose_checkpoints_cannot_be_listed_says_the_rest(vo
     volume.claim(1).mkdir()
     found = look_at(volume.root)
     assert found.checkpoint is None
-    assert found.unread == f"{volume.claim(1)} cannot be read now: Is a directory; look after the volume"
+    assert found.unread == f"{volume.claim(1)} cannot be read: Is a directory; check the volume"
     assert [line.split()[0] for line in lines(found)] == ["job", "state", "unread"]

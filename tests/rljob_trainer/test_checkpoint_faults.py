@@ -102,7 +102,7 @@ def test_a_claim_on_a_full_volume_says_so(tmp_path):
                 (volume.root / str(index)).touch()
             except OSError:
                 break
-        with pytest.raises(StorageFullError, match=r"no space left on .*/disk to claim attempt 1"):
+        with pytest.raises(StorageFullError, match=r"/disk is full; .* attempt 1"):
             claim(volume, 1)
 
 
@@ -144,8 +144,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a flipped bit": (lambda ref: flip(ref.path / "ranks/__1_0.distcp"), "ranks/__1_0.distcp is damaged"),
     "a missing rank": (lambda ref: (ref.path / "ranks/__1_0.distcp").unlink(), "ranks/__1_0.distcp is missing"),
     "no data": (lambda ref: empty(ref.path), "is missing"),
-    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest makes no sense"),
-    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest makes no sense"),
+    "a torn manifest": (lambda ref: tear(ref.path / MANIFEST), "its manifest is invalid"),
+    "an empty manifest": (lambda ref: (ref.path / MANIFEST).write_text(""), "its manifest is invalid"),
 }
 
 
@@ -189,7 +189,7 @@ def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Stale file handle"):
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Stale file handle"):
         resumption_of(volume).find()
     monkeypatch.undo()
     assert resumption_of(volume).find() == newest
@@ -209,7 +209,7 @@ def test_an_old_checkpoint_that_is_unreadable_hides_no_other(volume):
     assert resumption_of(volume).find() == newest
     (unreadable, _) = survey(volume)
     assert (unreadable.standing, unreadable.lost) == ("unreadable", True)
-    assert unreadable.problem == "checkpoint step-1-a1 cannot be read now: Is a directory; look after the volume"
+    assert unreadable.problem == "checkpoint step-1-a1 cannot be read: Is a directory; check the volume"
 
 
 def test_what_is_unreadable_is_never_deleted(volume):
@@ -228,7 +228,7 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     saved = [first.save(step) for step in (1, 2, 3)]
     (saved[2].path / "trainer.json").unlink()
     hide(saved[1].path / MANIFEST)
-    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read now: Is a directory"):
+    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Is a directory"):
         resumption_of(volume).find()
     assert resumption_of(volume, resume="never").find() is None, "it asks for none of them"
 
@@ -245,7 +245,7 @@ def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volum
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="; look after the volume, or move that folder away to go back to"):
+    with pytest.raises(InfrastructureError, match="; check the volume, or move that folder away to use"):
         resumption_of(volume).find()
     newest.path.rename(tmp_path / "away")
     assert resumption_of(volume).find() == older
@@ -259,7 +259,7 @@ def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):
     newest = resumption_of(volume).newest()
     assert newest is not None
     assert (newest.path.name, newest.lost) == ("step-2-a1", True)
-    assert durable_step(volume) == 2, "that it cannot be read now is no step back"
+    assert durable_step(volume) == 2, "an unreadable checkpoint is still durable"
 
 
 def test_a_save_that_is_durable_is_no_failure_where_nothing_can_be_deleted(volume, monkeypatch):
@@ -286,7 +286,7 @@ def test_a_run_with_nothing_but_damaged_checkpoints_does_not_begin_again(volume,
     inflict, _ = DAMAGES[damage]
     inflict(begin_attempt(volume, 1).save(1))
     with pytest.raises(
-        NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or gone in .*restore one .*resume: never"
+        NoUsableCheckpoint, match=r"1 of 1 checkpoints are damaged or deleted in .*restore one .*resume: never"
     ) as no:
         resumption_of(volume).find()
     assert (no.value.exit_code, no.value.field) == (78, "spec.checkpoint.resume")
@@ -306,7 +306,7 @@ def test_the_newest_checkpoint_is_not_forgotten_with_its_manifest_and_stays_for_
     only = first.save(1)
     manifest = (only.path / MANIFEST).read_bytes()
     (only.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or gone"):
+    with pytest.raises(NoUsableCheckpoint, match="1 of 1 checkpoints are damaged or deleted"):
         resumption_of(volume).find()
     (only.path / MANIFEST).write_bytes(manifest)
     newest = begin_attempt(volume, 2, keepLast=9).save(2)
@@ -332,7 +332,7 @@ def test_a_run_whose_checkpoints_all_lost_their_manifests_does_not_begin_again(v
     assert not logs, "older ones may be what a deletion has left that was cut short"
     shutil.rmtree(volume.checkpoint(4, 1))
     (whole.path / MANIFEST).unlink()
-    with pytest.raises(NoUsableCheckpoint, match="4 of 4 checkpoints are damaged or gone"):  # as many as are listed
+    with pytest.raises(NoUsableCheckpoint, match="4 of 4 checkpoints are damaged or deleted"):  # as many as are listed
         resumption_of(volume).find()
 
 

@@ -76,7 +76,7 @@ def test_what_the_run_resumed_from_stays_where_newer_ones_are_damaged(volume):
         first.save(step)
     (volume.checkpoint(2, 1) / "trainer.json").unlink()
     assert begin_attempt(volume, 2, keepLast=1).found.path.name == "step-1-a1"
-    assert folders(volume) == ["step-1-a1", "step-2-a1"], "somebody may restore the other one"
+    assert folders(volume) == ["step-1-a1", "step-2-a1"], "a person may restore the other one"
 
 
 def test_pruning_leaves_alone_what_later_attempts_write(volume):

@@ -91,7 +91,7 @@ def save_slowly(worker, folder, volume, answers):
     answers.set()
     while (durable := checkpoints.poll()) is None:
         train(worker)
-    assert checkpoints.poll() is None, "told once"
+    assert checkpoints.poll() is None, "reported once"
     verify(durable)
     worker.restore(str(durable.path / RANKS))
     torch.testing.assert_close(parameters(worker), weights, rtol=0, atol=0)

@@ -313,7 +313,7 @@ def begin(folder: Path, step: int = 3) -> Volume:
 
 def test_the_status_of_an_empty_directory(tmp_path: Path) -> None:
     assert look_at(tmp_path).state == "empty"
-    assert lines(look_at(tmp_path))[1] == "state       nothing has run here yet"
+    assert lines(look_at(tmp_path))[1] == "state       not started"
 
 
 def test_the_status_of_a_live_run(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_the_status_of_a_driver_that_falls_silent(tmp_path: Path) -> None:
     os.utime(volume.progress, (lately, lately))
 
     assert look_at(tmp_path).state == "running"
-    assert lines(look_at(tmp_path))[1] == "state       running, attempt 1; last sign of life 0:15 ago"
+    assert lines(look_at(tmp_path))[1] == "state       running, attempt 1; last heartbeat 0:15 ago"
 
 
 def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:
     os.utime(volume.progress, (long_ago, long_ago))
 
     assert look_at(tmp_path).state == "lost"
-    assert lines(look_at(tmp_path))[1] == "state       attempt 1 is gone without a record; last sign of life 2:05 ago"
+    assert lines(look_at(tmp_path))[1] == "state       attempt 1 died without an exit record; last heartbeat 2:05 ago"
 
 
 def test_the_status_of_a_run_that_was_killed_with_its_supervisor(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def test_the_status_of_an_ended_run(tmp_path: Path, code: int, state: str) -> No
 @pytest.mark.parametrize(
     ("code", "reason", "follows"),
     [
-        (75, "RankLost", "another one follows, or the run ends"),
-        (64, "Job", "another one follows, or the run ends"),
-        (0, "Done", "the run is about to end"),
-        (76, "StoppedOnRequest", "the run is about to end"),
-        (77, "Fenced", "the run is about to end"),
+        (75, "RankLost", "another attempt follows, or the run ends"),
+        (64, "Job", "another attempt follows, or the run ends"),
+        (0, "Done", "the run is ending"),
+        (76, "StoppedOnRequest", "the run is ending"),
+        (77, "Fenced", "the run is ending"),
     ],
 )
 def test_the_status_after_an_attempt_of_a_run_that_lives(tmp_path: Path, code: int, reason: str, follows: str) -> None:

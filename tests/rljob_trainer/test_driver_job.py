@@ -55,7 +55,7 @@ def test_a_volume_that_does_not_answer_says_nothing_of_the_job(file: Path, monke
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
 
     monkeypatch.setattr(Path, "read_text", stale)
-    with pytest.raises(InfrastructureError, match=r"job\.json cannot be read now: Stale file handle; look after"):
+    with pytest.raises(InfrastructureError, match=r"job\.json cannot be read: Stale file handle; check"):
         read_job(file)
 
 
@@ -84,5 +84,5 @@ def test_a_field_that_our_own_version_does_not_have_is_wrong(file: Path) -> None
 def test_another_major_version_is_named(file: Path, version: str | None) -> None:
     rewrite(file, contractVersion=version)
     known = re.escape(CONTRACT_VERSION)
-    with pytest.raises(JobError, match=f"has contract version {version} and this trainer knows {known}: use a trainer"):
+    with pytest.raises(JobError, match=f"contract version {version}, but this trainer supports {known}"):
         read_job(file)

@@ -105,5 +105,5 @@ def test_ray_that_does_not_let_a_driver_in_is_no_bug(monkeypatch: pytest.MonkeyP
         raise RaySystemError("Failed to connect to GCS")
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(InfrastructureError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: .*connect to GCS"):
+    with pytest.raises(InfrastructureError, match=r"Ray at 10\.0\.0\.1:6379 failed: .*connect to GCS"):
         driver._connect("10.0.0.1:6379", "a-job")

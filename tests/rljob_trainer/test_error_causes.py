@@ -20,8 +20,8 @@ def test_an_errors_causes_are_searched():
 
 def test_causes_that_go_in_a_circle_have_an_end():
     """As Ray's: what a remote call raised and the error that tells of it are each other's cause."""
-    told = RuntimeError("told by Ray")
-    raised = caused_by(ValueError("raised"), told)
-    caused_by(told, raised)
+    cause = RuntimeError("reported by Ray")
+    raised = caused_by(ValueError("raised"), cause)
+    caused_by(cause, raised)
     assert not is_full(raised)
-    assert not is_outage(told)
+    assert not is_outage(cause)

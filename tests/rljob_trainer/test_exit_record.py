@@ -1,4 +1,4 @@
-"""What an attempt's end is called that nobody foresaw: whether another try is worth it depends on it."""
+"""The exit record of exceptions that are not RLJobErrors: outage, full volume or bug."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ def failure(number: int) -> OSError:
 def test_a_disk_that_fails_is_no_bug_of_ours(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     record = exit_record(failure(number))
     assert (record.code, record.reason) == (75, "Infrastructure")
-    assert f"{os.strerror(number)}: '/volume/metrics/a1.jsonl'; look after the volume" in record.message
+    assert f"{os.strerror(number)}: '/volume/metrics/a1.jsonl'; check the volume" in record.message
     assert report(failure(number)) == 75
     assert "bug" not in capsys.readouterr().err
 

@@ -119,7 +119,7 @@ def test_one_that_freezes_before_the_first_round_of_questions_is_missed(monkeypa
     monkeypatch.setattr(hosting_pulse, "BEAT_SECONDS", 6.0)  # of questions, so that it works and freezes before it
     with driver(1, SILENT_AFTER) as (roster, heartbeats):
         worker = start(roster, "engine-0")
-        first = heartbeats._patients["engine-0"].asked  # other questions may be answered before it, by another thread
+        first = heartbeats._watched["engine-0"].asked  # other questions may be answered before it, by another thread
         process = process_of(worker)
         assert first is not None
         value(first)

@@ -97,7 +97,7 @@ def test_a_worker_leaves_when_no_attempt_claims_it():
 
 
 def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
-    """Ray would do it for whoever asks, and its workers are another's now."""
+    """Ray lets any driver kill any worker, and these belong to a newer attempt."""
     volume = Volume(tmp_path)
     claim(volume, 1)
     with driver(1, fence=lambda: check_not_superseded(volume, 1)) as (old, _):
@@ -119,7 +119,7 @@ def test_a_replaced_driver_ends_and_starts_no_worker(tmp_path: Path):
 def test_a_name_that_is_taken_is_no_bug(mine: tuple[Roster, Heartbeats]):
     roster, _ = mine
     start(roster, "engine-3")
-    with pytest.raises(InfrastructureError, match="engine-3 cannot be started: another one is still there"):
+    with pytest.raises(InfrastructureError, match="engine-3"):
         start(roster, "engine-3")
 
 

@@ -113,7 +113,7 @@ def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path, name: str)
 
 
 def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no metrics to draw"):
+    with pytest.raises(DataError, match="has no metrics"):
         plot.load_runs([tmp_path])
 
 

@@ -23,7 +23,7 @@ def test_host_memory_of_torch_names_the_field():
 
 
 def test_host_memory_of_python_names_the_field():
-    with pytest.raises(JobError, match=r"^spec\.model\.path: the host's memory did not suffice"), explained(LOADING):
+    with pytest.raises(JobError, match=r"^spec\.model\.path: the host ran out of memory"), explained(LOADING):
         np.empty(TOO_MUCH, np.uint8)
 
 
@@ -72,7 +72,7 @@ def test_a_rank_that_dies_is_an_infrastructure_error_for_the_others(tmp_path):
     with Ranks(2) as ranks:
         survivor, _ = ranks.run(make_spec(2), supervised_step_without_rank_1, write_model(tmp_path))
     assert isinstance(survivor, InfrastructureError)
-    assert "a rank lost the others" in str(survivor)
+    assert "a rank lost its connection" in str(survivor)
 
 
 def supervised_step_without_rank_1(worker, folder):

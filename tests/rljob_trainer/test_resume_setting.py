@@ -68,8 +68,8 @@ def test_an_attempt_that_died_before_it_decided_changes_nothing(volume: Volume):
     claim(volume, 2)  # never, of start B
     assert begin_attempt(volume, 3, "B", resume="never").found is None
     claim(volume, 4)
-    assert resumption_of(volume, "B", resume="never").goes_on()
-    assert resumption_of(volume, "A", resume="auto").find() is None, "the run that was begun anew has none yet"
+    assert resumption_of(volume, "B", resume="never").continues()
+    assert resumption_of(volume, "A", resume="auto").find() is None, "the new run has no checkpoint yet"
 
 
 def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
@@ -79,20 +79,20 @@ def test_a_run_that_begins_anew_says_what_it_sets_aside(volume: Volume):
     with capture_logs() as logs:
         begin_attempt(volume, 2, "B", resume="never")
         begin_attempt(volume, 3, "B", resume="never")
-    said = [line["checkpoints_set_aside"] for line in logs if line["event"] == "run_begins_anew"]
+    said = [line["checkpoints_set_aside"] for line in logs if line["event"] == "new_run_started"]
     assert said == [2], "once: the second goes on"
 
 
 def test_no_retry_mends_a_damaged_checkpoint_that_was_named(volume: Volume, elsewhere: str):
     (Path(elsewhere) / "ranks/__1_0.distcp").unlink()
-    with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it, or name another"):
+    with pytest.raises(DataError, match=r"/step-4-a1: .*__1_0.distcp is missing; restore it"):
         begin_attempt(volume, 1, "A", resume=elsewhere)
 
 
 def test_the_claim_says_for_whom_the_run_began_anew(volume: Volume):
     for number, resume in enumerate(("never", "never", "auto"), start=1):
         begin_attempt(volume, number, "A", resume=resume)
-    assert [read_claimed(volume, number)["anewFor"] for number in (1, 2, 3)] == ["A", "A", None]
+    assert [read_claimed(volume, number)["freshFor"] for number in (1, 2, 3)] == ["A", "A", None]
 
 
 class LivingRanks:
@@ -124,7 +124,7 @@ def test_a_lost_driver_costs_no_update_whatever_began_the_run(volume: Volume, el
     assert (origin.step, origin.durable_step) == (7, 6 if saved else 0)
     written = read_claimed(volume, 2)
     assert (written["parent"], written["resumedStep"]) == (1, 7)
-    assert resumption_of(volume, "A", resume=resume).goes_on(), "the take-over is of the same run"
+    assert resumption_of(volume, "A", resume=resume).continues(), "the take-over is of the same run"
 
 
 @pytest.mark.parametrize("resume", ["never", ELSEWHERE])
@@ -139,9 +139,9 @@ def test_ranks_of_another_run_are_not_taken_over(volume: Volume, elsewhere: str,
 def test_an_attempt_that_saved_nothing_is_continued_from_the_start(volume: Volume):
     """Its groups still count: their policy is named by the attempt that began the run."""
     begin_attempt(volume, 1, "A", resume="never")
-    nobody = LivingRanks()
-    vars(nobody)["take_over"] = lambda: None
-    assert origin_of(volume, 2, nobody, "A", "never").step == 0
+    no_ranks = LivingRanks()
+    vars(no_ranks)["take_over"] = lambda: None
+    assert origin_of(volume, 2, no_ranks, "A", "never").step == 0
     assert read_claimed(volume, 2)["parent"] == 1
 
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_of_the_run_itself_may_be_where_it_begins(volume: Volume):
     assert third.found.manifest.step == 3
     shutil.rmtree(back)
     record_resume(volume, 4, claim(volume, 4), third.found)
-    assert resumption_of(volume, "B", resume=back).goes_on()
+    assert resumption_of(volume, "B", resume=back).continues()
 
 
 def test_an_attempt_begins_though_nothing_can_be_deleted(volume: Volume, monkeypatch: pytest.MonkeyPatch):

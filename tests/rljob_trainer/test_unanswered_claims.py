@@ -73,8 +73,8 @@ def test_an_attempt_does_not_begin_anew_because_a_claim_cannot_be_read(
     claim(volume, 3)
     hide(volume.root / path)
     third = resumption_of(volume)
-    for ask in (third.goes_on, third.find, third.newest):
-        with pytest.raises(InfrastructureError, match=rf"{path} cannot be read now: Input/output error; look after"):
+    for ask in (third.continues, third.find, third.newest):
+        with pytest.raises(InfrastructureError, match=rf"{path} cannot be read: Input/output error"):
             ask()
     monkeypatch.undo()
     found = begin_attempt(volume, 4, keepLast=9).found
@@ -85,8 +85,8 @@ def test_an_attempt_does_not_begin_anew_because_a_claim_cannot_be_read(
 def test_never_does_not_begin_anew_because_the_newest_claim_cannot_be_read(volume: Volume, hide: Hide) -> None:
     begin_attempt(volume, 1, "A", resume="never").save(1)
     hide(volume.claim(1))
-    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
-        resumption_of(volume, "A", resume="never").goes_on()
+    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read"):
+        resumption_of(volume, "A", resume="never").continues()
 
 
 def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,20 +94,20 @@ def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatc
     second_of_a_run(volume)
     nonce = read_claimed(volume, 1)["nonce"]
     hide(volume.claim(1))
-    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read now"):
+    with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read"):
         root_nonce(volume, 2)
     monkeypatch.undo()
     assert root_nonce(volume, 2) == nonce
 
 
 def test_what_an_old_claim_would_say_is_not_guessed_and_holds_up_no_run(volume: Volume, hide: Hide) -> None:
-    """Of a run that was begun anew, its checkpoint is kept; of this run, it is superseded and goes."""
+    """Keep a checkpoint of an earlier run; delete one that is superseded in this run."""
     begin_attempt(volume, 1, keepLast=9).save(1)
     begin_attempt(volume, 2, resume="never", keepLast=9).save(2)
     hide(volume.claim(1))
     other, newest = survey(volume)
     assert (other.standing, other.lost, newest.standing) == ("unreadable", False, "counts")
-    assert other.problem == f"{volume.claim(1)} cannot be read now: Input/output error; look after the volume"
+    assert other.problem == f"{volume.claim(1)} cannot be read: Input/output error; check the volume"
     third = begin_attempt(volume, 3, keepLast=1)
     assert third.found == newest.ref
     third.save(3)
@@ -151,7 +151,7 @@ def test_a_claim_that_is_lost_is_known_by_its_copy(volume: Volume, resume: str, 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volume: Volume, damage: str) -> None:
-    """An attempt decides before it saves. To go back is for a person to decide, who is told how."""
+    """An attempt decides before it saves, so only a person may go back; the error says how."""
     begin_attempt(volume, 1, keepLast=9).save(40)
     second = begin_attempt(volume, 2, keepLast=9)
     for step in (45, 50):
@@ -160,8 +160,8 @@ def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volu
         damage_to(path, damage)
     assert next_attempt(volume) == 3, "its number is not given to another"
     assert [each.standing for each in survey(volume)] == ["counts", "unclaimed", "unclaimed"]
-    for ask in (resumption_of(volume).goes_on, resumption_of(volume).find):
-        with pytest.raises(NoUsableCheckpoint, match=r"/2.json, so .* saved step-45-a2, step-50-a2: restore a claim"):
+    for ask in (resumption_of(volume).continues, resumption_of(volume).find):
+        with pytest.raises(NoUsableCheckpoint, match=r"/2.json are .* step-45-a2, step-50-a2 is unknown"):
             ask()
     assert begin_attempt(volume, 3, resume=str(volume.checkpoint(50, 2)), keepLast=9).found.manifest.step == 50
     assert names(volume) == []
@@ -171,7 +171,7 @@ def test_a_run_does_not_go_back_past_checkpoints_whose_attempt_has_no_claim(volu
 def test_a_copy_speaks_for_its_own_attempt_alone(volume: Volume) -> None:
     begin_attempt(volume, 1, keepLast=9).save(40)
     volume.claim(1).unlink()
-    with pytest.raises(FencedError, match=r"attempt 1 is taken: .* A new job needs a volume, or a subPath of one"):
+    with pytest.raises(FencedError, match=r"attempt 1 is taken by .* A new job needs a volume"):
         claim(volume, 1)
     volume.claim(1).write_text(json.dumps({"attempt": 1, "nonce": "another's"}))
     found = read_claim(volume, 1)

@@ -124,7 +124,7 @@ def test_missing_parameters_and_a_wrong_version_are_named():
     with pytest.raises(InfrastructureError, match="weights of version 4 lack a, b, c and 1 more"):
         receiver.finish(4, {"a", "b", "c", "d"})
     receiver.begin(5)
-    with pytest.raises(InfrastructureError, match="update to version 6 ended during the one to 5"):
+    with pytest.raises(InfrastructureError, match="update 6 ended while update 5"):
         receiver.finish(6, set())
 
 

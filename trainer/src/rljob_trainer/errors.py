@@ -1,17 +1,17 @@
-"""Everything the trainer raises on purpose, and the exit code that tells a supervisor what to do about it.
+"""The trainer's exceptions, and the exit code by which a supervisor decides what to do.
 
 RLJobError
 ├── JobError            64  the job or its configuration is wrong        stop
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
 ├── InfrastructureError 75  a process, a device or a network failed      try again
-│   └── WorkerLost          one of the job's workers died or fell silent: RankLost, EngineLost, RewardsLost
-├── StoppedOnRequest    76  checkpointed and stopped                     resume when asked
-├── FencedError         77  another attempt took over                    leave
-├── NoUsableCheckpoint  78  checkpoints exist, none can be used          stop
+│   └── WorkerLost          a worker died or hangs: RankLost, EngineLost, RewardsLost (the rollout host)
+├── StoppedOnRequest    76  checkpointed and stopped                     resume on request
+├── FencedError         77  another attempt took over                    exit
+├── NoUsableCheckpoint  78  checkpoints exist, none is usable            stop
 └── StorageFullError    79  the volume is full                           stop, or grow the volume
 
-Any other exception is a bug: 70, unless the system itself failed (`is_outage`: 75, `is_full`: 79).
+Any other exception is a bug: 70, unless an OSError of the system caused it (`is_outage`: 75, `is_full`: 79).
 """
 
 import errno
@@ -22,10 +22,10 @@ from rljob_api.contract import ExitCode
 
 
 class RLJobError(Exception):
-    """A failure with a short message for a person.
+    """A failure with a message for the user.
 
-    message: what is wrong and what to do about it, without a traceback.
-    field: the spec's field to change ("spec.data.train[0]"), where one is to blame.
+    message: what is wrong and what to do, without a traceback.
+    field: the spec field to change, such as "spec.data.train[0]"; None if no field is the cause.
     """
 
     exit_code: ClassVar[ExitCode]
@@ -39,7 +39,7 @@ class RLJobError(Exception):
         return f"{self.field}: {self.message}" if self.field else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Ray carries errors between processes by pickle, which would drop keyword arguments.
+        # Ray pickles errors, and pickle drops keyword arguments.
         return _rebuild, (type(self), self.message, self.field)
 
 
@@ -64,7 +64,7 @@ class InfrastructureError(RLJobError):
 
 
 class WorkerLost(InfrastructureError):
-    """worker: its name, such as rank-1."""
+    """worker: the worker's name, such as rank-1."""
 
     def __init__(self, message: str, *, field: str | None = None, worker: str = "") -> None:
         super().__init__(message, field=field)
@@ -84,7 +84,8 @@ class RankLost(WorkerLost): ...
 class EngineLost(WorkerLost): ...
 
 
-class RewardsLost(WorkerLost): ...
+class RewardsLost(WorkerLost):
+    """The rollout host died or hangs; its worker is named "rewards"."""
 
 
 class StoppedOnRequest(RLJobError):
@@ -105,21 +106,21 @@ class StorageFullError(RLJobError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _OUTAGE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EROFS)
-"""What a disk or a network file system says when it fails; no mistake of ours makes it say so."""
+"""Errors of a failed disk or network file system; a bug of ours does not cause them."""
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a volume without space left is behind the error."""
+    """Whether a full volume caused the error."""
     return _is_behind(error, _FULL)
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Whether a disk or a file system that does not answer, or became read-only, is behind the error."""
+    """Whether a failed, unreachable or read-only file system caused the error."""
     return _is_behind(error, _OUTAGE)
 
 
 def _is_behind(error: BaseException | None, numbers: Container[int | None]) -> bool:
-    seen: list[BaseException] = []  # causes may go in a circle: Ray names an error as the cause of its own cause
+    seen: list[BaseException] = []  # Ray makes an error the cause of its own cause
     while error is not None and not any(error is each for each in seen):
         if isinstance(error, OSError) and error.errno in numbers:
             return True

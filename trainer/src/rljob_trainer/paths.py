@@ -1,16 +1,16 @@
-"""Paths that an RLJob names. Imports nothing heavy, for reward processes load it."""
+"""Paths in an RLJob. Light: reward processes import it."""
 
 from pathlib import Path
 
 
 def locate(name: str, base_dir: Path) -> Path:
-    """Where `name` leads: ~ is the home folder, and a relative path starts at `base_dir`, where the RLJob's file is."""
+    """Expand ~, and resolve a relative `name` against `base_dir`, the folder of the RLJob's file."""
     try:
         return base_dir / Path(name).expanduser()
-    except RuntimeError:  # ~somebody whom this machine does not know
+    except RuntimeError:  # ~name of an unknown user
         return base_dir / name
 
 
 def no_file(path: Path) -> str:
-    """What to say of a file that the RLJob names and nobody finds."""
-    return f"no file {path}; correct the path (a relative one starts at the RLJob's file)"
+    """The message for a missing file."""
+    return f"{path} does not exist; correct the path (a relative path starts at the folder of the RLJob's file)"

@@ -2,21 +2,20 @@
 
     job.json                          {jobUid, name, layoutVersion}
     attempts/<n>.json                 the claim of attempt n: nonce, what it continues (checkpoint/lineage.py)
-    attempts/<n>.copy.json            the claim once more, as soon as it has decided
-    attempts/<n>.newest.json          {name}: of the last checkpoint that it committed, so that its loss shows
+    attempts/<n>.copy.json            a copy of the claim after its decision
+    attempts/<n>.newest.json          {name}: the last checkpoint that it committed, so that its loss is detected
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
-    checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and makes it count
-    journal/a<n>/version-<v>.journal  what attempt n made and used while the policy had version v, until a checkpoint
-                                      makes it needless
-    metrics/a<n>.jsonl                one line a step
-    metrics/a<n>.before.jsonl         the steps before, where attempt n began from another run's checkpoint
-    samples/a<n>.jsonl                some responses, for people
+    checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and commits it
+    journal/a<n>/version-<v>.journal  what attempt n made and used with policy version v; deleted after a checkpoint
+    metrics/a<n>.jsonl                one line per step
+    metrics/a<n>.before.jsonl         earlier steps, if attempt n started from another run's checkpoint
+    samples/a<n>.jsonl                sample responses for people
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
-    control/request.json              {checkpoint, stop}: what the agent was asked and the driver has not done yet
-    control/exit.json                 how `rljob run` ended (ExitRecord); the last attempt's may be another
+    control/request.json              {checkpoint, stop}: requests to the agent that the driver has not carried out
+    control/exit.json                 how `rljob run` ended (ExitRecord); may differ from the last attempt's record
 
-An attempt writes only under its own number.
+An attempt writes only files with its own number.
 """
 
 import json
@@ -29,7 +28,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Names of everything on a run's volume."""
+    """The paths on a run's volume."""
 
     root: Path
 
@@ -73,7 +72,6 @@ class Volume:
         return self.attempts / f"{attempt}.json"
 
     def claim_copy(self, attempt: int) -> Path:
-        """Of a claim that has decided: a run's end must not hang on one small file."""
         return self.attempts / f"{attempt}.copy.json"
 
     def newest_commit(self, attempt: int) -> Path:
@@ -109,9 +107,9 @@ class Volume:
 
 
 def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
-    """Replace `path` as a whole: a reader sees the old file or the new one, also after a crash.
+    """Replace `path` atomically: readers see the old file or the new one, also after a crash.
 
-    From then on it is the new one, unless it may be lost: a power cut may bring the old one of such a file back.
+    may_be_lost: skip the folder's fsync, so that a power cut may bring the old file back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -122,7 +120,7 @@ def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
             os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
-        with suppress(OSError):  # the first failure is the one to tell
+        with suppress(OSError):  # keep the first error
             part.unlink()
         raise
     if not may_be_lost:
@@ -130,7 +128,7 @@ def write_json(path: Path, value: Any, *, may_be_lost: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in it durable: without that a power cut may undo what was created, renamed or deleted there."""
+    """Fsync a folder, so that a power cut does not undo what was created, renamed or deleted in it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -139,7 +137,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The file's value, or None where there is no such file."""
+    """The file's value; None if it does not exist."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

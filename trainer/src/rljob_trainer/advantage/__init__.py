@@ -1,7 +1,7 @@
-"""From outcome rewards to one advantage per token. numpy only: the controller runs this, over all episodes of a step.
+"""Advantages per token from outcome rewards, over all episodes of a step. Only numpy: the driver computes them.
 
-One estimator per file; an entry here registers it. An estimator that needs more than `AdvantageBatch` has (gae: values
-per token; remax: the greedy episode's reward) adds an optional field there and nothing else.
+One estimator per file; an entry here registers it. An estimator with other inputs (gae: values per token; remax: the
+greedy episode's reward) adds an optional field to `AdvantageBatch`.
 """
 
 from collections.abc import Callable, Mapping

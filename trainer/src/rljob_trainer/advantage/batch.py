@@ -1,4 +1,4 @@
-"""What every advantage estimator gets."""
+"""The input of every advantage estimator."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,16 @@ Indexes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageBatch:
-    """All N episodes of one step, their tokens in the loss flat: those of episode 0, then of episode 1, ...
+    """All N episodes of one step, their tokens in the loss flat: episode 0, then episode 1, ...
 
     rewards: [N], the outcome reward of each episode.
-    groups: [N], equal numbers for episodes of the same task; any numbers in any order.
+    groups: [N], equal numbers for episodes of the same task, in any order.
     lengths: [N], tokens in the loss of each episode, over all its trajectories.
-    token_penalties: [sum(lengths)], coefficient x KL estimate of each token, subtracted from that token's reward; None
-        if the KL does not act in the reward.
-    gamma: discount of token rewards; 1 does not discount.
+    token_penalties: [sum(lengths)], coefficient x KL estimate, subtracted from each token's reward; None if the KL
+        does not act in the reward.
+    gamma: discount of token rewards; 1: none.
 
-    Raises RewardError for a reward that is not finite, JobError for such a penalty, ValueError for shapes that
-    disagree.
+    Raises RewardError for a non-finite reward, JobError for a non-finite penalty, ValueError for wrong shapes.
     """
 
     rewards: Floats
@@ -47,7 +46,7 @@ class AdvantageBatch:
             raise ValueError(f"token_penalties must be [{self.tokens}], not {self.token_penalties.shape}")
         if not np.isfinite(self.token_penalties).all():
             raise JobError(
-                "a KL penalty is not finite, so the policy has diverged: lower the learning rate and resume",
+                "a KL penalty is not finite: the policy has diverged; lower the learning rate and resume",
                 field="spec.actor.learningRate",
             )
 
@@ -56,7 +55,7 @@ class AdvantageBatch:
         return int(self.lengths.sum())
 
     def scores(self) -> Doubles:
-        """[N]: each episode's reward less the sum of its tokens' penalties, its return without discount."""
+        """[N]: each episode's reward minus the sum of its tokens' penalties."""
         scores = self.rewards.astype(np.float64)
         if self.token_penalties is not None:
             owners = np.repeat(np.arange(self.lengths.size), self.lengths)
@@ -69,12 +68,12 @@ class AdvantageBatch:
 
 
 def require_finite_rewards(rewards: Floats, groups: Indexes) -> None:
-    """Raise RewardError that names the first episode whose reward is NaN or infinite."""
+    """Raise RewardError that names the first episode with a NaN or infinite reward."""
     broken = np.flatnonzero(~np.isfinite(rewards))
     if broken.size:
         first = int(broken[0])
         raise RewardError(
-            f"{broken.size} of {rewards.size} rewards are not finite, the first of episode {first} "
-            f"(group {int(groups[first])}): {rewards[first]}; return a finite number",
+            f"{broken.size} of {rewards.size} rewards are not finite; the first is {rewards[first]} of episode {first} "
+            f"(group {int(groups[first])}); return finite numbers",
             field="spec.rewards",
         )

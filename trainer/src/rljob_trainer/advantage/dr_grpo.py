@@ -1,4 +1,4 @@
-"""Dr.GRPO: GRPO without its division by the standard deviation, which favours very easy and very hard prompts."""
+"""Dr.GRPO: GRPO without the division by the standard deviation, which favours very easy and very hard prompts."""
 
 from rljob_trainer.advantage.batch import AdvantageBatch
 from rljob_trainer.advantage.statistics import group_statistics
@@ -8,8 +8,8 @@ from rljob_trainer.types import Floats
 def dr_grpo(batch: AdvantageBatch) -> Floats:
     """A_i = s_i - mean(s) over the group, the same for every token of episode i.
 
-    s_i is the reward less the summed KL penalty of the episode. The paper's other half, the constant divisor of the
-    loss, is the aggregation dr_grpo.
+    s_i is the reward minus the episode's summed KL penalty. The aggregation dr_grpo has the paper's constant divisor of
+    the loss.
 
     Liu et al. 2025, Understanding R1-Zero-Like Training, section 3.2: https://arxiv.org/abs/2503.20783
     """

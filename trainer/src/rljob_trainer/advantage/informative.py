@@ -1,4 +1,4 @@
-"""Which groups teach nothing: what dynamic sampling leaves out."""
+"""Groups without a learning signal, which dynamic sampling skips."""
 
 import numpy as np
 
@@ -7,10 +7,9 @@ from rljob_trainer.types import Floats
 
 
 def uninformative_groups(rewards: Floats, groups: Indexes) -> Indexes:
-    """The groups, ascending, whose rewards are all equal: their advantage is 0, and so is their gradient.
+    """The groups, ascending, with equal rewards (or one episode): their advantage and gradient are 0.
 
-    rewards, groups: [N], as in AdvantageBatch: outcome rewards alone, without KL penalties. A group of one is among
-    them. Raises RewardError for a reward that is not finite.
+    rewards, groups: [N], as in AdvantageBatch, without KL penalties. Raises RewardError for a non-finite reward.
 
     Yu et al. 2025, DAPO, section 3.2: https://arxiv.org/abs/2503.14476
     """

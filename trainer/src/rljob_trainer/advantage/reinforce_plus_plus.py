@@ -10,7 +10,7 @@ from rljob_trainer.types import Floats
 def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
     """A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over all tokens of the step, with G_t = r_t + gamma G_{t+1}.
 
-    The token reward r_t is minus the token's KL penalty, and the last token's has the outcome reward added.
+    The token reward r_t is minus the token's KL penalty, plus the outcome reward for the last token.
 
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """
@@ -18,8 +18,8 @@ def reinforce_plus_plus(batch: AdvantageBatch) -> Floats:
 
 
 def discounted_returns(batch: AdvantageBatch) -> Doubles:
-    """G_t of each token, [sum(lengths)]: all episodes at once, from their last tokens to their first."""
-    some = batch.lengths > 0  # an episode without tokens has nothing that its reward could be put on
+    """G_t of each token, [sum(lengths)]: all episodes at once, from last token to first."""
+    some = batch.lengths > 0  # an episode without tokens has no last token for its reward
     last, lengths = (np.cumsum(batch.lengths) - 1)[some], batch.lengths[some]
     returns = np.zeros(batch.tokens)
     if batch.token_penalties is not None:

@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline: the group's mean is subtracted, then everything is whitened over the step's tokens."""
+"""REINFORCE++ with a baseline: subtract the group's mean, then whiten over the step's tokens."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from rljob_trainer.types import Floats
 def reinforce_plus_plus_baseline(batch: AdvantageBatch) -> Floats:
     """A_t = (B_t - mean(B)) / sqrt(var(B) + 1e-8) over all tokens of the step, with B_t = s_i - mean(s) over the group.
 
-    s_i is the reward less the summed KL penalty of episode i, to which token t belongs; nothing is discounted. The
-    mean over tokens weighs long episodes more, so that it is not 0 although each group's is.
+    s_i is the reward minus the summed KL penalty of the token's episode i, without discount. The mean over tokens is
+    not 0, because long episodes have more tokens.
 
     Hu et al. 2025, REINFORCE++, section 3: https://arxiv.org/abs/2501.03262
     """

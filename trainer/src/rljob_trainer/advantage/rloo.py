@@ -1,4 +1,4 @@
-"""RLOO: each episode against the mean of its siblings, a baseline that does not depend on the episode itself."""
+"""RLOO: an episode's score minus the mean of its group's other episodes."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from rljob_trainer.types import Floats
 def rloo(batch: AdvantageBatch) -> Floats:
     """A_i = s_i - mean of s_j over the group's n - 1 others, the same for every token of episode i.
 
-    s_i is the reward less the summed KL penalty of the episode. Computed as (s_i - mean(s)) n / (n - 1), its equal; 0
-    in a group of one, which has no others.
+    s_i is the reward minus the episode's summed KL penalty. Computed as (s_i - mean(s)) n / (n - 1), which is equal; 0
+    in a group of one.
 
     Ahmadian et al. 2024, Back to Basics, section 3.4: https://arxiv.org/abs/2402.14740
     """

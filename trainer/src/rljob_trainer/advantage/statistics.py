@@ -1,7 +1,7 @@
 """Statistics of groups and of all tokens, in float64.
 
-A float32 sum over a million tokens loses five digits; and in float64 the mean of equal float32 rewards is exactly that
-reward (their sum needs 24 bits and those of the count, of 53), so that groups without a signal get exactly 0.
+A float32 sum over a million tokens loses five digits. In float64 the mean of equal float32 rewards is exact, so that a
+group with equal rewards gets exactly 0.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ import numpy as np
 from rljob_trainer.advantage.batch import Doubles, Indexes
 
 WHITENING_EPSILON = 1e-8
-"""Added to the variance in whitening, so that equal returns give 0 rather than 0/0. Returns must differ by as little
-as 1e-3 before it changes an advantage by half a percent. The value of verl and OpenRLHF."""
+"""Added to the variance, so that equal returns give 0 instead of 0/0. It changes an advantage by half a percent if the
+standard deviation of the returns is 1e-3. verl and OpenRLHF use the same value."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Of each episode's group, [N] each.
+    """Statistics of each episode's group, [N] each.
 
-    centered: the score less its group's mean; exactly 0 where a group has equal rewards and no penalties.
+    centered: the score minus its group's mean; exactly 0 in a group with equal rewards and no penalties.
     std: sample standard deviation (divided by size - 1); 0 for a group of one.
     size: episodes in the group.
     """

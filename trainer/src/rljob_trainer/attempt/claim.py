@@ -16,18 +16,18 @@ from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
 log = structlog.get_logger()
 
 _MESSAGE = 32_000
-"""Characters of a message, at most: an exit record has room for little more."""
+"""Longest message in characters; ExitRecord limits it."""
 
-_WAY = (
-    ". A new job needs a volume, or a subPath of one, without another run's files; to go on from one of its"
-    " checkpoints, give checkpoint.resume its path"
+_USED_VOLUME = (
+    ". A new job needs a volume or subPath without another run's files; to continue from one of its checkpoints, set"
+    " checkpoint.resume to its path"
 )
 
 
 def claim(volume: Volume, attempt: int, owner: str | None = None) -> str:
-    """Take the attempt's number. Returns its nonce. owner: uid of the RLJob that the attempt is of.
+    """Claim the attempt's number. Returns the nonce. owner: uid of the RLJob.
 
-    Raises FencedError where somebody has it, or a later one; StorageFullError or InfrastructureError where the volume
+    Raises FencedError if this number or a later one is taken; StorageFullError or InfrastructureError if the claim
     cannot be written.
     """
     nonce = secrets.token_hex(16)
@@ -37,14 +37,14 @@ def claim(volume: Volume, attempt: int, owner: str | None = None) -> str:
             raise FileExistsError
         volume.claim(attempt).touch(exist_ok=False)
         _write_claim(volume, attempt, nonce, owner)
-        sync_folder(volume.root)  # else a power cut could take the folder, and hand out the number again
+        sync_folder(volume.root)  # else a power cut could lose the folder, and the number would be taken twice
     except FileExistsError:
         raise FencedError(
-            f"attempt {attempt} is taken: {_holder(volume, attempt)} runs or ran it{_WAY if attempt == 1 else ''}"
+            f"attempt {attempt} is taken by {_holder(volume, attempt)}{_USED_VOLUME if attempt == 1 else ''}"
         ) from None
     except OSError as error:
         if is_full(error):
-            raise StorageFullError(f"no space left on {volume.root} to claim attempt {attempt}: free space") from error
+            raise StorageFullError(f"{volume.root} is full; free space to start attempt {attempt}") from error
         reason = error.strerror or error
         raise InfrastructureError(f"attempt {attempt} cannot be claimed on {volume.root}: {reason}") from error
     check_not_superseded(volume, attempt)
@@ -52,34 +52,34 @@ def claim(volume: Volume, attempt: int, owner: str | None = None) -> str:
 
 
 def check_not_superseded(volume: Volume, attempt: int) -> None:
-    """Raises FencedError naming the attempt that has the volume now, where it is a later one.
+    """Raise FencedError if a later attempt has claimed the run.
 
-    Raises InfrastructureError where the volume does not say: a driver that was cut off from it may be superseded.
+    Raises InfrastructureError if the claims cannot be read, because this driver may then be superseded.
     """
     try:
         newest = newest_claim(volume)
     except OSError as error:
         reason = error.strerror or error
-        raise InfrastructureError(f"{volume.root} does not say which attempt has the run: {reason}") from error
+        raise InfrastructureError(f"the claims in {volume.attempts} cannot be listed: {reason}") from error
     if newest > attempt:
-        raise FencedError(f"attempt {newest} has taken over from attempt {attempt}: {_holder(volume, newest)} has it")
+        raise FencedError(f"attempt {newest} ({_holder(volume, newest)}) has taken over from attempt {attempt}")
 
 
 def record_resume(
     volume: Volume, attempt: int, nonce: str, ref: CheckpointRef | None, *, parent: int | None = None,
-    step: int | None = None, lost: str | None = None, anew_for: str | None = None,
+    step: int | None = None, lost: str | None = None, fresh_for: str | None = None,
 ) -> None:  # fmt: skip
-    """Decide what the attempt continues: readers follow these decisions back through the attempts.
+    """Record what the attempt continues.
 
-    ref: the checkpoint resumed from; None for none. parent, step: the attempt and step continued, where they are not
-    those of the checkpoint (living workers were taken over). lost: name of a newer checkpoint that was there, so that
-    it stays known. anew_for: Resumption.anew_for.
-    Raises FencedError where a later attempt has claimed the volume, or the claim is not ours.
+    ref: the checkpoint resumed from; None without one. parent, step: the attempt and step continued, if they differ
+    from the checkpoint's (living workers were taken over). lost: name of a newer checkpoint that was committed and is
+    unusable. fresh_for: Resumption.fresh_for.
+    Raises FencedError if a later attempt has claimed the run, or another driver holds this claim.
     """
     check_not_superseded(volume, attempt)
     claimed = read_json(volume.claim(attempt)) or {}
     if claimed.get("nonce") != nonce:
-        raise FencedError(f"attempt {attempt} is not ours any more: {_holder(volume, attempt)} has it")
+        raise FencedError(f"attempt {attempt} now belongs to {_holder(volume, attempt)}")
     source, begun = None, 0
     if ref is not None:
         source, begun = str(ref.path) if ref.named else ref.path.name, ref.manifest.step
@@ -92,14 +92,14 @@ def record_resume(
     begun = begun if step is None else step
     _write_claim(
         volume, attempt, nonce, claimed.get("owner"), parent=parent, resumedFrom=lost or source, resumedStep=begun,
-        anewFor=anew_for,
+        freshFor=fresh_for,
     )  # fmt: skip
 
 
 def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run which `attempt` belongs to; "" where its claim is lost.
+    """The nonce of the attempt that began the run of `attempt`; "" if its claim is lost.
 
-    Raises InfrastructureError where the volume does not answer.
+    Raises InfrastructureError if the volume does not answer.
     """
     with claims_answering(volume):
         claimed = read_claim(volume, root_of(volume, attempt))
@@ -118,7 +118,7 @@ def _write_claim(
         "parent": None,
         "resumedFrom": None,
         "resumedStep": None,
-        "anewFor": None,
+        "freshFor": None,
     }
     write_json(volume.claim(attempt), claimed | decision)
     if decision:
@@ -126,9 +126,7 @@ def _write_claim(
 
 
 def _keep_curve(volume: Volume, attempt: int, ref: CheckpointRef) -> None:
-    """Another run may be gone tomorrow, and so are this run's metrics where nobody knows any more which attempts it
-    consists of: those up to the checkpoint are in there.
-    """
+    """Copy the checkpoint's metrics, because the attempts that wrote them belong to another run or are unknown."""
     source, target = ref.path / METRICS, volume.metrics_before(attempt)
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,11 +139,11 @@ def _holder(volume: Volume, attempt: int) -> str:
 
 
 def record_exit(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
-    """Write how the attempt ended; the supervisor decides by it what comes next."""
+    """Write how the attempt ended, for its supervisor."""
     record = exit_record(error)
     try:
         write_json(volume.exit_record(attempt), record.model_dump(mode="json", by_alias=True))
-    except OSError as failure:  # the supervisor then goes by the process's exit code, which says the same
+    except OSError as failure:  # the supervisor then reads the process's exit code
         log.error("exit_not_recorded", error=str(failure))
     return record
 
@@ -157,21 +155,21 @@ def exit_record(error: BaseException | None) -> ExitRecord:
         reason = reason_of(type(error))
         return ExitRecord(code=error.exit_code, reason=reason, message=error.message[:_MESSAGE], field=error.field)
     if is_full(error):
-        message = f"no space left: {error}"
+        message = f"the volume is full ({error}); free space or grow it"
         return ExitRecord(code=ExitCode.STORAGE_FULL, reason="StorageFull", message=message[:_MESSAGE])
     if is_outage(error):
-        message = f"a disk or a file system failed: {error}; look after the volume"
+        message = f"a disk or a file system failed: {error}; check the volume"
         return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="Infrastructure", message=message[:_MESSAGE])
     message = f"this is a bug: {type(error).__name__}: {error}"
     return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:_MESSAGE])
 
 
 def reason_of(error: type[RLJobError]) -> str:
-    """One CamelCase word."""
+    """The error's reason in CamelCase."""
     return error.__name__.removesuffix("Error")
 
 
 def read_exit(volume: Volume, attempt: int) -> ExitRecord | None:
-    """None where the attempt left no record: it was killed, or it runs."""
+    """How the attempt ended; None if it runs or was killed."""
     found = read_json(volume.exit_record(attempt))
     return ExitRecord.model_validate(found) if found else None

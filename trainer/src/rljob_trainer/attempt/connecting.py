@@ -1,4 +1,4 @@
-"""Ray's own code while it connects hears no signal, and may wait for ever: a thread looks after both."""
+"""A deadline and signals for ray.init, which ignores signals and may wait for ever: a thread handles both."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ LOOK_SECONDS = 0.05
 
 @contextmanager
 def bounded(seconds: float, waits_for: str, record: Callable[[RLJobError], object]) -> Iterator[None]:
-    """End this process where the block takes longer, or where one asks to stop meanwhile: nothing has begun yet.
+    """Exit the process if the block takes longer, or if a stop signal arrives meanwhile.
 
-    record: takes down why, before the process ends with the error's exit code. Call it where signals are held.
+    record: called with the reason before the process exits with the error's exit code. Call while signals are held.
     """
     done = Event()
 
@@ -36,7 +36,7 @@ def bounded(seconds: float, waits_for: str, record: Callable[[RLJobError], objec
 
 
 def _trouble(done: Event, seconds: float, waits_for: str) -> RLJobError | None:
-    """Counts look by look: seconds in which this process was frozen do not count."""
+    """Wait for `done`, a signal or the deadline. Seconds in which this process was frozen do not count."""
     passed = 0.0
     while not done.is_set():
         if signal.sigtimedwait(STOP_SIGNALS, LOOK_SECONDS):

@@ -1,4 +1,4 @@
-"""One attempt, from its claim to its exit record. It never restarts itself: its supervisor does that."""
+"""One attempt, from its claim to its exit record. Only its supervisor restarts it."""
 
 import os
 import time
@@ -27,14 +27,14 @@ from rljob_trainer.volume import Volume
 log = structlog.get_logger()
 
 RAY_SECONDS = 120.0
-"""Deadline of Ray's start, and then of its answer."""
+"""Deadline of Ray's start, and of connecting to it."""
 
 
 def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRecord:
     """Run attempt `attempt` of a resolved job on the volume `root`.
 
-    ray_address: of the Ray cluster, or file:PATH of a file in which it will appear.
-    Whatever happens, the exit record says it. Raises FencedError where the attempt's number is taken.
+    ray_address: of the Ray cluster, or file:PATH of a file that will contain it.
+    The exit record reports every failure, except FencedError if the attempt's number is taken, which is raised.
     """
     volume = Volume(root)
     nonce = claim(volume, attempt, os.environ.get(OWNER_VARIABLE))
@@ -61,7 +61,7 @@ def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address
             with ending_well(Wiring(job, volume, attempt, nonce, progress, requests)) as wiring:
                 wiring.run(interrupt.wait_for_steps)
     except BaseException as raised:
-        # Before the loop a signal raises wherever the driver is; inside Ray's own code it comes out as another error.
+        # Before the loop a signal raises anywhere; Ray's code may turn it into another error.
         error = StoppedOnRequest(STOPPED_EARLY) if interrupt.end_start() else raised
         if isinstance(error, StoppedOnRequest):
             log.info("attempt_stopped", reason=str(error))
@@ -85,7 +85,7 @@ def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecor
 
 @contextmanager
 def ending_well(wiring: Wiring) -> Iterator[Wiring]:
-    """Leave workers to the next driver where there will be one: after trouble that may pass."""
+    """Keep the workers for the next driver after failures that a supervisor retries."""
     error: BaseException | None = None
     try:
         yield wiring
@@ -94,7 +94,7 @@ def ending_well(wiring: Wiring) -> Iterator[Wiring]:
         raise
     finally:
         code = exit_record(error).code
-        # A fenced driver's workers are another's, and so they are not ended either.
+        # The workers of a fenced driver belong to another attempt.
         wiring.close(error, end_workers=code not in (ExitCode.BUG, ExitCode.INFRASTRUCTURE, ExitCode.FENCED))
 
 
@@ -102,11 +102,11 @@ def _connect(address: str, namespace: str) -> None:
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="error")
     except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
-        raise InfrastructureError(f"no Ray cluster answers at {address}: {error}") from error
+        raise InfrastructureError(f"connecting to Ray at {address} failed: {error}") from error
 
 
 def _appeared(address: str) -> str:
-    """The address, or what the file at file:PATH holds as soon as it is there."""
+    """The address, or the content of file:PATH once that file exists."""
     if not address.startswith("file:"):
         return address
     path = Path(address.removeprefix("file:"))

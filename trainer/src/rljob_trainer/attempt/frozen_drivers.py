@@ -1,4 +1,4 @@
-"""Drivers of earlier attempts that are still there, but frozen."""
+"""End frozen drivers of earlier attempts."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -11,12 +11,9 @@ log = structlog.get_logger()
 
 
 def end_frozen(root: Path, attempt: int) -> None:
-    """Kill drivers of attempts before `attempt` on the volume `root` that were stopped (SIGSTOP), where this process
-    sees them: in its container, or on its machine.
+    """Kill stopped (SIGSTOP) drivers of earlier attempts on the volume `root` in this container or machine.
 
-    What they wrote would not count. But an engine that hands groups to one waits for it, deep in Ray's own code, and
-    does nothing for anybody else meanwhile. Ray ends such a driver minutes after it was asked to: so long may others
-    take to save.
+    They are fenced anyway, but an engine that sends groups to one blocks in Ray until Ray ends it, which takes minutes.
     """
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -26,7 +23,7 @@ def end_frozen(root: Path, attempt: int) -> None:
 
 
 def _attempt_on(root: Path, words: list[str]) -> float:
-    """Whose driver that command line starts; infinity where it is none of this volume."""
+    """The attempt of the driver that this command line starts; infinity if it is not a driver of this volume."""
     options = dict(pairwise(words))
     folder, number = options.get("--dir", ""), options.get("--attempt", "")
     if "driver" not in words or not number.isdigit() or Path(folder).resolve() != root:

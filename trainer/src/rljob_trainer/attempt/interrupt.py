@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a driver."""
+"""A driver's SIGTERM and SIGINT."""
 
 import os
 import signal
@@ -17,33 +17,34 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def hold_signals() -> None:
-    """Let them wait until Interrupt.listen. Threads that are started meanwhile never get any.
+    """Block stop signals until Interrupt.listen, in this thread and in threads that it starts.
 
-    Call it before any thread is started: the system gives a signal to whichever thread takes it.
+    Call it before any thread starts, because the kernel delivers a signal to any thread that does not block it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 @dataclass(slots=True)
 class Interrupt:
-    """The first signal asks to save and stop after the step that runs; before the loop runs there is nothing to save,
-    and it ends the attempt. The second ends the process.
+    """The first signal requests a checkpoint and a stop after the current step; before the loop it ends the attempt.
+
+    The second signal ends the process.
     """
 
     asked: threading.Event = field(default_factory=threading.Event)
     starting: bool = True
 
     def listen(self) -> None:
-        """From now on. Raises StoppedOnRequest where one came already."""
+        """Handle signals from now on. Raises StoppedOnRequest if one is pending."""
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """For code that puts handlers of its own in place: Ray's abort the process while it connects.
+        """Block signals in the block: Ray installs its own handlers, which abort the process while it connects.
 
-        Who asks to stop meanwhile waits as long as that takes, unless somebody takes the signal (connecting.py).
+        connecting.py takes the signals meanwhile.
         """
         hold_signals()
         try:
@@ -52,11 +53,11 @@ class Interrupt:
             self.listen()
 
     def wait_for_steps(self) -> None:
-        """From now on, a step runs and somebody looks whether `asked` is set."""
+        """From now on the loop checks `asked`, and signals do not raise."""
         self.starting = False
 
     def end_start(self) -> bool:
-        """From now on, nothing is interrupted. Returns whether a signal has ended the start."""
+        """From now on signals do not raise. Returns whether a signal has ended the start."""
         ended, self.starting = self.asked.is_set() and self.starting, False
         return ended
 

@@ -1,4 +1,4 @@
-"""The file that a driver gets: a resolved job, and where its relative paths start."""
+"""The driver's input file: a resolved job."""
 
 import json
 import time
@@ -12,9 +12,8 @@ from rljob_trainer.volume import write_json
 
 log = structlog.get_logger()
 
-
 JOB_SECONDS = 180.0
-"""Kubelets look at ConfigMaps every minute, and then at what they remember of them."""
+"""A kubelet syncs ConfigMaps every minute, from a cache that may be a minute old."""
 
 
 def write_job(job: DriverJob, path: Path) -> None:
@@ -22,10 +21,7 @@ def write_job(job: DriverJob, path: Path) -> None:
 
 
 def read_job(path: Path) -> DriverJob:
-    """Raises JobError for a file that is missing, malformed or of another contract.
-
-    Raises InfrastructureError where the volume does not answer.
-    """
+    """Raises JobError if the file is missing, invalid or of another contract, InfrastructureError if unreadable."""
     try:
         document = json.loads(path.read_text())
         newer = _is_newer(str(document.get("contractVersion")), path)
@@ -34,17 +30,17 @@ def read_job(path: Path) -> DriverJob:
         raise JobError(f"{path} is not a resolved job: {error}") from error
     except OSError as error:
         reason = error.strerror or error
-        raise InfrastructureError(f"{path} cannot be read now: {reason}; look after the volume") from error
+        raise InfrastructureError(f"{path} cannot be read: {reason}; check the volume") from error
 
 
 def _is_newer(version: str, path: Path) -> bool:
-    """Whether the job may have fields that only a newer minor version knows. Raises JobError for another major one."""
+    """Whether the job has a newer minor version, whose new fields are ignored. Raises JobError for another major."""
     major, _, minor = version.partition(".")
     our_major, _, our_minor = CONTRACT_VERSION.partition(".")
     if major != our_major:
         raise JobError(
-            f"{path} has contract version {version} and this trainer knows {CONTRACT_VERSION}: "
-            "use a trainer image and an operator of the same major version"
+            f"{path} has contract version {version}, but this trainer supports {CONTRACT_VERSION}; "
+            "use a trainer image and an operator with the same major version"
         )
     newer = int(minor) > int(our_minor)
     if newer:
@@ -53,16 +49,13 @@ def _is_newer(version: str, path: Path) -> bool:
 
 
 def job_of_generation(path: Path, generation: int, seconds: float = JOB_SECONDS) -> DriverJob:
-    """As read_job, once the file has that generation of the spec or a later one.
-
-    Raises InfrastructureError where it stays older for so long.
-    """
+    """Wait for that generation of the spec or a later one. Raises InfrastructureError at the deadline."""
     deadline = time.monotonic() + seconds
     while (job := read_job(path)).generation < generation:
         if time.monotonic() > deadline:
             raise InfrastructureError(
-                f"{path} still has generation {job.generation} of the spec after {seconds:.0f} s, not {generation}: see"
-                " whether the kubelet of the head's node renews the pod's ConfigMap"
+                f"{path} still has generation {job.generation} of the spec after {seconds:.0f} s, not {generation}; "
+                "check that the kubelet on the head pod's node updates the ConfigMap"
             )
         time.sleep(1.0)
     return job

@@ -1,4 +1,4 @@
-"""The run's model folder: configuration and tokenizer, for engines, rewards and export. Its weights are elsewhere."""
+"""The run's model folder: configuration and tokenizer for engines, rewards and export, without weights."""
 
 import shutil
 from pathlib import Path
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 def max_model_len(spec: ResolvedSpec) -> int:
-    """Tokens of the longest sequence that an engine must hold: a sample's, or the probe's."""
+    """Length in tokens of the longest sequence in an engine: a sample or a probe."""
     probe = ENGINES[spec.rollout.engine].probe
     return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
 
 
 def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:
-    """Where the policy's first weights are: `folder`, the run's own, stands for those of a model from scratch.
+    """The folder of the policy's first weights; the run's own `folder` for a model from scratch.
 
-    Raises DataError where the model is missing.
+    Raises DataError if the model is missing.
     """
     return folder if spec.model.from_scratch is not None else locate_model(spec.model, base_dir)
 
 
 def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Fill `folder`, from `source` where the model has one. Returns the size of the vocabulary to sample from.
+    """Fill `folder` from `source`, or from scratch. Returns the size of the vocabulary to sample from.
 
-    Raises DataError where transformers does not know the model, or it is too short for the job's sequences.
+    Raises DataError if transformers cannot load the model, or if its context is too short for the job.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
@@ -47,12 +47,12 @@ def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokeniz
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
     except (ValueError, OSError, KeyError, ImportError) as error:
-        raise DataError(f"transformers cannot load it: {first_line(error)}", field=FIELD) from error
+        raise DataError(f"transformers cannot load the model: {first_line(error)}", field=FIELD) from error
     config.save_pretrained(folder)
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
         raise DataError(
-            f"the model reads at most {longest} tokens: lower data.maxPromptTokens or data.maxResponseTokens",
+            f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
             field="spec.data.maxResponseTokens",
         )
     return min(len(tokenizer), config.vocab_size)

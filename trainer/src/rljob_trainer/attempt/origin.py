@@ -1,4 +1,4 @@
-"""Where an attempt continues: with what living ranks hold, with the newest checkpoint, or at the start."""
+"""Where an attempt continues: from living ranks, from the newest checkpoint, or at the start."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,8 +26,8 @@ log = structlog.get_logger()
 class Origin:
     """Where the attempt continues.
 
-    held: what living ranks hold; None sends it to `checkpoint`, and without one to the start.
-    lost: name of the newest checkpoint, if that is unusable: the ranks hold all that is left of its steps.
+    held: the state of living ranks; None: continue from `checkpoint`, without one from the start.
+    lost: name of the newest checkpoint if it is unusable, so that only the ranks hold its steps.
     """
 
     held: RankStates | None
@@ -51,8 +51,8 @@ class Origin:
 class Restored:
     """What the ranks hold when the loop begins.
 
-    stage: the one whose optimizer they hold; None before the first.
-    held: their state, if they are one update ahead of the loop's; None elsewhere.
+    stage: the stage of their optimizer; None before the first.
+    held: their state if they are one update ahead of the loop, else None.
     """
 
     stage: Stage | None
@@ -60,9 +60,8 @@ class Restored:
 
 
 def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption, ranks: RankClient) -> Origin:
-    """Take over living ranks, else find the newest checkpoint; from now on the claim records the decision."""
-    # The attempt that this one continues, if any.
-    before = decided(volume).newest if resumption.goes_on() else None
+    """Take over living ranks, else find the newest checkpoint; record the decision in the claim."""
+    before = decided(volume).newest if resumption.continues() else None
     parent: int | None = None
     step: int | None = None
     held = ranks.take_over() if before is not None else None
@@ -73,11 +72,11 @@ def find_origin(volume: Volume, attempt: int, nonce: str, resumption: Resumption
         parent, step = before.attempt, held.training_state.step
     else:
         origin = Origin(None, resumption.find())
-        # An attempt that died before its first checkpoint is continued from the start: its groups still count.
+        # Without a checkpoint this attempt still continues the former one, because its journaled groups count.
         parent = before.attempt if before is not None and origin.checkpoint is None else None
     record_resume(
         volume, attempt, nonce, origin.checkpoint,
-        parent=parent, step=step, lost=origin.lost, anew_for=resumption.anew_for,
+        parent=parent, step=step, lost=origin.lost, fresh_for=resumption.fresh_for,
     )  # fmt: skip
     return origin
 
@@ -86,7 +85,7 @@ def restore(
     spec: ResolvedSpec, volume: Volume, origin: Origin, weights: Path, ranks: RankClient, state: LoopState,
     progress: ProgressReporter,
 ) -> Restored:  # fmt: skip
-    """Bring `state` and the ranks to where the attempt continues. weights: folder of the policy's first weights."""
+    """Load `state` and the ranks from `origin`. weights: folder of the policy's first weights."""
     if origin.held is not None:
         return _take_over(volume, origin.held, state)
     for info in ranks.connect():
@@ -106,7 +105,7 @@ def restore(
 
 
 def _take_over(volume: Volume, held: RankStates, state: LoopState) -> Restored:
-    """A step whose metrics the former driver did not write is finished first."""
+    """If the former driver did not write the metrics of its last step, the loop finishes that step first."""
     mark = held.training_state
     written = any(line["step"] == mark.step for line in history(volume) if names.TIME_STEP in line)
     behind = not written and bool(held.updated)

@@ -1,4 +1,4 @@
-"""Which checkpoint an attempt goes on from, and whether it goes on with a run at all."""
+"""Whether an attempt continues the volume's run, and from which checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,75 +23,68 @@ log = structlog.get_logger()
 
 _FIELD = "spec.checkpoint.resume"
 
-_WAY_OUT = ", or move that folder away to go back to the one before"
-"""Where one is unreadable for good."""
+_WAY_OUT = ", or move that folder away to use the previous checkpoint"
 
-_WITHOUT_MANIFEST = {
-    "damaged": "its manifest makes no sense",
-    "unfinished": "it has no manifest",
-    "gone": "it is gone",
-}
+_WITHOUT_MANIFEST = {"damaged": "its manifest is invalid", "unfinished": "it has no manifest", "gone": "it was deleted"}
 
 
 class Resumption:
-    """What a volume's checkpoints and earlier attempts mean for the next attempt.
+    """What a volume's checkpoints and claims mean for the next attempt.
 
-    spared: what it found damaged or lost. A person may restore those, so this attempt deletes none.
+    spared: damaged or lost checkpoints; this attempt does not delete them, because a person may restore them.
     """
 
     def __init__(self, resume: str, volume: Volume, start_id: str) -> None:
-        """resume: `checkpoint.resume`. start_id: DriverJob's; without one, `never` begins anew with each attempt."""
+        """resume: `checkpoint.resume`. start_id: DriverJob's; without one, each attempt with `never` begins a run."""
         self._resume, self._volume, self._start_id = resume, volume, start_id
         self.spared: set[Path] = set()
 
-    def goes_on(self) -> bool:
-        """Whether the attempt goes on with the run that the volume holds. Else it begins one: at step 0, or at a path.
+    def continues(self) -> bool:
+        """Whether the attempt continues the volume's run; if not, it begins one, at step 0 or from a path.
 
-        With `auto` it always does, also where the volume holds none yet.
-        `never` and a path say where a run begins; the attempts after the one that began it go on with it, as with
-        `auto`. For the time before `record_resume`. Raises NoUsableCheckpoint where that run's end is not known.
+        With `auto` it always does. `never` and a path begin a run once; later attempts of that run continue it.
+        Call before `record_resume`. Raises NoUsableCheckpoint if the run's newest attempts have no valid claim.
         """
         run, resume = decided(self._volume), self._resume
         if resume == "auto":
-            goes_on = True
+            continues = True
         elif run.newest is None or run.root is None:
-            goes_on = False
+            continues = False
         elif resume == "never":
-            goes_on = run.newest.anew_for == self._start_id
+            continues = run.newest.fresh_for == self._start_id
         else:
-            goes_on = run.root.foreign == Path(resume).resolve()
-        if goes_on:
+            continues = run.root.foreign == Path(resume).resolve()
+        if continues:
             self._check_claims()
-        return goes_on
+        return continues
 
     def _check_claims(self) -> None:
-        """To go back past whole checkpoints, because nobody knows whose they are, is for a person to decide."""
+        """Only a person may decide to ignore intact checkpoints whose attempts have no valid claim."""
         if unclaimed := [each for each in survey(self._volume) if each.standing == "unclaimed"]:
             newest = max(unclaimed, key=lambda each: (each.attempt, each.step))
             claims = sorted({str(self._volume.claim(each.attempt)) for each in unclaimed})
             raise NoUsableCheckpoint(
-                f"damaged or gone: {', '.join(claims)}, so nobody knows which run those attempts continued, and they "
-                f"saved {', '.join(each.path.name for each in unclaimed)}: restore a claim or its copy, set "
-                f"checkpoint.resume: {newest.path}, or move those folders away to go on without them",
+                f"{', '.join(claims)} are damaged or deleted, so the run of "
+                f"{', '.join(each.path.name for each in unclaimed)} is unknown; restore a claim or its copy, set "
+                f"checkpoint.resume: {newest.path}, or move those folders away to continue without them",
                 field=_FIELD,
             )
 
     @property
-    def anew_for(self) -> str | None:
-        """For the attempt's claim: attempts of the same start go on with the run; another setting ends that."""
+    def fresh_for(self) -> str | None:
+        """The attempt claims this; with `never`, later attempts with the same start ID continue the run."""
         return (self._start_id or None) if self._resume == "never" else None
 
     def find(self) -> CheckpointRef | None:
-        """What `checkpoint.resume` asks for: None to begin at step 0. Logs each checkpoint that it skips, and why.
+        """The checkpoint to resume from, None to begin at step 0. Logs each checkpoint that it skips.
 
-        Raises NoUsableCheckpoint where there are checkpoints and none is usable: starting over would lose them.
-        Raises InfrastructureError where the volume does not answer for one that is newer than the newest whole one: it
-        may be whole too.
+        Raises NoUsableCheckpoint if checkpoints exist and none is usable, because starting over would lose them, and
+        InfrastructureError if the newest candidate cannot be read now.
         """
         resume = self._resume
-        if not self.goes_on():
+        if not self.continues():
             if aside := len(list_checkpoints(self._volume)):
-                log.warning("run_begins_anew", checkpoint_resume=resume, checkpoints_set_aside=aside)
+                log.warning("new_run_started", checkpoint_resume=resume, checkpoints_set_aside=aside)
             return None if resume == "never" else _named(Path(resume).resolve())
         run = decided(self._volume)
         origin = run.root.foreign if run.root else None
@@ -103,12 +96,12 @@ class Resumption:
             if each.ref is not None and self._is_whole(each.ref):
                 return each.ref
         if candidates:
-            shown = sum(run.holds(each.step, each.attempt) for each in found)  # by rljob checkpoints, as this run's
-            raise self._none_usable(f"{shown} of {shown} checkpoints are damaged or gone")
+            shown = sum(run.holds(each.step, each.attempt) for each in found)  # what `rljob checkpoints` lists
+            raise self._none_usable(f"{shown} of {shown} checkpoints are damaged or deleted")
         return _named(origin) if origin is not None else None
 
     def newest(self) -> Found | None:
-        """The run's newest checkpoint, where workers live that are ahead of it: it may also be lost."""
+        """The run's newest checkpoint, lost or not, for an attempt that takes over living workers."""
         return newest(self._survey())
 
     def _is_whole(self, ref: CheckpointRef) -> bool:
@@ -123,9 +116,9 @@ class Resumption:
         return True
 
     def _survey(self) -> list[Found]:
-        """Logs what has no manifest that can be read. What was lost is spared, for whoever restores it.
+        """Survey the volume, log folders without a readable manifest, and spare lost ones.
 
-        One older than a checkpoint that counts may be what a deletion that was cut short has left: nobody misses it.
+        An unfinished folder older than the newest checkpoint may be the rest of a deletion and is not logged.
         """
         found = survey(self._volume)
         newest_whole = max((each.step for each in found if each.standing == "counts"), default=-1)
@@ -138,19 +131,19 @@ class Resumption:
 
     def _none_usable(self, why: str) -> NoUsableCheckpoint:
         return NoUsableCheckpoint(
-            f"{why} in {self._volume.checkpoints}: restore one from a backup, or begin anew with "
+            f"{why} in {self._volume.checkpoints}; restore one from a backup, or start over with "
             "checkpoint.resume: never",
             field=_FIELD,
         )
 
 
 def _named(path: Path) -> CheckpointRef:
-    """Raises DataError where it is not a whole checkpoint, InfrastructureError where the volume does not answer."""
+    """Raises DataError if it is not an intact checkpoint, InfrastructureError if the volume does not answer."""
     ref = read_checkpoint(path)
     if ref is None:
-        raise DataError(f"{path} is no finished checkpoint: see rljob checkpoints", field=_FIELD)
+        raise DataError(f"{path} is not a finished checkpoint; choose one that rljob checkpoints lists", field=_FIELD)
     try:
         verify(ref)
     except DamagedCheckpointError as error:
-        raise DataError(f"{path}: {error}; restore it, or name another", field=_FIELD) from error
+        raise DataError(f"{path}: {error}; restore it, or choose another", field=_FIELD) from error
     return replace(ref, named=True)

@@ -1,10 +1,10 @@
-"""The parts of one attempt, wired together. It decides nothing: each part knows what to do and nothing of its owner.
+"""Build and connect the parts of one attempt. Decisions are made in the parts.
 
-    living workers? ──> taken over: the step that they have done is where the attempt continues
-                   └──> else: workers start ── meanwhile data, reward code ──> weights ──> newest checkpoint, if any
+    living workers? ──> take over: the attempt continues after the step that they have done
+                   └──> else: start workers ── meanwhile data, reward code ──> weights ──> newest checkpoint, if any
     rollouts, loop
 
-A user's mistakes show in this order, the cheapest first: nothing expensive is loaded for a job that cannot run.
+The cheapest checks run first, so that a job with an error in its spec or data fails before anything large is loaded.
 """
 
 import os
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class Wiring:
-    """Builds the parts in the order in which they need one another, and runs the loop."""
+    """Builds the parts in dependency order and runs the loop."""
 
     def __init__(
         self, job: DriverJob, volume: Volume, attempt: int, nonce: str, progress: ProgressReporter, requests: Requests
@@ -70,7 +70,7 @@ class Wiring:
         self._job, self._spec, self._volume = job, job.spec, volume
         self._attempt, self._nonce, self._progress, self._requests = attempt, nonce, progress, requests
         self._base_dir, self._folder = Path(job.base_dir), volume.root / "model"
-        placement = find_nodes(job.spec)  # before the cluster is asked what it has
+        placement = find_nodes(job.spec)  # waits for the nodes whose GPUs cluster_resources counts
         self._device: Literal["cpu", "cuda"] = "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
         self._rollout_fingerprint = rollout_fingerprint(job.spec, self._base_dir)
         update = update_fingerprint(job.spec)
@@ -86,11 +86,11 @@ class Wiring:
         )
         self._context = WorkerContext(
             job.spec, self._device, max(1, threads), self._roster, self._heartbeats, placement
-        )  # fmt: skip
+        )
         self._ranks = RankClient(self._context)
 
     def close(self, error: BaseException | None, *, end_workers: bool) -> None:
-        """error: how the attempt ended. end_workers: no driver is going to take them over.
+        """error: how the attempt ended. end_workers: no driver will take them over.
 
         Raises FencedError if a later attempt has taken them over.
         """
@@ -98,7 +98,7 @@ class Wiring:
         if end_workers:
             self._roster.end_all()
         elif isinstance(error, WorkerLost):
-            self._roster.kill(error.worker)  # the next driver need not find out again that it hangs
+            self._roster.kill(error.worker)  # so that the next driver does not wait for it
 
     def run(self, before_steps: Callable[[], None]) -> None:
         """Train. before_steps: called when everything is ready."""
@@ -114,7 +114,7 @@ class Wiring:
         with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
             weights = first_weights(self._spec, self._base_dir, self._folder)
-            _join(importing)  # Python may give a half-made module to a thread while another one still imports it
+            _join(importing)  # a second thread could get a partly imported module
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             if host is not None:
@@ -222,7 +222,7 @@ class Wiring:
             uid=self._job.uid,
             directory=self._volume.root,
             project=self._spec.training.project,
-            # Variables may hold what is nobody's business.
+            # Environment variables may hold secrets.
             config=self._spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"env"}),
             resumed_step=origin.step,
         )
@@ -230,15 +230,15 @@ class Wiring:
 
 
 def _join(importing: Thread) -> None:
-    """Raises InfrastructureError where it takes too long."""
+    """Raises InfrastructureError at the deadline."""
     importing.join(START_SECONDS)
     if importing.is_alive():
-        raise InfrastructureError(f"transformers was not imported within {START_SECONDS:.0f} s: does its disk answer?")
+        raise InfrastructureError(f"importing transformers took more than {START_SECONDS:.0f} s; check its disk")
 
 
 @contextmanager
 def _tracked(loggers: LoggerSet) -> Iterator[LoggerSet]:
-    """Tell every tracker how the attempt ended."""
+    """Report to every tracker how the attempt ended."""
     status: Literal["done", "failed", "stopped"] = "failed"
     try:
         yield loggers

@@ -1,1 +1,1 @@
-"""Checkpoints on the run's volume: what is in them, when they count, which one a run continues from, and export."""
+"""Checkpoints on the run's volume: content, commit, lineage, retention and export."""

@@ -1,4 +1,4 @@
-"""From a checkpoint to a model folder that `AutoModelForCausalLM.from_pretrained` loads."""
+"""Export a checkpoint to a model folder that `AutoModelForCausalLM.from_pretrained` loads."""
 
 import shutil
 from pathlib import Path
@@ -16,52 +16,51 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def choose_checkpoint(run: Path, step: int | None) -> CheckpointRef:
-    """The newest checkpoint of a run, or the newest of `step`. Raises DataError naming the steps there are.
+    """The newest checkpoint of a run, or the newest of `step`.
 
-    Raises InfrastructureError where the volume does not answer for that one: an older one was not meant.
+    Raises DataError that lists the available steps; InfrastructureError if that checkpoint cannot be read now.
     """
     found = survey(Volume(run))
     meant = newest([each for each in found if step in (None, each.step)])
     if meant is not None and meant.problem:
-        raise InfrastructureError(f"{meant.problem}, or take another with --step (rljob checkpoints lists them)")
+        raise InfrastructureError(f"{meant.problem}, or choose another step with --step (see rljob checkpoints)")
     refs = counting(found)
     if not refs:
-        raise DataError(f"{run} has no finished checkpoint: give the folder that rljob run printed")
+        raise DataError(f"{run} has no finished checkpoint; pass the folder that rljob run printed")
     chosen = [ref for ref in refs if step in (None, ref.manifest.step)]
     if not chosen:
         steps = ", ".join(str(each) for each in sorted({ref.manifest.step for ref in refs}))
-        raise DataError(f"{run} has no checkpoint of step {step}: choose one of {steps}")
+        raise DataError(f"{run} has no checkpoint of step {step}; choose one of {steps}")
     return chosen[-1]
 
 
 def export_model(ref: CheckpointRef, target: Path, dtype: str, *, trust_remote_code: bool = False) -> int:
     """Write the policy's weights, its configuration and its tokenizer to `target`. Returns the bytes of weights.
 
-    dtype: of the weights, "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
-    Raises DataError where `target` holds something already or cannot be written, InfrastructureError where the
-    checkpoint is damaged. `target` is whole or not there.
+    dtype: "float32" or "bfloat16". trust_remote_code: run Python code that came with the model.
+    Raises DataError if `target` is not empty or cannot be written, InfrastructureError if the checkpoint is damaged.
+    After a failure `target` does not exist.
     """
     target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} is there already: choose another folder")
+        raise DataError(f"{target} already exists; choose another folder")
     try:
         verify(ref)
     except InfrastructureError as error:
-        raise InfrastructureError(
-            f"{error.message}; take another with --step (rljob checkpoints lists them)"
-        ) from error
+        message = f"{error.message}; choose another step with --step (see rljob checkpoints)"
+        raise InfrastructureError(message) from error
     model = _load(ref, trust_remote_code=trust_remote_code).to(DTYPES[dtype])
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
         model.save_pretrained(part)
-        # The run's own files win, a generation_config.json for one; only the configuration now states another dtype.
+        # The run's own files replace transformers' (such as generation_config.json), except config.json: its dtype.
         shutil.copytree(ref.path / MODEL, part, ignore=shutil.ignore_patterns("config.json"), dirs_exist_ok=True)
         part.replace(target)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone already, unless something failed
+        shutil.rmtree(part, ignore_errors=True)
     return sum(path.stat().st_size for path in target.glob("*.safetensors"))
 
 
@@ -70,6 +69,6 @@ def _load(ref: CheckpointRef, *, trust_remote_code: bool) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(ref.path / MODEL, trust_remote_code=trust_remote_code)
         model = bare_model(config, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, ImportError) as error:
-        raise DataError(f"transformers cannot load the model of {ref.path / MODEL}: {error}") from error
+        raise DataError(f"transformers cannot load the model in {ref.path / MODEL}: {error}") from error
     load_shards({"policy": {"model": model.state_dict()}}, ref.path / RANKS, alone=True)
     return model

@@ -1,4 +1,4 @@
-"""Files of a checkpoint: what they are (size, hash), and that they are on the volume rather than in memory. Light."""
+"""Sizes and hashes of a checkpoint's files, and fsync. Light."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from rljob_api.v1alpha1.base import ApiModel
 from rljob_trainer.volume import sync_folder
 
 _CHUNK_BYTES = 8 << 20
-"""Hashed at a time. Each chunk takes Python's lock twice from the thread that trains."""
+"""Read at once. Each chunk takes the GIL from the training thread twice."""
 
 
 class FileEntry(ApiModel):
@@ -21,10 +21,7 @@ class FileEntry(ApiModel):
 
 
 def entries(folder: Path, paths: Iterable[Path]) -> dict[str, FileEntry]:
-    """Size and hash of each file by its path below `folder`, made durable.
-
-    Several at a time, for hashing is the slow part of a large one. Raises OSError.
-    """
+    """Fsync each file; return size and hash by its path below `folder`. Raises OSError."""
     files = sorted(paths)
     with ThreadPoolExecutor() as pool:
         return dict(zip((str(path.relative_to(folder)) for path in files), pool.map(_entry, files), strict=True))
@@ -35,16 +32,13 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def sync_folders(folder: Path) -> None:
-    """Make the names in `folder` and all below it durable."""
+    """Fsync `folder` and all folders below it."""
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         sync_folder(path)
 
 
 def first_problem(folder: Path, expected: Mapping[str, FileEntry]) -> str | None:
-    """Read every file: the first one that is missing or not what was written, in words; None where all are.
-
-    Raises OSError where that cannot be told, because the volume does not answer.
-    """
+    """Read every file; describe the first that is missing or differs, None if all are intact. Raises OSError."""
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda item: _problem(folder, *item), expected.items())
         return next((problem for problem in found if problem), None)

@@ -1,4 +1,4 @@
-"""A copy of a rank's state in host memory, of which a checkpoint is written while the state itself goes on changing.
+"""A copy of a rank's state in host memory: the checkpoint is written from it while training continues.
 
 torch's own stager (torch.distributed.checkpoint.staging) cannot copy a DTensor in torch 2.11.
 """
@@ -16,35 +16,31 @@ from torch.utils import _pytree as pytree
 
 
 class HostCopy:
-    """Copies into buffers that it keeps: pinned memory is slow to get, and so are pages never touched before.
+    """Copies into buffers that it reuses, because pinned memory and fresh pages are slow to allocate. Thread-safe.
 
-    torch rounds each pinned buffer up to a power of two: a 1.5B shape's 15.9 GB take 20 GB of the host's memory.
-    Any thread may call any method.
+    torch rounds each pinned buffer up to a power of two: the 15.9 GB of a 1.5B model take 20 GB of host memory.
     """
 
     def __init__(self, device: torch.device, mesh: DeviceMesh) -> None:
-        """device: of the training. mesh: of CPUs, in the shape of the mesh that the state is spread over."""
+        """device: the training device. mesh: of CPUs, in the shape of the mesh that shards the state."""
         self._mesh = mesh
-        # A stream of its own, so that copies run beside the training's kernels.
+        # A separate stream: copies run beside the training's kernels.
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None
         self._buffers: list[Tensor] = []
         self._lock = threading.Lock()
 
     def reserve(self, shards: Sequence[Tensor]) -> None:
-        """Get buffers for what is going to be copied, in any order; takes seconds where they are pinned.
-
-        shards: as `shapes_of` returns them.
-        """
+        """Allocate buffers for `shards` (from `shapes_of`), in any order; takes seconds if they are pinned."""
         with self._lock:
             self._buffers = self._buffers_like(shards)
 
     def follow(self) -> None:
-        """To be called by the training thread: what it has asked the GPU for so far comes before the next copy."""
+        """Called by the training thread: the next copy waits for all GPU work that this thread has queued."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
 
     def take(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state with its tensors in host memory, valid until the next call; DTensors stay sharded as they are."""
+        """The state with its tensors in host memory, valid until the next call; DTensors stay sharded."""
         leaves, structure = pytree.tree_flatten(state)
         shards = [_local(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         with self._lock:
@@ -62,7 +58,7 @@ class HostCopy:
             self._stream.synchronize()
 
     def _buffers_like(self, shards: Sequence[Tensor]) -> list[Tensor]:
-        """One for each shard: a kept one where one fits. Those that fit none are not kept on."""
+        """One buffer per shard, reused if one fits; buffers that fit no shard are freed."""
         kept: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = defaultdict(list)
         for buffer in self._buffers:
             kept[buffer.shape, buffer.dtype].append(buffer)

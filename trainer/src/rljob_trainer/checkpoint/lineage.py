@@ -1,23 +1,22 @@
-"""Which attempts a run consists of, and how far each. Light: the agent and every reader of a run's folder use it.
+"""Which attempts a run consists of, and up to which step each one counts. Light: the agent uses it.
 
-Each attempt claims its number, and decides then what it continues (attempts/<n>.json). Readers follow these decisions
-back from the newest one; what an older attempt wrote after it was superseded is outside, whenever it was written. E.g.
+Each attempt claims its number, then records what it continues (attempts/<n>.json and a copy). Readers follow these
+records back from the newest attempt; what an older attempt wrote after it was superseded does not count. Example:
 
-    a1 from nothing, steps 1..50, checkpoints 10 20 30 40
+    a1 begins a run, steps 1..50, checkpoints 10 20 30 40
     a2 continues a1 from checkpoint 40, steps 41..60, checkpoint 50
-    a1, frozen until now, commits its checkpoint 50         superseded: a2 took a1's steps up to 40
-    a3 has claimed and not decided yet                      transparent
+    a1, frozen until now, commits its checkpoint 50         superseded: a2 continued a1 from step 40
+    a3 has claimed its number and not decided yet           ignored
 
     lineage: a2, all of it; a1 up to step 40
 
-A decision is also in attempts/<n>.copy.json. Clocks play no part in this. Whoever reads gets OSError where the volume
-does not answer: a claim that cannot be read now is not one that is missing, and no run is begun anew for it.
+No clocks are compared. Functions raise OSError if the volume does not answer: an unreadable claim is not a missing
+one, and must not cause a new run.
 """
 
 import math
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +29,13 @@ CHECKPOINT_NAME = re.compile(r"step-(\d+)-a(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """`attempts/<n>.json` or, where that was damaged or lost after it had decided, its copy.
+    """`attempts/<n>.json`, or its copy if the original was damaged or lost after the decision.
 
-    nonce: random, the driver's own.
-    parent: the attempt that this one continues, perhaps from step 0; None where it begins a run, from nothing or from
-        another run's checkpoint.
-    resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None for none.
-    resumed_step: the step it continues after (0: from the start); None while it has not decided.
-    anew_for: the DriverJob.start_id for which checkpoint.resume: never began the run; None under another setting.
+    nonce: random, unique to the driver.
+    parent: the attempt that this one continues; None if it begins a run, from nothing or another run's checkpoint.
+    resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None without a checkpoint.
+    resumed_step: the step it continues after (0: from the start); None before the decision.
+    fresh_for: the DriverJob.start_id for which checkpoint.resume: never began the run; None for other settings.
     """
 
     attempt: int
@@ -45,26 +43,23 @@ class Claim:
     parent: int | None = None
     resumed_from: str | None = None
     resumed_step: int | None = None
-    anew_for: str | None = None
+    fresh_for: str | None = None
 
     @property
     def foreign(self) -> Path | None:
-        """The checkpoint outside the lineage that the attempt began from."""
+        """The checkpoint outside the lineage that the attempt started from."""
         return Path(self.resumed_from) if self.resumed_from and self.resumed_from.startswith("/") else None
 
     @property
     def checkpoint_step(self) -> int:
-        """Of the checkpoint it resumed from; 0 for none."""
+        """Step of the checkpoint that it resumed from; 0 without one."""
         name = CHECKPOINT_NAME.fullmatch(Path(self.resumed_from or "").name)
         return int(name[1]) if name else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An attempt's part of a run.
-
-    checkpoints: those of steps up to this one belong to the run. steps: its steps up to this one do. inf: all.
-    """
+    """An attempt's part of a run: its checkpoints and its steps up to these limits (inf: all)."""
 
     attempt: int
     checkpoints: float
@@ -73,10 +68,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """A run as its newest decided attempt sees it.
-
-    claims, segments: of its attempts, newest first; none where no attempt has decided anything.
-    """
+    """A run as its newest decided attempt sees it: attempts newest first; empty before the first decision."""
 
     claims: tuple[Claim, ...]
     segments: tuple[Segment, ...]
@@ -87,11 +79,11 @@ class Lineage:
 
     @property
     def root(self) -> Claim | None:
-        """Of the attempt that began the run."""
+        """The claim of the attempt that began the run."""
         return self.claims[-1] if self.claims else None
 
     def holds(self, step: int, attempt: int) -> bool:
-        """Whether that checkpoint counts. Without any decision nothing speaks against one."""
+        """Whether that checkpoint belongs to the run; before the first decision every checkpoint does."""
         if self.newest is None:
             return True
         return any(each.attempt == attempt and step <= each.checkpoints for each in self.segments)
@@ -107,19 +99,19 @@ def lineage(volume: Volume) -> Lineage:
 
 
 def root_of(volume: Volume, attempt: int) -> int:
-    """The attempt that began the run which `attempt` belongs to: two attempts are of one run if theirs is the same."""
+    """The attempt that began the run of `attempt`; equal for attempts of the same run."""
     claim = read_claim(volume, attempt)
     return attempt if claim is None else list(_ancestors(volume, claim))[-1].attempt
 
 
 def is_known(volume: Volume, attempt: int) -> bool:
-    """Whether the claims of the attempt and of all that it continues are there, back to the run's begin."""
+    """Whether the claims of the attempt and of all its ancestors exist."""
     claim = read_claim(volume, attempt)
     return claim is not None and all(each.resumed_step is not None for each in _ancestors(volume, claim))
 
 
 def read_claim(volume: Volume, attempt: int) -> Claim | None:
-    """None where there is no claim, or one that makes no sense: a crash cut it short, or it is being written."""
+    """None if the claim does not exist or is invalid (a crash truncated it, or it is being written)."""
     claim = _claim(volume.claim(attempt), attempt)
     if claim is not None and claim.resumed_step is not None:
         return claim
@@ -129,19 +121,20 @@ def read_claim(volume: Volume, attempt: int) -> Claim | None:
 
 
 def _claim(path: Path, attempt: int) -> Claim | None:
-    found = None
-    with suppress(ValueError):
+    try:
         found = read_json(path)
+    except ValueError:
+        return None
     if not isinstance(found, dict):
         return None
     return Claim(
         attempt, _text(found, "nonce") or "", _number(found, "parent"), _text(found, "resumedFrom"),
-        _number(found, "resumedStep"), _text(found, "anewFor"),
+        _number(found, "resumedStep"), _text(found, "freshFor"),
     )  # fmt: skip
 
 
 def _ancestors(volume: Volume, claim: Claim) -> Iterator[Claim]:
-    """The claim, its parent's, and so on. A parent is older; one that left no claim is taken for the first."""
+    """The claim, its parent's, and so on. A parent without a claim counts as the first attempt."""
     yield claim
     while claim.parent is not None and claim.parent < claim.attempt:
         claim = read_claim(volume, claim.parent) or Claim(claim.parent)

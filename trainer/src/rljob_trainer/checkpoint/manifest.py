@@ -1,11 +1,11 @@
-"""Which checkpoints of a volume count. Light: no torch, so that the agent and `rljob status` can list them.
+"""Commit, read and classify the checkpoints on a volume. Light: no torch; the agent and `rljob status` import it.
 
 checkpoints/step-40-a1/
 ranks/          shards of {role: {model, optimizer}} (torch.distributed.checkpoint), each rank's random state
 model/          config.json and tokenizer
 trainer.json    step, data positions, KL controller: everything that is not a tensor
 metrics.jsonl   the run's metrics up to this step
-manifest.json   written last: sizes and hashes of all of the above. Without it the folder is no checkpoint.
+manifest.json   sizes and hashes of all of the above, written last; a folder without it is not a checkpoint
 """
 
 import json
@@ -34,26 +34,26 @@ METRICS = "metrics.jsonl"
 
 
 class DamagedCheckpointError(InfrastructureError):
-    """Its files are not what its manifest says. That a volume does not answer is no damage."""
+    """A file is missing or differs from the manifest."""
 
 
 class Retention(ApiModel):
-    """Which checkpoints stay: the `keep...` fields of spec.checkpoint."""
+    """Which checkpoints to keep: the `keep...` fields of spec.checkpoint."""
 
-    keep_last: int = Field(description="As many of the newest.")
-    keep_every: int | None = Field(None, description="Those whose step is a multiple.")
-    keep_best: int = Field(0, description="As many of the best reward.")
+    keep_last: int = Field(description="Number of newest checkpoints.")
+    keep_every: int | None = Field(None, description="Checkpoints whose step is a multiple.")
+    keep_best: int = Field(0, description="Number of checkpoints with the highest reward.")
 
 
 class Manifest(ApiModel):
     """`manifest.json`."""
 
-    step: int = Field(description="Step that the checkpoint was taken after.")
+    step: int = Field(description="Last step that the checkpoint includes.")
     attempt: int = Field(description="Attempt that wrote it.")
-    time: datetime = Field(description="When it became durable, by the driver's clock: for people.")
-    reward: float | None = Field(None, description="Mean reward of that step; None for a supervised one.")
+    time: datetime = Field(description="Time of the commit by the driver's clock; for display only.")
+    reward: float | None = Field(None, description="Mean reward of that step; None for a supervised step.")
     validation_reward: float | None = Field(None, description="Of that step's weights; None: not validated.")
-    retention: Retention | None = Field(None, description="What the job said about retention when it was written.")
+    retention: Retention | None = Field(None, description="The job's retention when it was written.")
     files: dict[str, FileEntry] = Field(description="Every file, by its path below the checkpoint.")
 
     @property
@@ -63,10 +63,7 @@ class Manifest(ApiModel):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A checkpoint with a manifest.
-
-    named: somebody gave its path, so a run that continues from it begins a lineage of its own.
-    """
+    """A checkpoint with a manifest. named: the spec names its path; resuming from it begins a new lineage."""
 
     path: Path
     manifest: Manifest
@@ -74,18 +71,17 @@ class CheckpointRef:
 
 
 Standing = Literal["counts", "superseded", "earlier run", "unclaimed", "unfinished", "damaged", "unreadable", "gone"]
-"""superseded: of this run, but the attempt had been superseded before that step. earlier run: kept from before a start
-with checkpoint.resume: never or a path. unclaimed: of an attempt that is newer than all that say what they continued,
-so that its claim is damaged or gone: attempts decide before they save. unfinished: no manifest. damaged: a manifest
-that makes no sense. unreadable: the volume does not give the manifest now, or not the claim that says of which run it
-is; it may be whole. gone: no folder."""
+"""superseded: of this run, but a newer attempt had taken over before that step. earlier run: of a run before a start
+with checkpoint.resume: never or a path. unclaimed: its attempt is newer than the newest valid claim; attempts claim
+before they save, so its claim was damaged or deleted. unfinished: no manifest. damaged: an invalid manifest.
+unreadable: reading its manifest or claim failed; it may be intact. gone: no folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A folder of checkpoints/ that is named as a checkpoint, or should be there. ref: None for one without manifest.
+    """A folder in checkpoints/, existing or expected. ref: None without a valid manifest.
 
-    lost: it was a checkpoint of this run: damaged, unreadable, or the newest one, without manifest or gone.
+    lost: it was committed in this run and is now damaged, unreadable or gone.
     problem: why it is unreadable.
     """
 
@@ -99,10 +95,9 @@ class Found:
 
 
 def survey(volume: Volume) -> list[Found]:
-    """Every checkpoint folder and what becomes of it, oldest step first, and the newest one also where it is gone.
+    """Classify every checkpoint folder, oldest step first, and the newest committed one even if it is gone.
 
-    One that is unreadable hides none of the others. Raises InfrastructureError where the volume does not list them, or
-    does not say of which attempts the run consists.
+    Raises InfrastructureError if the folder or the claims cannot be read.
     """
     run, named = decided(volume), [CHECKPOINT_NAME.fullmatch(path.name) for path in _folders(volume)]
     found = {name[0]: _judge(volume, run, int(name[1]), int(name[2])) for name in named if name}
@@ -114,38 +109,35 @@ def survey(volume: Volume) -> list[Found]:
 
 
 def newest(found: Sequence[Found]) -> Found | None:
-    """The run's newest checkpoint, which may be lost. found: a survey's."""
+    """The run's newest checkpoint, which may be lost. found: from `survey`."""
     return next((each for each in reversed(found) if each.lost or each.standing == "counts"), None)
 
 
 def counting(found: Sequence[Found]) -> list[CheckpointRef]:
-    """The run's checkpoints that can be read, oldest first. found: a survey's."""
+    """The run's readable checkpoints, oldest first. found: from `survey`."""
     return [each.ref for each in found if each.ref is not None and each.standing == "counts"]
 
 
 def durable_step(volume: Volume) -> int:
-    """Of the run's newest checkpoint, 0 for none. One that cannot be read now is none the less durable.
-
-    Raises as survey().
-    """
+    """Step of the run's newest checkpoint, unreadable ones included; 0 without one. Raises as `survey`."""
     durable = (each for each in survey(volume) if each.standing == "counts" or (each.lost and each.problem))
     return max((each.step for each in durable), default=0)
 
 
 def decided(volume: Volume) -> Lineage:
-    """As lineage(), for whoever decides by it: raises InfrastructureError where the volume does not answer."""
+    """As `lineage`, but raises InfrastructureError if the volume does not answer."""
     with claims_answering(volume):
         return lineage(volume)
 
 
 @contextmanager
 def claims_answering(volume: Volume) -> Iterator[None]:
-    """Raises InfrastructureError in place of OSError, naming what of the attempts' claims cannot be read now."""
+    """Raise InfrastructureError that names the unreadable claim in place of OSError."""
     try:
         yield
     except OSError as error:
         what, why = error.filename or volume.attempts, error.strerror or error
-        raise InfrastructureError(f"{what} cannot be read now: {why}; look after the volume") from error
+        raise InfrastructureError(f"{what} cannot be read: {why}; check the volume") from error
 
 
 def _folders(volume: Volume) -> list[Path]:
@@ -154,13 +146,12 @@ def _folders(volume: Volume) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise InfrastructureError(
-            f"{volume.checkpoints} cannot be listed now: {error.strerror}; look after the volume"
-        ) from error
+        message = f"{volume.checkpoints} cannot be listed: {error.strerror}; check the volume"
+        raise InfrastructureError(message) from error
 
 
 def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
-    """What the run's attempts have said of their last commit, or of the checkpoint that they went on from."""
+    """The run's newest recorded commit, or the checkpoint that an attempt resumed from."""
     for claim in run.claims:
         committed = (read_object(volume.newest_commit(claim.attempt)) or {}).get("name")
         for name in (CHECKPOINT_NAME.fullmatch(str(each)) for each in (committed, claim.resumed_from)):
@@ -175,9 +166,9 @@ def list_checkpoints(volume: Volume) -> list[CheckpointRef]:
 
 
 def read_checkpoint(folder: Path) -> CheckpointRef | None:
-    """One checkpoint, wherever it is; None where there is no manifest, or one that makes no sense.
+    """The checkpoint in any folder; None without a valid manifest.
 
-    Raises InfrastructureError where the volume does not answer.
+    Raises InfrastructureError if the volume does not answer.
     """
     try:
         return _read(folder)
@@ -193,7 +184,7 @@ def _read(folder: Path) -> CheckpointRef | None:
 
 
 def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
-    return InfrastructureError(f"checkpoint {folder.name} cannot be read now: {error.strerror}; look after the volume")
+    return InfrastructureError(f"checkpoint {folder.name} cannot be read: {error.strerror}; check the volume")
 
 
 def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
@@ -210,7 +201,7 @@ def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
 
 
 def _judge_other(volume: Volume, run: Lineage, step: int, attempt: int, ref: CheckpointRef) -> Found:
-    """Outside the lineage. What is superseded is deleted, so it is not guessed; nor does an old claim hold up a run."""
+    """Classify a checkpoint outside the lineage. "superseded" requires proof, because retention deletes those."""
     if run.newest is not None and attempt > run.newest.attempt:
         return Found(ref.path, step, attempt, "unclaimed", ref)
     try:
@@ -226,11 +217,10 @@ def commit(
     validation_reward: float | None = None, retention: Retention | None = None,
     written: Mapping[str, FileEntry] | None = None,
 ) -> CheckpointRef:  # fmt: skip
-    """Make `staged`, a finished folder beside it, the checkpoint `target`. The manifest is the one commit point.
+    """Rename the finished folder `staged` to `target` and write its manifest, which is the commit point.
 
-    written: files that somebody else has made durable and hashed, by their paths below `staged`.
-    Raises InfrastructureError where one of those is not there, OSError where the volume fails or `target` counts
-    already.
+    written: files that the ranks have fsynced and hashed, by their paths below `staged`.
+    Raises InfrastructureError if one of those is missing, OSError if the volume fails or `target` has a manifest.
     """
     known = dict(written or {})
     _check_present(staged, known)
@@ -241,19 +231,19 @@ def commit(
         retention=retention, files=files,
     )  # fmt: skip
     sync_folders(staged)
-    if not (target / MANIFEST).exists():  # the remains, if any, of a commit that did not get as far as its manifest
+    if not (target / MANIFEST).exists():  # remains of a commit that failed before its manifest
         shutil.rmtree(target, ignore_errors=True)
     staged.rename(target)
-    for folder in target.parents[:2]:  # its name, and that of the folder of all checkpoints
+    for folder in target.parents[:2]:  # checkpoints/ and the volume's root
         sync_folder(folder)
     write_json(target / MANIFEST, manifest.model_dump(mode="json", by_alias=True))
     return CheckpointRef(target, manifest)
 
 
 def verify(ref: CheckpointRef) -> None:
-    """Raises DamagedCheckpointError naming the first file that is missing, or is not what the manifest says.
+    """Check every file against the manifest.
 
-    Raises InfrastructureError where the volume does not answer.
+    Raises DamagedCheckpointError that names the first bad file, InfrastructureError if the volume does not answer.
     """
     try:
         problem = first_problem(ref.path, ref.manifest.files)
@@ -272,4 +262,4 @@ def _check_present(staged: Path, written: Mapping[str, FileEntry]) -> None:
     for name, entry in written.items():
         path = staged / name
         if not path.is_file() or path.stat().st_size != entry.bytes:
-            raise InfrastructureError(f"a rank wrote {name}, but the driver finds no such file: share the volume")
+            raise InfrastructureError(f"the driver cannot see {name}, which a rank wrote; mount one shared volume")

@@ -1,4 +1,4 @@
-"""The state of a rank's random generators: torch, CUDA, numpy, Python. As JSON, for a checkpoint is only data."""
+"""The state of a rank's random generators (torch, CUDA, numpy, Python) as JSON."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ import torch
 
 
 def random_state() -> dict[str, Any]:
-    """Of this process. cuda: of the current device; None without one."""
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  the process's own generator is meant
+    """The state in this process. cuda: of the current device; None without one."""
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  the process's global generator
     cuda = torch.cuda.is_initialized()
     return {
         "torch": bytes(torch.get_rng_state().tolist()).hex(),
@@ -30,10 +30,10 @@ def write_random_state(state: dict[str, Any], directory: Path, rank: int, world:
 
 
 def restore_random_state(directory: Path, rank: int, world: int, seed: int) -> None:
-    """Put this process's generators where `rank` of `world` left them.
+    """Restore the state of `rank` of `world`.
 
-    Where another number of ranks wrote the checkpoint, seed them by its rank 0, `rank` and `seed` instead: different
-    on every rank and the same in every resume.
+    If another number of ranks wrote the checkpoint, derive a seed from rank 0's state, `rank` and `seed`: different on
+    every rank, equal in every resume.
     """
     path = _file(directory, rank, world)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""Which checkpoints stay on the volume, and the removal of all others."""
+"""Choose the checkpoints to keep and delete the others."""
 
 import re
 import shutil
@@ -12,10 +12,9 @@ _STAGED = re.compile(r"\.step-\d+-a(\d+)\.part")
 
 
 def reasons_to_keep(refs: Sequence[CheckpointRef], retention: Retention) -> dict[Path, str]:
-    """Why each checkpoint that stays does: "last", "every 20", "best", or several. refs: those that count.
+    """Why each kept checkpoint is kept: "last", "every 20", "best", or several. refs: those that count.
 
-    The best are chosen among those with a validation reward, where there are any, else by the training reward: the two
-    are not compared with each other. Of equal ones the newer is the better.
+    "best" compares validation rewards if any checkpoint has one, else training rewards; the newer one wins a tie.
     """
     ordered = sorted(refs, key=_age)
     every = retention.keep_every
@@ -29,16 +28,10 @@ def reasons_to_keep(refs: Sequence[CheckpointRef], retention: Retention) -> dict
 
 
 class Pruning:
-    """What retention no longer wants, as the volume is now; `carry_out` deletes it.
-
-    Two steps, so that the caller can make sure in between that the volume is still its own.
-    """
+    """What retention deletes: the constructor lists it, `carry_out` deletes it. The caller checks its fence between."""
 
     def __init__(self, volume: Volume, retention: Retention, attempt: int, spared: Collection[Path] = ()) -> None:
-        """attempt: the one that prunes. What older ones left unfinished goes too; later ones' is not its business.
-
-        spared: what is left alone though it does not count.
-        """
+        """attempt: the one that prunes; unfinished saves of older attempts are deleted too. spared: never deleted."""
         found = survey(volume)
         refs = counting(found)
         kept = reasons_to_keep(refs, retention)
@@ -52,15 +45,15 @@ class Pruning:
         ] + _staged(volume, attempt)
 
     def carry_out(self) -> None:
-        """Fills `deleted`. Raises the first OSError after all were tried: one that cannot be deleted keeps no other."""
+        """Delete, and fill `deleted`. Raises the first OSError after all deletions were tried."""
         failures = [failure for path in self.checkpoints if (failure := self._delete(path))]
         for path in [*self.deleted, *self._leftovers]:
-            shutil.rmtree(path, ignore_errors=True)  # the next one tries again, if a superseded driver still writes
+            shutil.rmtree(path, ignore_errors=True)  # if a superseded driver still writes, the next pruning tries again
         if failures:
             raise failures[0]
 
     def _delete(self, path: Path) -> OSError | None:
-        """Its manifest comes first: a folder half deleted must not count."""
+        """Delete the manifest first, so that a partly deleted folder does not count."""
         try:
             (path / MANIFEST).unlink(missing_ok=True)
             sync_folder(path)
@@ -89,6 +82,6 @@ def _age(ref: CheckpointRef) -> tuple[int, int]:
 
 
 def _staged(volume: Volume, attempt: int) -> list[Path]:
-    """Folders of older attempts' saves that never got their names."""
+    """Staging folders that older attempts left."""
     named = ((path, _STAGED.fullmatch(path.name)) for path in volume.checkpoints.glob(".step-*"))
     return [path for path, name in named if name and int(name[1]) < attempt]

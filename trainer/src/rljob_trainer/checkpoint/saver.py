@@ -1,11 +1,11 @@
-"""Saving one rank's state while it goes on training.
+"""Save one rank's state while it continues to train.
 
     training thread   begin ──────┐   update (waits for "staged", not for "written")
     saving thread                 └─> copy to host memory ─ staged ─> write, fsync, hash ─ written ─> finish
     any thread                                                                                        finish waits
 
-The copy takes a bus's time, the writing a disk's: training waits for the former only, and only where it would change
-what is being copied. All collectives are over a process group of the saver's own: two threads must not share one.
+An update waits for the copy only, not for the disk. All collectives use a process group that belongs to the saver,
+because two threads must not share one.
 """
 
 import threading
@@ -26,10 +26,10 @@ from rljob_trainer.checkpoint.shards import METADATA, save_shards
 
 
 class ShardSaver:
-    """At most one save at a time. All methods may be called by any thread; `begin` by the one that trains."""
+    """One save at a time. The training thread calls `begin`; any thread may call the other methods."""
 
     def __init__(self, device: torch.device, group: dist.ProcessGroup, mesh: DeviceMesh) -> None:
-        """group: gloo, over all ranks, used by nothing else. mesh: of CPUs, in the shape of the models' own."""
+        """group: gloo, over all ranks, used by nothing else. mesh: of CPUs, in the shape of the models' mesh."""
         self._group, self._rank, self._world = group, group.rank(), group.size()
         self._copy = HostCopy(device, mesh)
         self._staged = threading.Event()
@@ -37,9 +37,9 @@ class ShardSaver:
         self._written: Future[dict[str, FileEntry]] | None = None
 
     def reserve(self, tensors: Iterable[Tensor]) -> None:
-        """Get host memory for a state of tensors like these, in a thread of its own: the first save is then no slower.
+        """Allocate host memory for tensors like these in a thread, so that the first save is not slower.
 
-        A save that begins meanwhile copies when that is done. Where memory does not suffice, that save says so.
+        A save that begins meanwhile waits for it; if the allocation fails, that save raises.
         """
         shapes = shapes_of(tensors)
         threading.Thread(target=self._copy.reserve, args=(shapes,), name="reserve", daemon=True).start()
@@ -47,7 +47,7 @@ class ShardSaver:
     def begin(self, state: dict[str, Any], directory: Path) -> None:
         """Start to save `state`, whose tensors must not change before `wait_staged` returns; collective.
 
-        Waits for an earlier save to end; `finish` is where that one's failure shows.
+        Waits for an earlier save to end; `finish` raises that save's failure.
         """
         if self._written is not None:
             self._written.exception()
@@ -55,17 +55,17 @@ class ShardSaver:
         self._written = Future()
         self._copy.follow()
         work = (state, random_state(), directory, self._staged, self._written)
-        # A daemon: a volume that hangs must not keep the process from leaving.
+        # A daemon: a volume that hangs must not keep the process from exiting.
         threading.Thread(target=self._save, args=work, name="checkpoint", daemon=True).start()
 
     def wait_staged(self) -> None:
-        """Until the state may change again."""
+        """Wait until the state may change."""
         self._staged.wait()
 
     def finish(self) -> dict[str, FileEntry]:
-        """Wait for the save that was begun last. Returns the files that this rank wrote, by name.
+        """Wait for the last save. Returns the files that this rank wrote, by name.
 
-        Raises what the save raised: StorageFullError or InfrastructureError.
+        Raises StorageFullError or InfrastructureError.
         """
         assert self._written is not None, "finish comes after begin"
         return self._written.result()
@@ -79,7 +79,7 @@ class ShardSaver:
             del state
             staged.set()
             written.set_result(self._write(copy, random, directory))
-        except BaseException as error:  # noqa: BLE001  it belongs to whoever calls finish
+        except BaseException as error:  # noqa: BLE001  `finish` raises it
             written.set_exception(error)
         finally:
             staged.set()

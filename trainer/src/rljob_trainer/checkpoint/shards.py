@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, some files a rank: torch.distributed.checkpoint, its failures in terms of the job."""
+"""Write and read a checkpoint's tensors with torch.distributed.checkpoint; map its failures to job errors."""
 
 import errno
 import shutil
@@ -14,31 +14,30 @@ from torch.utils import _pytree as pytree
 
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
 
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as it was asked for, of one rank
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended for one rank
 
 METADATA = ".metadata"
-"""Written last by torch; without it no shard can be read."""
+"""torch writes it last; without it no shard can be read."""
 
 _FILE_BYTES = 4 << 30
 _MAX_FILES = 8
-"""A rank's files are written, and later hashed, by a thread each: one alone is slower than the volume."""
+"""One thread per file writes and hashes a rank's files: one thread is slower than the volume."""
 
-
-_NO_SPACE = "no space left for a checkpoint: free space, grow the volume or keep fewer"
+_NO_SPACE = "no space left for a checkpoint; free space, grow the volume or keep fewer checkpoints"
 
 _ROOM = 1 << 20
-"""Bytes that a file system has, unless a write has just failed for want of more."""
+"""A file system with fewer free bytes counts as full after a failed write."""
 
 
 def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup) -> None:
-    """Write this rank's part of `state`, durably; collective over `group`. state: in host memory.
+    """Write and fsync this rank's part of `state` (in host memory); collective over `group`.
 
     Raises StorageFullError or InfrastructureError.
     """
     try:
         files = min(_MAX_FILES, 1 + _bytes(state) // _FILE_BYTES)
         writer = dcp.FileSystemWriter(directory, thread_count=files, per_thread_copy_ahead=0)  # 0: all is on the host
-        alone = group.size() == 1  # it need not pickle its plan for others, which would hold up the training thread
+        alone = group.size() == 1  # then torch does not pickle its plan, which would block the training thread
         dcp.save(state, storage_writer=writer, process_group=group, no_dist=alone)
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
@@ -47,9 +46,9 @@ def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup
 
 
 def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) -> None:
-    """Read `state`'s tensors in place, by whatever number of ranks they were written; collective unless `alone`.
+    """Read `state`'s tensors in place, whatever number of ranks wrote them; collective unless `alone`.
 
-    Raises JobError where the checkpoint is of another model or algorithm, InfrastructureError where it is unreadable.
+    Raises JobError if the checkpoint belongs to another model or algorithm, InfrastructureError if it is unreadable.
     """
     if not (directory / METADATA).is_file():
         raise InfrastructureError(f"the checkpoint's storage failed: {directory / METADATA} is missing")
@@ -58,26 +57,26 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
         raise _storage_problem(reason) or JobError(
-            f"{directory.parent.name} does not fit this job ({reason}): keep model and algorithm.kl as they were when "
-            "it was written, or set it to never",
+            f"{directory.parent.name} does not match this job ({reason}); restore the model and algorithm.kl with "
+            "which it was written, or set this field to never",
             field="spec.checkpoint.resume",
         ) from error
 
 
 def _bytes(state: dict[str, Any]) -> int:
-    """Of this rank's part."""
+    """Size of this rank's part."""
     tensors = (leaf for leaf in pytree.tree_leaves(state) if isinstance(leaf, Tensor))
     return sum((each.to_local() if isinstance(each, DTensor) else each).nbytes for each in tensors)
 
 
 def _reason(error: dcp.api.CheckpointException) -> BaseException:
-    """The first rank's. It derives from BaseException, which Ray does not carry between processes."""
+    """The first rank's error. The exception itself is a BaseException, which Ray does not pickle."""
     cause, _ = next(iter(error.failures.values()))
     return cause
 
 
 def _no_room(directory: Path) -> StorageFullError | None:
-    """Where PyTorch's own writer met it, the system's answer is lost ("unexpected pos"); the file system knows."""
+    """torch's own writer hides ENOSPC behind "unexpected pos", so ask the file system."""
     return StorageFullError(_NO_SPACE) if shutil.disk_usage(directory).free < _ROOM else None
 
 

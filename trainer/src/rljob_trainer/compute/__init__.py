@@ -1,1 +1,1 @@
-"""What ranks and engines share: kernels, dtypes, and errors of memory."""
+"""Shared by ranks and engines: linear layers, dtypes, memory and its errors."""

@@ -1,4 +1,4 @@
-"""The type that matrix products run in. Light: the driver imports it."""
+"""The dtype of matrix products. Light: the driver imports it."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from rljob_api import ResolvedSpec
 
 
 def compute_dtype(spec: ResolvedSpec, device: str) -> Literal["bfloat16", "float32"]:
-    """`spec.model.dtype` with auto decided: bfloat16 on a GPU, float32 on a CPU."""
+    """`spec.model.dtype`; auto is bfloat16 on a GPU and float32 on a CPU."""
     if spec.model.dtype == "auto":
         return "bfloat16" if device == "cuda" else "float32"
     return spec.model.dtype

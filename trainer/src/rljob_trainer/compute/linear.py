@@ -1,7 +1,7 @@
 """Linear layers on a CPU: float32 products by oneDNN.
 
-PyTorch multiplies float32 with MKL, which takes half of the speed of oneDNN on processors that are not Intel's
-(bench/linear.py). What it multiplies in other types, it gives to oneDNN itself.
+PyTorch multiplies float32 with MKL, which has half the speed of oneDNN on processors of other makers than Intel
+(bench/linear.py). For other dtypes PyTorch uses oneDNN itself.
 """
 
 from typing import Any
@@ -15,21 +15,21 @@ _AVAILABLE = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 class CpuLinear(nn.Linear):
-    """An nn.Linear whose products are those of `linear`."""
+    """An nn.Linear that computes with `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  its name in nn.Linear
         return linear(input, self.weight, self.bias)
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Make each nn.Linear of the model a CpuLinear, in place. On a GPU that changes nothing."""
+    """Replace each nn.Linear of the model by CpuLinear, in place. No effect on a GPU."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = CpuLinear
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """states [..., K] by weight [N, K], plus bias [N]: [..., N]. As torch.nn.functional.linear, also its gradient."""
+    """states [..., K], weight [N, K], bias [N] -> [..., N]: torch.nn.functional.linear with its gradient."""
     if not _for_onednn(states, weight):
         return F.linear(states, weight, bias)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (states, weight, bias)):
@@ -71,13 +71,13 @@ class _Linear(torch.autograd.Function):
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """left.T @ right, [N, K] of [T, N] and [T, K]. oneDNN is faster with the narrower one first."""
+    """left.T @ right: [T, N], [T, K] -> [N, K]. oneDNN is faster with the narrower matrix first."""
     if left.shape[1] > right.shape[1]:
         return _product(right.t(), left.t()).t()
     return _product(left.t(), right.t())
 
 
 def _product(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # PyTorch's own compiler calls it; nothing public gives oneDNN float32 matrices that are not packed for it.
+    # torch.compile calls it too; no public function passes unpacked float32 matrices to oneDNN.
     out: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")  # noqa: SLF001
     return out

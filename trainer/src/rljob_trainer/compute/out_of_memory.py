@@ -1,7 +1,4 @@
-"""What goes wrong inside a rank or an engine, in terms of the job: not enough memory, and peers that are gone.
-
-Light, because the table of engines has its remedies here.
-"""
+"""Map errors inside a rank or an engine to job errors: out of memory, and lost peers. Light."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +9,7 @@ from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """The spec's field that governs a use of memory, and what to do about it."""
+    """The spec field that controls a use of memory, and what to do."""
 
     field: str
     advice: str
@@ -20,7 +17,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """For one kind of work: where the GPU's memory ends, and where the host's does."""
+    """What to do if one kind of work runs out of GPU memory or host memory."""
 
     gpu: Remedy
     host: Remedy
@@ -28,7 +25,7 @@ class Remedies:
 
 LOADING = Remedies(
     gpu=Remedy("spec.actor.fsdp.offload", "set it to true, or spread the model over more GPUs"),
-    host=Remedy("spec.model.path", "rank 0 reads the whole model in float32: give it more memory"),
+    host=Remedy("spec.model.path", "give rank 0, which reads the whole model in float32, more memory"),
 )
 STEPPING = Remedies(
     gpu=Remedy(
@@ -42,15 +39,15 @@ SENDING = Remedies(
     host=Remedy("spec.rollout.weightSync.bucketMib", "lower it, or give the ranks more memory"),
 )
 _HOST_ALLOCATOR = "DefaultCPUAllocator"
-"""torch reports a host allocation that failed as a plain RuntimeError with this name in it."""
+"""torch raises a RuntimeError with this name after a failed host allocation."""
 
 _GPU_ALLOCATORS = ("CUDA out of memory", "CUDA Error: out of memory")
-"""So begin torch's error, which vLLM repeats as text where a worker process had it, and that of vLLM's sleep mode."""
+"""Texts of torch's error, which vLLM repeats for its worker processes, and of the error of vLLM's sleep mode."""
 
 
 @contextmanager
 def explained(remedies: Remedies) -> Iterator[None]:
-    """Raises JobError with the remedy where memory ran out, InfrastructureError where a collective lost a rank."""
+    """Raise JobError with the remedy if memory runs out, InfrastructureError if a collective loses a rank."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -66,9 +63,9 @@ def _explanation(error: Exception, remedies: Remedies) -> RLJobError | None:
 
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(words in text for words in _GPU_ALLOCATORS):
-        return JobError(f"the GPU's memory did not suffice: {remedies.gpu.advice}", field=remedies.gpu.field)
+        return JobError(f"the GPU ran out of memory; {remedies.gpu.advice}", field=remedies.gpu.field)
     if isinstance(error, MemoryError) or _HOST_ALLOCATOR in text:
-        return JobError(f"the host's memory did not suffice: {remedies.host.advice}", field=remedies.host.field)
+        return JobError(f"the host ran out of memory; {remedies.host.advice}", field=remedies.host.field)
     if isinstance(error, dist.DistError) or "gloo" in text:
-        return InfrastructureError(f"a rank lost the others: {text.strip().splitlines()[0]}")
+        return InfrastructureError(f"a rank lost its connection to the others: {text.strip().splitlines()[0]}")
     return None

@@ -1,13 +1,13 @@
-"""From log-probabilities and advantages to one number to minimise, all per token and flat.
+"""The loss from log-probabilities and advantages, per token and flat.
 
-    weights = token_weights(...)                              aggregation: what one token counts in the minibatch
+    weights = token_weights(...)                              aggregation: the weight of each token in the minibatch
     terms   = LOSSES[name](PolicyBatch(...), settings)         policy/: one loss per file
-    penalty = kl_estimate(...)                                kl: where it acts in the loss
+    penalty = kl_estimate(...)                                kl: if it acts in the loss
     entropy = entropy_from_logits(...)
     loss    = (weights * (terms.per_token + coefficient * penalty - entropy_coefficient * entropy)).sum()
 
-Which tokens count is decided before `weights` are (rank/masking.py), and `weights` know how many there are in the whole
-minibatch. So the sum of `loss` over all ranks and micro-batches is the loss of the minibatch, however it was split.
+The mask (rank/masking.py) is decided before `weights`, which divide by the counts of the whole minibatch. So the sum of
+`loss` over all ranks and micro-batches is the loss of the minibatch, however it is split.
 
-Import from the modules; this one stays free of torch, because the controller imports `losses.kl_controller`.
+This module imports no torch, because the driver imports `losses.kl_controller`.
 """

@@ -1,4 +1,4 @@
-"""How the losses of tokens become the one loss of a minibatch, whatever ranks and micro-batches it is split into."""
+"""Weights of tokens in a minibatch's loss, independent of its split into ranks and micro-batches."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ from rljob_trainer.losses.totals import BatchTotals
 def token_weights(
     aggregation: Aggregation, lengths: Tensor, totals: BatchTotals, max_response_tokens: int, mask: Tensor | None = None
 ) -> Tensor:
-    """What each token's loss counts: float32 [sum(lengths)], on the device of lengths.
+    """The weight of each token's loss: float32 [sum(lengths)], on the device of lengths.
 
-    lengths: [n], int64, tokens in the loss of the n trajectories at hand, a part of the minibatch.
-    totals: of the tokens that the mask leaves in the whole minibatch.
-    mask: [sum(lengths)], bool, the tokens that count; None: all. The others weigh 0.
+    lengths: [n], int64, tokens in the loss of each of n trajectories, a part of the minibatch.
+    totals: counts over the whole minibatch after masking.
+    mask: [sum(lengths)], bool, the tokens that count; None: all. The others get weight 0.
 
-    The sum of weight x loss over all tokens of the minibatch is, over the tokens that count,
+    The sum of weight x loss over the minibatch is, over the tokens that count,
       token_mean      the mean over all of them: DAPO, https://arxiv.org/abs/2503.14476, section 3.3
       sequence_mean   the mean over trajectories of each one's mean: GRPO, https://arxiv.org/abs/2402.03300, equation 3
       dr_grpo         their sum / (trajectories x max_response_tokens): Dr.GRPO, https://arxiv.org/abs/2503.20783

@@ -1,7 +1,6 @@
-"""How far the policy that is trained is from the engine's that sampled: the same weights, other kernels.
+"""The difference between the trainer's and the engine's log-probabilities: equal weights, different kernels.
 
-Each rank makes its `ImportanceSums` of numpy arrays, a few numbers that travel as metadata; whoever has them all adds
-them and calls `finish`.
+Each rank returns `ImportanceSums` of its tokens; the driver adds them and calls `finish`.
 
     importance_sums(trainer, engine)  ->  sum(parts, start=ImportanceSums())  ->  .finish()
 """
@@ -13,8 +12,8 @@ import numpy as np
 from rljob_trainer.types import Floats
 
 MAX_LOG_WEIGHT = 20.0
-"""Bound of a log importance weight before exp, so that one broken token cannot make the sums infinite. At 5e8 it has
-already driven the effective sample size to that of one sample."""
+"""Bound of a log importance weight before exp, so that one token cannot make the sums infinite. A weight of 5e8 already
+reduces the effective sample size to one sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class ImportanceDiagnostics:
 
     mean_difference, max_difference: of |log p_trainer - log p_engine| of the sampled tokens, in nats.
     effective_sample_size: of the weights w = p_trainer / p_engine, as a share in (0, 1]: (sum w)^2 / (n sum w^2).
-        1 where engine and trainer agree. Owen, Monte Carlo theory, methods and examples, section 9.3:
+        1 if engine and trainer agree. Owen, Monte Carlo theory, methods and examples, section 9.3:
         https://artowen.su.domains/mc/
     """
 
@@ -34,9 +33,9 @@ class ImportanceDiagnostics:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceSums:
-    """Sums over the tokens of a part, and their one maximum; parts add.
+    """Sums over a part's tokens, with w = p_trainer / p_engine.
 
-    count: n. weights, squares: sum of w and of w^2. absolute, maximum: of |log w|.
+    count: n. weights, squares: sum of w and of w^2. absolute, maximum: sum and maximum of |log w|.
     """
 
     count: int = 0
@@ -46,28 +45,18 @@ class ImportanceSums:
     maximum: float = 0.0
 
     def __add__(self, other: "ImportanceSums") -> "ImportanceSums":
-        return ImportanceSums(
-            self.count + other.count,
-            self.weights + other.weights,
-            self.squares + other.squares,
-            self.absolute + other.absolute,
-            max(self.maximum, other.maximum),
-        )
+        weights, squares = self.weights + other.weights, self.squares + other.squares
+        absolute, maximum = self.absolute + other.absolute, max(self.maximum, other.maximum)
+        return ImportanceSums(self.count + other.count, weights, squares, absolute, maximum)
 
     def finish(self) -> ImportanceDiagnostics:
         """Raises ZeroDivisionError if no part had a token."""
-        return ImportanceDiagnostics(
-            mean_difference=self.absolute / self.count,
-            max_difference=self.maximum,
-            effective_sample_size=self.weights**2 / (self.count * self.squares),
-        )
+        share = self.weights**2 / (self.count * self.squares)
+        return ImportanceDiagnostics(self.absolute / self.count, self.maximum, effective_sample_size=share)
 
 
 def importance_sums(trainer_log_probs: Floats, engine_log_probs: Floats) -> ImportanceSums:
-    """One part's contribution; zeros for an empty part.
-
-    trainer_log_probs, engine_log_probs: [T], of the sampled tokens at the same temperature and weights.
-    """
+    """The sums of one part. Both arrays: [T], of the sampled tokens at the same temperature and weights."""
     log_weights = trainer_log_probs.astype(np.float64) - engine_log_probs
     weights = np.exp(np.minimum(log_weights, MAX_LOG_WEIGHT))
     return ImportanceSums(

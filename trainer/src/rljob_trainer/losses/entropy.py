@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 ROWS_AT_ONCE = 256
-"""Tokens whose softmax is in memory at one time: at a vocabulary of 150k and float32, 150 MiB for each temporary."""
+"""Tokens per softmax: with a vocabulary of 150k in float32, 150 MiB for each temporary."""
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
     """H = -sum_v p_v log p_v of each token, in nats: [T, vocabulary] -> [T].
 
-    Computed in float32 (float64 for float64 logits) a few rows at a time. For the backward pass only the logits and H
-    are kept, and the softmax is computed again: autograd alone would keep several tensors of the logits' size. Logits
-    of -inf have probability 0 and add nothing, in value and gradient.
+    Computed in float32 (float64 for float64 logits), ROWS_AT_ONCE rows at a time. The backward pass computes the
+    softmax again, because autograd would keep several tensors of the logits' size. Logits of -inf contribute 0.
     """
     entropy: Tensor = _Entropy.apply(logits)
     return entropy

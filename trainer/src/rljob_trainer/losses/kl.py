@@ -8,7 +8,7 @@ from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
 
 
 def kl_estimate(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """The divergence's estimate of each token, [T], in nats, from tokens that the policy sampled.
+    """Estimate of the divergence for each token, [T], in nats, from tokens that the policy sampled.
 
     With d = log pi - log pi_ref of the sampled token:
       k1   d               unbiased, of either sign
@@ -16,13 +16,12 @@ def kl_estimate(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: 
       k3   exp(-d) - 1 + d unbiased, never negative; exp is bounded as in the losses
     Schulman 2020, Approximating KL Divergence: http://joschu.net/blog/kl-approx.html
 
-    A good estimate of the value need not have a good gradient, and a loss acts through its gradient alone. In
-    expectation over the policy's own tokens
-      k1   grad = grad log pi             is 0: in the loss it only adds noise, and holds nothing back
-      k2   grad = d grad log pi           is the gradient of KL(policy || reference), as k1 in the reward also has it
-      k3   grad = (1 - exp(-d)) grad log pi   is the gradient of KL(reference || policy): GRPO's choice, k2's to first
-           order in d, weak where the policy likes a token far more than the reference does
-    and none of them counts what a token does to the divergence of later ones, which the reward's placement does.
+    A loss acts only through its gradient. In expectation over the policy's own tokens
+      k1   grad = grad log pi             is 0: in the loss it only adds noise
+      k2   grad = d grad log pi           is the gradient of KL(policy || reference), as for k1 in the reward
+      k3   grad = (1 - exp(-d)) grad log pi   is the gradient of KL(reference || policy): GRPO's choice, equal to k2 to
+           first order in d, weak if the policy's probability far exceeds the reference's
+    None of them includes a token's effect on the divergence of later tokens; KL in the reward does.
     Tang and Munos 2025: https://arxiv.org/abs/2506.09477; Liu et al. 2025: https://arxiv.org/abs/2510.01555
     """
     difference = log_probs - reference_log_probs

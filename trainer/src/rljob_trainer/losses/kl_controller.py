@@ -1,4 +1,4 @@
-"""The coefficient of the KL penalty over time. No torch: the controller holds it."""
+"""The coefficient of the KL penalty over time. Light: the driver imports it."""
 
 import math
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from rljob_api.resolve import ResolvedKl
 from rljob_trainer.errors import JobError
 
 MAX_RELATIVE_ERROR = 0.2
-"""The relative distance to the target that one update answers to at most: a spike must not throw the coefficient."""
+"""Bound of the relative error in one update, so that a spike does not change the coefficient by much."""
 
 
 class KlController:
     """Fixed, or proportional control in log space towards a target divergence.
 
-    Adaptive, after each step: e = clip(KL / target - 1, -0.2, 0.2); coefficient *= 1 + e samples / horizon. A step with
-    more samples than the horizon counts as one horizon, since the coefficient must never turn negative.
+    Adaptive, after each step: e = clip(KL / target - 1, -0.2, 0.2); coefficient *= 1 + e min(samples / horizon, 1),
+    the bound keeps the coefficient positive.
 
     Ziegler et al. 2019, section 2.2: https://arxiv.org/abs/1909.08593
     """
@@ -24,15 +24,15 @@ class KlController:
         self.coefficient = settings.coefficient
 
     def update(self, mean_kl_per_response: float, samples: int) -> None:
-        """Answer to one step.
+        """Adapt the coefficient after one step.
 
-        mean_kl_per_response: the divergence of a response, summed over its tokens, in nats, mean over the step.
+        mean_kl_per_response: divergence summed over a response's tokens, in nats, mean over the step.
         samples: responses in the step.
         Raises JobError if the divergence is not finite.
         """
         if not math.isfinite(mean_kl_per_response):
             raise JobError(
-                f"the KL divergence from the reference is {mean_kl_per_response}, so the policy has diverged: "
+                f"the KL divergence from the reference is {mean_kl_per_response}: the policy has diverged; "
                 "lower the learning rate and resume",
                 field="spec.actor.learningRate",
             )
@@ -45,6 +45,6 @@ class KlController:
         return {"coefficient": self.coefficient}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on where an adaptive coefficient was; a fixed one is the spec's, which may have changed since."""
+        """Restore an adaptive coefficient; a fixed one comes from the spec."""
         if self._settings.controller == "adaptive":
             self.coefficient = state["coefficient"]

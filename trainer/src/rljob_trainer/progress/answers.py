@@ -1,4 +1,4 @@
-"""The same prompts answered before and after training, from the samples that each validation wrote down."""
+"""Answers to the same prompts before and after training, from the samples of the validations."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,7 @@ from rljob_trainer.volume import Volume
 class Answer:
     """One question and its responses.
 
-    question: the last message of the user; a system prompt or few-shot examples would fill the column.
-    before, after: the responses at the first and at the last validation.
+    question: the user's last message. before, after: the responses at the first and the last validation.
     ground_truth: JSON unless it is text, such as countdown's {"target":24,"numbers":[3,5,9]}.
     """
 
@@ -26,7 +25,7 @@ class Answer:
 
 
 def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
-    """(first step, last step, answers) of at most `most` prompts; no answers before the second validation."""
+    """(first step, last step, answers), for at most `most` prompts; no answers before the second validation."""
     rows = [row for attempt in range(1, last_attempt(volume) + 1) for row in _rows(volume, attempt)]
     steps = sorted({row["step"] for row in rows})
     if len(steps) < 2:

@@ -1,4 +1,4 @@
-"""How long the rest of a run takes."""
+"""Estimate of a run's remaining time."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,16 +7,14 @@ from statistics import median_low
 from rljob_trainer.progress import names
 
 WINDOW = 20
-"""Steps that the estimate looks back on: enough to ignore a slow one, few enough to follow longer responses."""
+"""Number of last steps in the median: enough to ignore a slow step, few enough to follow longer responses."""
 
 
 class StepTimes:
-    """Step times of one stage.
+    """Step times of one stage, without its start.
 
-    The start of a stage comes once and is left out. A step's usual part (all but validation and checkpoint) is
-    estimated by the median of the last WINDOW steps: the slow first step, which compiles and warms up, drops out as
-    soon as there are two. The occasional part is the mean over all steps so far, so that a validation counts once for
-    each time it comes.
+    The usual part of a step (without validation and checkpoint) is the median of the last WINDOW steps, so that the
+    slow first step does not count. The occasional part is the mean over all steps.
     """
 
     def __init__(self) -> None:

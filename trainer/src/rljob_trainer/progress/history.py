@@ -1,7 +1,7 @@
-"""Reading metrics: the lines of all attempts as one history. Light, because the agent reads them too."""
+"""Read metrics: the lines of all attempts as one history. Light: the agent uses it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +16,44 @@ _TAIL_BYTES = 64 * 1024
 
 
 def read_metrics(run_dir: Path) -> list[Line]:
-    """The run's history, oldest step first, as its newest attempt sees it: it follows the lineage.
-
-    An attempt that continues after step s replaces what others wrote about steps after s. An example:
-
-        a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
-
-    A line that a crash cut short is left out, and one without a stage, which we never write. None are there where the
-    volume does not answer: who shows a run does not end for it.
-    """
+    """As `history`; [] if the volume does not answer."""
     try:
-        return _history(Volume(run_dir), _answered)
+        return history(Volume(run_dir))
     except OSError:
         return []
 
 
 def history(volume: Volume) -> list[Line]:
-    """As read_metrics, for whoever keeps it: raises OSError where the volume does not answer."""
-    return _history(volume, _text)
+    """The run's lines along its lineage, oldest step first, without truncated lines. Raises OSError.
 
+    An attempt that continues after step s replaces what others wrote about later steps. Example:
 
-def _history(volume: Volume, read: Callable[[Path], str]) -> list[Line]:
+        a1 wrote steps 1 2 3 4 5; a2 resumed from step 3 and wrote 4 5 6:   1 2 3 (of a1)  4 5 6 (of a2)
+    """
     found: list[Line] = []
     done: set[int] = set()  # by newer attempts: a driver that was frozen may report a step that another one finished
     for segment in lineage(volume).segments:
-        lines = [
-            line for line in _of_segment(volume, segment, read) if line["step"] not in done or TIME_STEP not in line
-        ]
+        lines = [line for line in _of_segment(volume, segment) if line["step"] not in done or TIME_STEP not in line]
         done |= {line["step"] for line in lines if TIME_STEP in line}
         found = lines + found
-        if before := _lines(read(volume.metrics_before(segment.attempt))):  # all of it, up to where the attempt began
+        if before := _lines(volume.metrics_before(segment.attempt)):  # all steps before the attempt
             return before + found
     return found
 
 
-def _of_segment(volume: Volume, segment: Segment, read: Callable[[Path], str]) -> list[Line]:
-    return [line for line in _lines(read(volume.metrics(segment.attempt))) if line["step"] <= segment.steps]
+def _of_segment(volume: Volume, segment: Segment) -> list[Line]:
+    return [line for line in _lines(volume.metrics(segment.attempt)) if line["step"] <= segment.steps]
 
 
-def _lines(text: str) -> list[Line]:
-    return [line for line in parse_lines(text) if "stage" in line]
-
-
-def _text(path: Path) -> str:
-    """Empty where there is no such file."""
+def _lines(path: Path) -> list[Line]:
     try:
-        return path.read_text(errors="replace")
+        return [line for line in parse_lines(path.read_text(errors="replace")) if "stage" in line]
     except FileNotFoundError:
-        return ""
-
-
-def _answered(path: Path) -> str:
-    """Empty also where the volume does not give it."""
-    try:
-        return _text(path)
-    except OSError:
-        return ""
+        return []
 
 
 def last_line(volume: Volume, attempt: int) -> Line:
-    """The newest line of an attempt, {} if it has none. Reads the file's end only: runs are long."""
+    """The newest line of an attempt, {} if it has none. Reads only the file's end."""
     path = volume.metrics(attempt)
     try:
         with path.open("rb") as file:
@@ -87,7 +65,7 @@ def last_line(volume: Volume, attempt: int) -> Line:
 
 
 def resumed_step(volume: Volume, attempt: int) -> int:
-    """The step after which the attempt began; -1 if it began with nothing, or its claim cannot be read now."""
+    """The step after which the attempt began; -1 at the start, or if its claim cannot be read."""
     try:
         claim = read_claim(volume, attempt)
     except OSError:

@@ -1,6 +1,6 @@
-"""structlog, configured once for a process. Events are verbs with keys: `checkpoint_saved step=120 seconds=3.1`.
+"""Configure structlog and the standard library's logging, once per process.
 
-Lines of libraries that use the standard library's logging take the same way, from level warning up.
+Events are verbs with keys: `checkpoint_saved step=120 seconds=3.1`.
 """
 
 import logging
@@ -20,10 +20,7 @@ _SHARED: list[Any] = [
 
 
 def configure(*, json: bool, file: Path | None = None, level: int = logging.INFO) -> None:
-    """Send log lines to stderr, as JSON or for people, and to `file` as JSON lines too.
-
-    Our own events from `level` up, those of libraries from warning up.
-    """
+    """Log to stderr, as JSON or for people, and as JSON to `file`: our events from `level`, libraries' from warning."""
     handlers = [_handler(logging.StreamHandler(sys.stderr), json=json)]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)

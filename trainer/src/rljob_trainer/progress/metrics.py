@@ -1,4 +1,4 @@
-"""Writing metrics: one JSON line a step, one file an attempt. `history` reads them."""
+"""Write metrics: one JSON line per step, one file per attempt."""
 
 import errno
 import json
@@ -16,10 +16,7 @@ Stage = Literal["sft", "rl"]
 
 
 class MetricsWriter:
-    """Appends to the metrics of one attempt.
-
-    A line is in the file when `write` returns, so readers see whole lines and a crash of the driver loses none.
-    """
+    """Appends to the metrics of one attempt. A line is in the file when `write` returns."""
 
     def __init__(self, volume: Volume, attempt: int) -> None:
         path = volume.metrics(attempt)
@@ -30,7 +27,7 @@ class MetricsWriter:
         """Append one line and return it.
 
         Raises:
-            JobError: a metric is NaN or infinite: the training has diverged.
+            JobError: a metric is NaN or infinite.
             StorageFullError: the volume is full.
         """
         line: Line = {"step": step, "stage": stage, "time": round(time.time(), 3)}
@@ -39,7 +36,7 @@ class MetricsWriter:
             self._file.write(json.dumps(line) + "\n")
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFullError(f"no space left for {self._file.name}: free space or grow the volume") from error
+                raise StorageFullError(f"no space left for {self._file.name}; free space or grow the volume") from error
             raise
         return line
 

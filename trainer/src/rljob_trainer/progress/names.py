@@ -1,7 +1,7 @@
-"""Every metric's name, once: the driver writes them; views, plots, Prometheus and the documentation read them here.
+"""The names of all metrics, for the driver, views, plots, Prometheus and the documentation.
 
 A line of metrics is one step: {"step": 12, "stage": "rl", "time": 1760000000.0, "reward/mean": 0.5, ...}. `step` counts
-the supervised steps too. Besides the names below, rewards bring `reward/<function name>`.
+supervised steps too. Each reward function adds `reward/<function name>`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """unit: as a person reads it; "" is a pure number."""
+    """unit: "" for a pure number."""
 
     name: str
     unit: str
@@ -18,7 +18,7 @@ class Metric:
 
 
 METRICS: Final[dict[str, Metric]] = {}
-"""All of the names below, in their order."""
+"""All names below, in order."""
 
 
 def _metric(name: str, unit: str, description: str) -> str:
@@ -57,7 +57,7 @@ RECOVERY_JOURNALED_GROUPS = _metric(
     "recovery/journaled_groups", "groups", "Groups taken from the rollout journal after a failure"
 )
 RECOVERY_REPLAYED_UPDATES = _metric(
-    "recovery/replayed_updates", "updates", "1 where a step was repeated after a failure from journaled groups alone"
+    "recovery/replayed_updates", "updates", "1 if a step was repeated after a failure from journaled groups alone"
 )
 TIME_START = _metric("time/start", "seconds", "Start of a stage: engines and optimizer")
 TIME_ROLLOUT = _metric("time/rollout", "seconds", "Generation of responses")
@@ -81,7 +81,7 @@ PHASE_TIMES: Final = (
 """The parts of time/step."""
 
 OCCASIONAL_TIMES: Final = (TIME_VALIDATION, TIME_CHECKPOINT)
-"""The parts that not every step has."""
+"""The parts that only some steps have."""
 
 
 def short(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What `rljob status` says about a run's directory: live, finished, crashed or empty."""
+"""`rljob status`: the state of a run from its directory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from rljob_trainer.progress.views.format import duration
 from rljob_trainer.volume import Volume
 
 State = Literal["empty", "running", "lost", "done", "stopped", "failed"]
-"""lost: the last attempt left no exit record, and whoever ran it is gone or, for SILENT_AFTER seconds, silent."""
+"""lost: the last attempt has no exit record, and its driver died or was silent for SILENT_AFTER seconds."""
 
 M = TypeVar("M", ExitRecord, Progress)
 
@@ -26,15 +26,15 @@ _BY_CODE: Mapping[int, State] = {
 }  # fmt: skip
 
 _LAST = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.FENCED)
-"""Of an attempt after which there is none. After others it depends on rules, on the budget and on who asked to stop."""
+"""Exit codes of a run's last attempt. After other codes the supervisor may start another attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """exit: of the run, or else of its last attempt.
+    """exit: of the run, else of its last attempt.
 
-    checkpoint: the newest that can be read. unread: why a newer one cannot, or all of them; "" where none is.
-    silence: seconds since the driver's last sign of life, None if it never gave one.
+    checkpoint: the newest readable one. unread: why a newer one, or all, cannot be read; "" if there is none.
+    silence: seconds since the driver's last heartbeat; None before the first.
     """
 
     name: str
@@ -63,9 +63,9 @@ class RunOverview:
 
 
 def look_at(directory: Path) -> RunOverview:
-    """Raises DataError where there is no such directory."""
+    """Raises DataError if the directory does not exist."""
     if not directory.is_dir():
-        raise DataError(f"{directory} is no directory; give a run's, such as runs/NAME")
+        raise DataError(f"{directory} is not a directory; pass a run's directory, such as runs/NAME")
     volume = Volume(directory)
     attempt = last_attempt(volume)
     run_ended = _model(ExitRecord, volume.run_exit)
@@ -86,7 +86,7 @@ def look_at(directory: Path) -> RunOverview:
 
 
 def _checkpoint(volume: Volume) -> tuple[CheckpointRef | None, str]:
-    """The newest that can be read; and why a newer one cannot, if one is there, or why none can be listed."""
+    """RunOverview's `checkpoint` and `unread`."""
     try:
         found = survey(volume)
     except InfrastructureError as error:
@@ -96,7 +96,7 @@ def _checkpoint(volume: Volume) -> tuple[CheckpointRef | None, str]:
 
 
 def lines(run: RunOverview) -> list[str]:
-    """The summary for a person, a line a fact."""
+    """The summary for people, one fact per line."""
     rows = [("job", f"{run.name} ({run.directory})"), ("state", _state_text(run))]
     if progress := run.progress:
         rows.append(("step", _step_text(run.state, progress)))
@@ -117,7 +117,7 @@ def lines(run: RunOverview) -> list[str]:
 
 
 def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State:
-    """quiet: seconds of silence; None where no more is to be expected."""
+    """quiet: seconds of silence; None if the supervisor is dead."""
     if ended is not None:
         return _BY_CODE.get(ended.code, "failed")
     if attempt == 0:
@@ -126,21 +126,21 @@ def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State
 
 
 def _state_text(run: RunOverview) -> str:
-    heard = "never heard of" if run.silence is None else f"last sign of life {duration(run.silence)} ago"
+    heard = "no heartbeat yet" if run.silence is None else f"last heartbeat {duration(run.silence)} ago"
     silent = run.silence is not None and run.silence > 2 * HEARTBEAT
     texts: Mapping[State, str] = {
-        "empty": "nothing has run here yet",
+        "empty": "not started",
         "running": f"running, attempt {run.attempt}" + _between(run.exit) + (f"; {heard}" if silent else ""),
-        "lost": f"attempt {run.attempt} is gone without a record; {heard}",
+        "lost": f"attempt {run.attempt} died without an exit record; {heard}",
     }
     return texts.get(run.state, f"{run.state}, attempt {run.attempt}")
 
 
 def _between(ended: ExitRecord | None) -> str:
-    """Of an attempt that has ended, in a run that has not: Ray, the agent and reward models end seconds later."""
+    """Text for an attempt that has ended while its run has not: Ray and the agent stop seconds later."""
     if ended is None:
         return ""
-    next_one = "the run is about to end" if ended.code in _LAST else "another one follows, or the run ends"
+    next_one = "the run is ending" if ended.code in _LAST else "another attempt follows, or the run ends"
     return f" has ended ({ended.reason}); {next_one}"
 
 

@@ -1,6 +1,6 @@
-"""`rljob plot`: the curves of one or several runs as small multiples, one colour a run.
+"""`rljob plot`: the curves of one or several runs as small multiples, one colour per run.
 
-A faint line is what each step measured, the strong one its local mean. Supervised steps are shaded.
+The faint line shows the steps, the strong line their local mean. Supervised steps are shaded.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from rljob_trainer.progress.history import Line, read_metrics
 Array = NDArray[np.float64]
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette: told apart with any colour vision (https://jfly.uni-koeln.de/color/)."""
+"""Okabe and Ito's palette, distinct with any colour vision (https://jfly.uni-koeln.de/color/)."""
 
 _PHASES: Final = tuple(name for name in names.PHASE_TIMES if name != names.TIME_START)
-"""Without the start of engines: it comes once, and would flatten every other step's bar."""
+"""Without the start of a stage, which happens once and would make all other bars flat."""
 
 PHASE_COLOURS: Final = dict(
     zip(_PHASES, ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#56B4E9", "#D55E00", "#E69F00"), strict=True)
 )
 LEAST_SPAN: Final = 0.01
-"""An axis shows at least this share of its largest value: what differs by less would be labelled in 1e-12."""
+"""An axis spans at least this share of its largest value, so that rounding noise is not magnified."""
 
 SMOOTHING: Final = 40
 """The local mean's standard deviation is one SMOOTHING-th of the curve's length."""
@@ -81,23 +81,20 @@ _INK, _PALE, _GRID = "#444444", "#888888", "#E4E4E4"
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
-    """The histories of run directories, named as shortly as tells them apart.
-
-    Raises DataError for a directory without metrics.
-    """
+    """The histories of run directories with short unique labels. Raises DataError for one without metrics."""
     resolved = [folder.resolve() for folder in folders]
     same = len({folder.name for folder in resolved}) < len(resolved)
     runs = []
     for given, folder in zip(folders, resolved, strict=True):
         lines = read_metrics(folder)
         if not lines:
-            raise DataError(f"{given} has no metrics to draw: is it a run's directory, and did a step finish?")
+            raise DataError(f"{given} has no metrics; pass a run's directory, after its first step")
         runs.append(Run(str(given) if same else folder.name, lines))
     return runs
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the file's ending decides the format (png, pdf, svg). Raises DataError where it cannot."""
+    """Write the figure in the format of the file name (png, pdf, svg). Raises DataError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
@@ -107,7 +104,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """One figure for all runs. Its axes are labelled by the letters of _LAYOUT: reward, length, entropy, KL ..."""
+    """One figure for all runs, with the panels of _LAYOUT."""
     figure = Figure(figsize=(12, 10.5), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplot_mosaic(_LAYOUT)
@@ -128,7 +125,7 @@ def draw(runs: Sequence[Run]) -> Figure:
 
 
 def smooth(values: Array) -> Array:
-    """Local mean with a Gaussian window. Centred: a trailing mean would show every rise late."""
+    """Local mean with a centred Gaussian window; a trailing mean would show every rise late."""
     deviation = max(1.0, len(values) / SMOOTHING)
     distance = np.arange(-3 * round(deviation), 3 * round(deviation) + 1)
     window = np.exp(-0.5 * (distance / deviation) ** 2)
@@ -173,7 +170,7 @@ def _draw_times(axes: Axes, run: Run) -> None:
 
 
 def _compare_times(axes: Axes, runs: Sequence[Run]) -> None:
-    """Mean over the RL steps, one bar a run: stacked areas of several runs would hide each other."""
+    """Mean over the RL steps, one bar per run."""
     _title(axes, "Mean time of an RL step (seconds)")
     rows = np.arange(len(runs))
     left = np.zeros(len(runs))
@@ -208,7 +205,7 @@ def _title(axes: Axes, text: str) -> None:
 
 
 def _finish(axes: Axes, runs: Sequence[Run]) -> None:
-    """Steps as the x axis, the same for all panels, with the supervised ones shaded."""
+    """Set the x axis to steps, equal for all panels, and shade supervised ones."""
     axes.set_xlabel("step", fontsize=8.5, color=_INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if not axes.has_data():

@@ -1,7 +1,7 @@
-"""Whether a driver has died, as its own host knows it: the kernel gives a lock back however its holder ends.
+"""Whether a driver on this host has died: the kernel releases its file lock however it ends.
 
-A container that is started again has its host's name, so a pod whose driver was killed need not wait for it. Of other
-hosts' drivers nobody can tell: many file systems keep locks to themselves.
+A restarted container keeps its host name, so it need not wait for a killed driver. Drivers of other hosts are unknown,
+because many file systems do not share locks between hosts.
 """
 
 import socket
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 @contextmanager
 def present(volume: Volume, attempt: int) -> Iterator[None]:
-    """Hold the lock of an attempt's driver, which writes its host's name into it. A volume without locks has none."""
+    """Hold the lock file of an attempt's driver, which contains the host name. No effect on a volume without locks."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(volume.driver_lock(attempt).open("ab+", buffering=0))
@@ -31,7 +31,7 @@ def present(volume: Volume, attempt: int) -> Iterator[None]:
 
 
 def has_died(volume: Volume, attempt: int) -> bool:
-    """False where nobody knows."""
+    """Whether the attempt's driver ran on this host and has died; False if unknown."""
     path = volume.driver_lock(attempt)
     try:
         return path.read_text() == socket.gethostname() and not is_locked(path)

@@ -1,4 +1,4 @@
-"""The driver's progress file: where the run is, for everybody who asks from outside."""
+"""Write the driver's progress file."""
 
 import threading
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from rljob_trainer.volume import Volume, write_json
 log = structlog.get_logger(__name__)
 
 HEARTBEAT = 5.0
-"""Seconds after which an unchanged file is written again: its age tells whether the driver lives."""
+"""Seconds after which an unchanged file is written again: its age shows whether the driver lives."""
 
 _MIN_INTERVAL = 0.2
 
@@ -25,14 +25,14 @@ _MIN_INTERVAL = 0.2
 class ProgressReporter:
     """Keeps control/progress.json (rljob_api.v1alpha1.Progress) up to date.
 
-    A thread writes the newest state, at most five times a second and at least every HEARTBEAT seconds, so that the
-    training never waits for the volume. Call order: begin, then phase and step_done as they come, then close.
+    A thread writes the newest state, at most five times per second and at least every HEARTBEAT seconds, so that
+    training never waits for the volume. Call order:
 
         with ProgressReporter(volume) as progress:
             progress.phase("loading model")
             progress.begin(step=0, total_steps=60, sft_steps=20)
             progress.phase("rollout")
-            progress.step_done(line)                                  # what MetricsWriter.write returned
+            progress.step_done(line)                                  # the result of MetricsWriter.write
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -46,22 +46,17 @@ class ProgressReporter:
         self._thread.start()
 
     def begin(self, *, step: int, total_steps: int, sft_steps: int = 0) -> None:
-        """step: the last one done before this attempt. sft_steps: how many of total_steps are supervised."""
+        """step: the last one before this attempt. sft_steps: number of supervised steps in total_steps."""
         self._sft_steps = sft_steps
-        self._update(
-            step=step,
-            total_steps=total_steps,
-            percent=_percent(step, total_steps),
-            stage="sft" if step < sft_steps else "rl",
-            eta=None,
-        )
+        stage, percent = "sft" if step < sft_steps else "rl", _percent(step, total_steps)
+        self._update(step=step, total_steps=total_steps, percent=percent, stage=stage, eta=None)
 
     def phase(self, name: str) -> None:
-        """What the trainer does from now on: "rollout", "rewards", "loading model" ..."""
+        """Begin a phase: "rollout", "rewards", "loading model" ..."""
         self._update(phase=name)
 
     def step_done(self, line: Mapping[str, Any]) -> None:
-        """One more step; `line` is its line of metrics."""
+        """Finish a step. line: its metrics."""
         step, stage = line["step"], line["stage"]
         self._times[stage].add(line)
         measured = {
@@ -80,7 +75,7 @@ class ProgressReporter:
         )
 
     def validated(self, reward: float) -> None:
-        """A validation that belongs to no step."""
+        """Report a validation outside of a step."""
         self._update(validation_reward=_short(reward))
 
     def close(self) -> None:
@@ -99,7 +94,7 @@ class ProgressReporter:
         self.close()
 
     def _eta(self, step: int) -> datetime | None:
-        """None while a stage lies ahead of which no step has been measured."""
+        """None before the first measured step of each remaining stage."""
         supervised = max(0, self._sft_steps - step)
         parts = {"sft": supervised, "rl": self._state.total_steps - step - supervised}
         seconds = [self._times[stage].remaining(steps) for stage, steps in parts.items() if steps > 0]
@@ -124,12 +119,12 @@ class ProgressReporter:
         try:
             write_json(self._path, self._state.model_dump(mode="json", by_alias=True), may_be_lost=True)
         except OSError as error:
-            # The next checkpoint or metrics line meets the same trouble and stops the run with the right words.
+            # The next checkpoint or metrics line fails too and ends the attempt.
             log.warning("progress_not_written", path=str(self._path), error=str(error))
 
 
 def _short(value: float) -> float:
-    """Four digits of it, as kubectl's columns show them."""
+    """Round to four digits for kubectl's columns."""
     return float(f"{value:.4g}")
 
 
@@ -138,7 +133,7 @@ def _percent(step: int, total_steps: int) -> float:
 
 
 def _previous(volume: Volume) -> Progress:
-    """The last attempt's rewards stay visible until this one measures its own."""
+    """The former attempt's progress: its rewards stay visible until this attempt measures its own."""
     try:
         found = Progress.model_validate(read_object(volume.progress) or {})
     except ValueError:

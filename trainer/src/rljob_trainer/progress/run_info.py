@@ -1,4 +1,4 @@
-"""What a view or a logger needs to know of a run besides its metrics."""
+"""A run's description for views and loggers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """One run, the same for all of its attempts.
+    """uid: the job's (job.json); later attempts continue the same run of an experiment tracker.
 
-    uid: the job's (job.json), so that a later attempt continues the same run of an experiment tracker.
     directory: root of the run's volume.
-    engine: "" where nothing is generated.
+    engine: "" for a job without generation.
     config: the resolved spec as JSON (camelCase), for experiment trackers.
-    resumed_step: last step that this attempt did not have to run.
+    resumed_step: last step before this attempt.
     """
 
     name: str

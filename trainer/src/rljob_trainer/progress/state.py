@@ -1,7 +1,6 @@
-"""A run's directory, read from outside: which attempt, how it ended, whether its driver lives.
+"""State of a run from its directory: its attempts, and whether the driver lives.
 
-Everything here is tolerant: a file that is missing, half-written or not what it should be counts as absent, because
-the agent must answer at any moment of a run's life.
+Readers treat missing and invalid files as absent, because the agent must answer at any time.
 """
 
 import re
@@ -14,14 +13,14 @@ from rljob_trainer.local.file_lock import is_locked
 from rljob_trainer.volume import Volume, read_json
 
 SILENT_AFTER = 30.0
-"""Seconds without a sign of life after which a driver without exit record counts as gone: six heartbeats."""
+"""Seconds without a heartbeat after which a driver without an exit record counts as dead: six heartbeats."""
 
 _WRITTEN_BY = re.compile(r"(?:step-\d+-)?a(\d+)(?:\..+)?")
 _OF_ATTEMPT = re.compile(r"(\d+)(\.copy|\.newest|\.exit)?\.json")
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, or None where there is none that can be read."""
+    """The JSON object in a file; None if there is none or it cannot be read."""
     try:
         value = read_json(path)
     except (OSError, ValueError):
@@ -30,7 +29,7 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def last_attempt(volume: Volume) -> int:
-    """Number of the newest attempt; 0 before the first."""
+    """Number of the newest attempt; 0 before the first, or if the volume does not answer."""
     try:
         return newest_claim(volume)
     except OSError:
@@ -38,10 +37,7 @@ def last_attempt(volume: Volume) -> int:
 
 
 def newest_claim(volume: Volume) -> int:
-    """As last_attempt, for whoever decides by it: raises OSError where the volume does not answer.
-
-    One whose claim alone is gone counts, or its number would be given to another.
-    """
+    """Number of the newest attempt with any file in attempts/; 0 before the first. Raises OSError."""
     try:
         matches = [_OF_ATTEMPT.fullmatch(path.name) for path in volume.attempts.iterdir()]
     except FileNotFoundError:
@@ -50,10 +46,7 @@ def newest_claim(volume: Volume) -> int:
 
 
 def next_attempt(volume: Volume) -> int:
-    """A number that nothing on the volume has, also where its attempts/ is lost or a checkpoint was copied to it.
-
-    Raises OSError where the volume does not answer.
-    """
+    """A number above all on the volume, also if attempts/ is lost or a checkpoint was copied to it. Raises OSError."""
     taken = [newest_claim(volume)]
     for folder in (volume.checkpoints, volume.journals, volume.metrics(1).parent):
         with suppress(FileNotFoundError):
@@ -62,7 +55,7 @@ def next_attempt(volume: Volume) -> int:
 
 
 def supervised(volume: Volume) -> bool | None:
-    """Whether an `rljob run` has the run: False where one had it and is gone, None where others start the drivers."""
+    """Whether an `rljob run` supervises the run: False if one did and ended, None if it never did."""
     try:
         return is_locked(volume.run_lock)
     except OSError:
@@ -70,7 +63,7 @@ def supervised(volume: Volume) -> bool | None:
 
 
 def heartbeat(volume: Volume) -> int | None:
-    """A number that changes every few seconds while a driver lives; None before the first one's sign of life."""
+    """A number that changes every few seconds while a driver lives; None before the first heartbeat."""
     try:
         return volume.progress.stat().st_mtime_ns
     except OSError:
@@ -78,7 +71,7 @@ def heartbeat(volume: Volume) -> int | None:
 
 
 def silence(volume: Volume) -> float | None:
-    """Seconds since the driver last gave a sign of life; None if it never did."""
+    """Seconds since the driver's last heartbeat; None before the first."""
     try:
         return max(0.0, time.time() - volume.progress.stat().st_mtime)
     except OSError:

@@ -1,4 +1,4 @@
-"""Weights from the ranks into the engines, and the probe that proves that they arrived.
+"""Weight sync from the ranks to the engines, and the probe that verifies it.
 
     trainer rank                                          engine process
     ------------                                          --------------
@@ -10,5 +10,5 @@
                                                           finish_update(version): all parameters arrived? reset caches
     probe: log-probs of the same tokens, engine against trainer
 
-Bytes go from process to process (shared memory, or CUDA IPC); the driver sees descriptors only.
+The bytes cross in shared memory or by CUDA IPC; the driver handles only descriptors.
 """

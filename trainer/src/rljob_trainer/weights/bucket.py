@@ -1,8 +1,6 @@
-"""What crosses from trainer to engine: the layout of one bucket and the handle that opens its memory.
+"""The descriptor of one bucket: its layout and the handle that opens its memory.
 
-A bucket is one block of bytes, on the CPU or on a GPU, that holds many tensors at aligned offsets.
-The descriptor travels from worker to worker (it is small and picklable); the bytes never do. Light: the driver imports
-the protocol of engines, which names the descriptor.
+A bucket is one block of bytes, on the CPU or a GPU, with many tensors at aligned offsets. Light: the driver imports it.
 """
 
 import math
@@ -22,8 +20,8 @@ ALIGNMENT = 256
 class TensorSlot:
     """One tensor inside a bucket.
 
-    name: as in the Hugging Face checkpoint. shape: the full tensor's.
-    dtype: torch's name of it, such as "bfloat16". offset: bytes from the start of the bucket.
+    name: as in the Hugging Face checkpoint. shape: of the full tensor.
+    dtype: torch's name, such as "bfloat16". offset: bytes from the start of the bucket.
     """
 
     name: str
@@ -43,7 +41,7 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryHandle:
-    """A block of the sending process's anonymous shared memory, opened through /proc while that process lives."""
+    """A block of anonymous shared memory, opened through /proc while the sending process lives."""
 
     pid: int
     file_descriptor: int
@@ -52,9 +50,9 @@ class SharedMemoryHandle:
 
 @dataclass(frozen=True, slots=True)
 class CudaIpcHandle:
-    """The same bytes on one or several GPUs: a worker opens the block of the GPU that it runs on.
+    """The same bytes on one or several GPUs; an engine opens the block on its own GPU.
 
-    nbytes: the same on all of them. by_device: GPU UUID -> cudaIpcMemHandle_t.
+    by_device: GPU UUID -> cudaIpcMemHandle_t.
     """
 
     nbytes: int
@@ -66,10 +64,7 @@ Handle = SharedMemoryHandle | CudaIpcHandle
 
 @dataclass(frozen=True, slots=True)
 class BucketDescriptor:
-    """One bucket of one update.
-
-    version: the policy version that the weights make. index: 0, 1, 2, ... within the update.
-    """
+    """One bucket of one update. version: the new policy version. index: 0, 1, 2, ... within the update."""
 
     version: int
     index: int
@@ -82,11 +77,10 @@ class BucketDescriptor:
 
 
 def torch_dtype(name: str) -> "torch.dtype":
-    """torch's dtype of that name ("bfloat16", "float32", ...)."""
+    """The torch dtype of that name, such as "bfloat16"."""
     import torch
 
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype), name
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 

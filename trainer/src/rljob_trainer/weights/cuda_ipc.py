@@ -1,8 +1,7 @@
-"""The four functions of the CUDA runtime that share a block of GPU memory between processes.
+"""Share a block of GPU memory between processes with the CUDA runtime.
 
-torch's own export (`UntypedStorage._share_cuda_`) counts one reader for each handle; a bucket has as many readers as
-there are engines on its GPU. A block from cudaMalloc has none of that state, and does not depend on how torch's
-allocator is configured (expandable segments cannot be exported with cudaIpcGetMemHandle).
+torch's own export (`UntypedStorage._share_cuda_`) counts one reader per handle, but several engines may read a bucket.
+cudaMalloc also works with expandable segments, which cudaIpcGetMemHandle cannot export.
 """
 
 import ctypes
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from rljob_trainer.errors import InfrastructureError
 
-_LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag there is
+_LAZY_PEER_ACCESS = 1  # cudaIpcMemLazyEnablePeerAccess, the only flag
 
 
 class _MemHandle(ctypes.Structure):
@@ -34,18 +33,18 @@ class DeviceBlock:
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3, "strides": None}
 
     def tensor(self) -> Tensor:
-        """[nbytes] uint8, sharing the memory; not to be used after the block is freed or closed."""
+        """[nbytes] uint8, a view of the memory; invalid after the block is freed or closed."""
         return torch.as_tensor(self, device=torch.device("cuda", torch.cuda.current_device()))
 
 
 def device_uuid() -> str:
-    """The current GPU's UUID: the same in every process, whatever CUDA_VISIBLE_DEVICES calls the GPU."""
+    """The current GPU's UUID, which does not depend on CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def allocate(nbytes: int) -> DeviceBlock:
     pointer = ctypes.c_void_p()
-    torch.cuda.current_stream()  # makes the device's context
+    torch.cuda.current_stream()  # creates the device's context
     _call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
     assert pointer.value is not None
     return DeviceBlock(pointer.value, nbytes)
@@ -56,22 +55,18 @@ def free(block: DeviceBlock) -> None:
 
 
 def export_block(block: DeviceBlock) -> bytes:
-    """The handle that another process opens the block with."""
+    """The handle with which another process opens the block."""
     handle = _MemHandle()
     _call("cudaIpcGetMemHandle", ctypes.byref(handle), ctypes.c_void_p(block.pointer))
     return bytes(handle)
 
 
 def open_block(handle: bytes, nbytes: int) -> DeviceBlock:
-    """Map another process's block; close it before that process frees it."""
+    """Map another process's block. Close it before that process frees it."""
     pointer = ctypes.c_void_p()
     torch.cuda.current_stream()
-    _call(
-        "cudaIpcOpenMemHandle",
-        ctypes.byref(pointer),
-        _MemHandle.from_buffer_copy(handle),
-        ctypes.c_uint(_LAZY_PEER_ACCESS),
-    )
+    flags, source = ctypes.c_uint(_LAZY_PEER_ACCESS), _MemHandle.from_buffer_copy(handle)
+    _call("cudaIpcOpenMemHandle", ctypes.byref(pointer), source, flags)
     assert pointer.value is not None
     return DeviceBlock(pointer.value, nbytes)
 
@@ -82,7 +77,7 @@ def close_block(block: DeviceBlock) -> None:
 
 @lru_cache(maxsize=1)
 def _runtime() -> ctypes.CDLL:
-    """The CUDA runtime that torch has loaded."""
+    """The CUDA runtime that torch uses."""
     torch.cuda.init()
     library = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).partition('.')[0]}")
     library.cudaGetErrorString.restype = ctypes.c_char_p

@@ -1,8 +1,8 @@
-"""The proof that an engine runs the weights it was sent.
+"""The probe: verifies that an engine runs the weights that the ranks sent.
 
-A fixed prompt is sampled along the engine's normal path after each update, and the log-probabilities of the sampled
-tokens are compared with the trainer's. The prompts fill several KV blocks and repeat at every update, so a prefix
-cache that outlived its weights is hit and shows.
+After each update the engine samples fixed prompts on its normal path, and the log-probabilities of the sampled tokens
+are compared with the trainer's. The prompts fill several KV blocks and repeat at every update, so that a prefix cache
+that was not reset is hit and detected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from rljob_trainer.types import Floats, Ids
 
 @dataclass(frozen=True, slots=True)
 class ProbeSize:
-    """length: tokens of each prompt. tokens: sampled after each. max_model_len must leave room for both."""
+    """length: tokens per prompt. tokens: sampled per prompt. max_model_len must be at least their sum."""
 
     length: int
     tokens: int
@@ -29,11 +29,11 @@ DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
     ("bfloat16", "cpu"): 0.15,
     ("bfloat16", "cuda"): 0.15,
 }
-"""Nats, mean over the probe's tokens, by what the engine computes in and on."""
+"""Largest mean difference over the probe's tokens in nats, by the engine's dtype and device."""
 
 
 class WeightSyncError(InfrastructureError):
-    """The engine does not compute what the trainer computes: destroy the engine, never sync it again."""
+    """Engine and trainer compute different log-probabilities; the engine must be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,19 @@ def probe_prompts(vocab_size: int, length: int, count: int = 4) -> list[Ids]:
 def compare(
     answers: Sequence[Completion], trainer_log_probs: Sequence[Floats], *, version: int, tolerance: float
 ) -> ProbeResult:
-    """Compare the engine's log-probabilities of its answers with the trainer's of the same tokens.
+    """Compare the engine's log-probabilities with the trainer's for the same tokens.
 
-    trainer_log_probs: one array [R] for each answer.
-    Raises WeightSyncError where the mean difference exceeds `tolerance` nats or is not a number,
-    or where there is nothing to compare.
+    trainer_log_probs: one array [R] per answer.
+    Raises WeightSyncError if the mean difference exceeds `tolerance` nats or is NaN, or if there are no tokens.
     """
     pairs = zip(answers, trainer_log_probs, strict=True)
     gaps = np.concatenate([np.abs(answer.log_probs - np.asarray(ours)) for answer, ours in pairs])
     if not gaps.size:
-        raise WeightSyncError(f"the probe of version {version} came back with no tokens to compare")
+        raise WeightSyncError(f"the engine returned no tokens for the probe of version {version}")
     result = ProbeResult(float(gaps.mean()), float(gaps.max()))
     if not result.mean <= tolerance:
         raise WeightSyncError(
-            f"weights of version {version} did not arrive intact: log-probabilities of engine and trainer differ by "
+            f"the engine's weights of version {version} are wrong: log-probabilities of engine and trainer differ by "
             f"{result.mean:.4g} nats on average (largest {result.max:.4g}, tolerance {tolerance:g})"
         )
     return result

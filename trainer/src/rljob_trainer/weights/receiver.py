@@ -1,4 +1,4 @@
-"""The engine's side of a weight sync: the order of buckets, and whether everything arrived."""
+"""The engine's side of a weight sync: checks the order of buckets and that all parameters arrive."""
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
@@ -19,19 +19,19 @@ class BucketReceiver:
         self._names: set[str] = set()
 
     def begin(self, version: int) -> None:
-        """Expect bucket 0 of `version`. An update that was cut off, as by the death of its driver, is forgotten."""
+        """Expect bucket 0 of `version`; discards an unfinished update."""
         self._version, self._next_index, self._names = version, 0, set()
 
     @contextmanager
     def open(self, bucket: BucketDescriptor) -> Iterator[Iterator[tuple[str, Tensor]]]:
-        """(name, view) of each tensor; the views are valid inside the with block, so copy them there.
+        """(name, view) of each tensor; the views are valid only inside the with block.
 
-        Raises InfrastructureError for a bucket of another version, a missed bucket and a repeated one.
+        Raises InfrastructureError for a bucket of another version, and if one is missing or repeated.
         """
         if (bucket.version, bucket.index) != (self._version, self._next_index):
             raise InfrastructureError(
-                f"bucket {bucket.index} of version {bucket.version} arrived where bucket {self._next_index} of version "
-                f"{self._version} was due"
+                f"bucket {bucket.index} of version {bucket.version} arrived instead of bucket {self._next_index} of "
+                f"version {self._version}"
             )
         self._next_index += 1
         self._names.update(slot.name for slot in bucket.slots)
@@ -39,9 +39,9 @@ class BucketReceiver:
             yield bucket.tensors(data)
 
     def finish(self, version: int, required: Set[str]) -> None:
-        """End the update. Raises InfrastructureError naming `required` parameters that no bucket carried."""
+        """End the update. Raises InfrastructureError if `required` parameters are missing."""
         if version != self._version:
-            raise InfrastructureError(f"the update to version {version} ended during the one to {self._version}")
+            raise InfrastructureError(f"update {version} ended while update {self._version} was in progress")
         self._version = None
         if missing := sorted(required - self._names):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

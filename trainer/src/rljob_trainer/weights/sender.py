@@ -11,17 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_trainer.errors import InfrastructureError
-from rljob_trainer.weights.bucket import (
-    BucketDescriptor,
-    CudaIpcHandle,
-    Handle,
-    TensorSlot,
-    aligned,
-)
+from rljob_trainer.weights.bucket import BucketDescriptor, CudaIpcHandle, Handle, TensorSlot, aligned
 from rljob_trainer.weights.transport import Block, allocate
 
 Deliver = Callable[[BucketDescriptor], Callable[[], None]]
-"""Starts delivery of a bucket to all engines; returns a function that waits until all of them have copied it."""
+"""Starts to deliver a bucket to all engines; returns a function that waits until all have copied it."""
 
 
 class WeightSender:
@@ -29,35 +23,34 @@ class WeightSender:
 
     device: "cpu" (shared memory) or "cuda" (CUDA IPC).
     dtype: the engine's, "bfloat16" or "float32".
-    group: the ranks whose GPUs (cuda) or node (cpu) the engines share, on a backend that carries objects (gloo);
-        None for this rank alone. All ranks of the world call `send` with the same tensors, because gathering a full
-        tensor is collective; the group's first rank delivers, the others return when it has.
+    group: the ranks whose GPUs (cuda) or node (cpu) the engines share (gloo); None for this rank alone. All ranks of
+        the world call `send` with the same tensors, because gathering a full tensor is collective; the group's first
+        rank delivers, and the others wait for it.
     """
 
     def __init__(self, device: str, dtype: str, bucket_bytes: int, group: dist.ProcessGroup | None = None) -> None:
         self._device, self._dtype, self._bucket_bytes = device, dtype, bucket_bytes
         self._group = group
-        # The CPU's engines read the first rank's memory, a GPU's engines that of the rank on their GPU.
+        # Engines on a CPU read the first rank's memory; engines on a GPU read that of the rank on their GPU.
         self._writes = device == "cuda" or group is None or dist.get_rank(group) == 0
 
     @torch.no_grad()
     def send(self, tensors: Iterable[tuple[str, Tensor]], version: int, deliver: Deliver) -> int:
-        """Send all `tensors`; `deliver` is called on the group's first rank only.
+        """Send all `tensors`; the group's first rank calls `deliver`. Returns the bytes that this rank wrote.
 
-        Returns how many bytes this rank wrote.
-        Raises what `deliver` or its wait raises; the other ranks of the group raise InfrastructureError then.
+        Raises the exception of `deliver` or its wait; the group's other ranks then raise InfrastructureError.
         """
         sent = 0
         delivery, rest = _Delivery(self._group, deliver), iter(tensors)
         try:
             with closing(_Buckets(self._device, self._dtype, self._bucket_bytes, writes=self._writes)) as buckets:
                 for index, (slots, block) in enumerate(buckets.pack(rest)):
-                    delivery.wait()  # only then does the next round write into the other block
+                    delivery.wait()  # before the next round writes into the other block
                     delivery.start(version, index, slots, block)
                     sent += sum(slot.nbytes for slot in slots) if self._writes else 0
                 delivery.wait()
         except InfrastructureError:
-            deque(rest, maxlen=0)  # ranks of other groups go on gathering, and that takes all ranks
+            deque(rest, maxlen=0)  # ranks of other groups continue to gather, which needs all ranks
             raise
         return sent
 
@@ -70,7 +63,7 @@ class _Buckets:
         self._blocks: list[Block | None] = [None, None]
 
     def pack(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[tuple[TensorSlot, ...], Block | None]]:
-        """(what is in it, the block) of one bucket after the other; the block stays untouched for one more round."""
+        """Yield (slots, block) per bucket; the block is not overwritten during the next round."""
         slots: list[TensorSlot] = []
         end = turn = 0
         for name, tensor in tensors:
@@ -89,7 +82,7 @@ class _Buckets:
         return self._dtype if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
 
     def _block(self, turn: int, nbytes: int) -> Block:
-        """The block of that turn; a tensor larger than a bucket gets a larger block (it is alone in it)."""
+        """The block of that turn; a tensor larger than a bucket gets a larger block for itself."""
         block = self._blocks[turn]
         if block is None or block.data.numel() < nbytes:
             if block is not None:
@@ -104,7 +97,7 @@ class _Buckets:
 
 
 class _Delivery:
-    """At most one bucket under way. The group's first rank delivers; all ranks learn how it went."""
+    """Delivers one bucket at a time. The group's first rank delivers and broadcasts the outcome to the others."""
 
     def __init__(self, group: dist.ProcessGroup | None, deliver: Deliver) -> None:
         self._group, self._deliver = group, deliver
@@ -116,37 +109,37 @@ class _Delivery:
         handle = self._merged(block.handle() if block is not None else None)
         self._under_way = True
         if handle is not None:
-            with self._telling_failure():
+            with self._broadcasting_failure():
                 self._acknowledged = self._deliver(BucketDescriptor(version, index, slots, handle))
 
     def wait(self) -> None:
-        """Until the bucket under way has been copied by all engines."""
+        """Wait until all engines have copied the bucket."""
         if not self._under_way:
             return
         self._under_way = False
         if self._acknowledged is not None:
-            with self._telling_failure():
+            with self._broadcasting_failure():
                 self._acknowledged()
-        if not self._told(succeeded=True):
+        if not self._broadcast(succeeded=True):
             raise InfrastructureError("the rank that delivers weights to the engines failed")
 
     @contextmanager
-    def _telling_failure(self) -> Iterator[None]:
+    def _broadcasting_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._told(succeeded=False)
+            self._broadcast(succeeded=False)
             raise
 
-    def _told(self, *, succeeded: bool) -> bool:
-        """The first rank's word on the bucket under way, on every rank."""
-        word = [succeeded]
+    def _broadcast(self, *, succeeded: bool) -> bool:
+        """The first rank's outcome, on every rank."""
+        outcome = [succeeded]
         if self._group is not None:
-            dist.broadcast_object_list(word, src=dist.get_global_rank(self._group, 0), group=self._group)
-        return word[0]
+            dist.broadcast_object_list(outcome, src=dist.get_global_rank(self._group, 0), group=self._group)
+        return outcome[0]
 
     def _merged(self, handle: Handle | None) -> Handle | None:
-        """On the first rank the handles of all ranks' GPUs as one; None on the others."""
+        """The handles of all ranks' GPUs as one on the first rank; None on the others."""
         if self._group is None or not isinstance(handle, CudaIpcHandle):
             return handle
         everyone: list[Any] | None = [None] * dist.get_world_size(self._group) if self._leads else None

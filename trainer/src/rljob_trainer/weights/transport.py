@@ -1,8 +1,7 @@
-"""Memory that trainer and engine share: allocated by the trainer, mapped by the engine.
+"""Memory that the trainer allocates and the engine maps.
 
-On the CPU it is an anonymous file (memfd) that the engine opens through /proc/PID/fd. It has no name, so a crash of
-either side leaves nothing in /dev/shm, and a container's small /dev/shm does not limit it. Both processes must be of
-one user and see each other's /proc. On a GPU it is a block of CUDA memory, see `cuda_ipc`.
+On the CPU it is an anonymous file (memfd) that the engine opens through /proc/PID/fd, so that a crash leaves nothing in
+/dev/shm and its size does not matter. Both processes need the same user and PID namespace. On a GPU see `cuda_ipc`.
 """
 
 import mmap
@@ -25,10 +24,10 @@ class Block(Protocol):
     data: Tensor
 
     def handle(self) -> Handle:
-        """What another process opens the block with; ready to be read."""
+        """The handle with which another process opens the block, after all writes are done."""
 
     def close(self) -> None:
-        """Free the memory; `data` is gone."""
+        """Free the memory and invalidate `data`."""
 
 
 def allocate(device: str, nbytes: int) -> Block:
@@ -68,10 +67,10 @@ class CudaIpcBlock:
 
 @contextmanager
 def opened(handle: Handle) -> Iterator[Tensor]:
-    """The block's bytes [bytes] uint8 in a process other than its owner (or, on the CPU, in any process).
+    """The block's bytes [bytes] uint8 in a process other than its owner (on the CPU, in any process).
 
-    On leaving, all work on the GPU that reads them is done and the block is unmapped: its owner may write or free it.
-    Raises InfrastructureError where the owner is gone or has nothing for this process's GPU.
+    On exit, GPU work that reads them is finished and the block is unmapped, so that its owner may write or free it.
+    Raises InfrastructureError if the owner is dead or has no block on this process's GPU.
     """
     if isinstance(handle, SharedMemoryHandle):
         yield _map_shared(handle)
@@ -94,7 +93,7 @@ def _map_shared(handle: SharedMemoryHandle) -> Tensor:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise InfrastructureError(f"the trainer's weights in {path} cannot be opened: {error.strerror}") from error
+        raise InfrastructureError(f"the rank's weights in {path} cannot be opened: {error.strerror}") from error
     try:
         return torch.frombuffer(mmap.mmap(fd, handle.nbytes), dtype=torch.uint8)
     finally:

@@ -1,6 +1,6 @@
-"""Ray workers that outlive the driver that made them: the next driver continues with what they hold.
+"""Ray workers that outlive their driver: the next driver takes them over and continues with their state.
 
-Roster       driver: finds living workers by name, starts the missing ones, ends them
-Heartbeats   driver: asks all of them for signs of life, and knows which of them are silent
-Host         worker: obeys the newest attempt only, and exits when no attempt claims it
+Roster       driver: finds living workers by name, starts missing ones, ends them
+Heartbeats   driver: asks all workers for heartbeats and knows which are silent
+Host         worker: obeys the newest attempt only, and exits if no attempt claims it
 """

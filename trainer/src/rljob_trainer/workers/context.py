@@ -1,4 +1,4 @@
-"""What every client of workers needs: the job, where workers live, who is alive, and how long calls may take."""
+"""What every client of workers needs: job, placement, heartbeats, deadlines."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ SYNC_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What every client of workers needs. threads: of one rank or engine on a CPU."""
+    """threads: of one rank or engine on a CPU."""
 
     spec: ResolvedSpec
     device_type: str
@@ -31,7 +31,7 @@ class WorkerContext:
     placement: Placement = field(default_factory=Placement)
 
     def signature(self, *parts: object) -> str:
-        """Equal for workers of the same job that were made in the same way; how drivers resume does not change them."""
+        """Equal for workers of the same job with the same arguments, whatever spec.checkpoint says."""
         spec = self.spec.model_dump_json(exclude={"checkpoint"})
         text = "\0".join([spec, self.device_type, str(self.threads), *map(repr, parts)])
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Who of the job's workers is alive: a thread asks each of them, and whoever waits for work looks here."""
+"""Which workers are alive: a thread asks each one, and waits on workers check the result."""
 
 import threading
 import time
@@ -18,25 +18,25 @@ log = structlog.get_logger()
 BEAT_SECONDS = 1.0
 
 START_SECONDS = 600.0
-"""How long a worker may take to answer for the first time."""
+"""Deadline of a worker's first answer, which comes after its imports."""
 
 DIAGNOSE_SECONDS = 3 * BEAT_SECONDS
 
 STUCK = 10.0
-"""How many times as long as a worker may be silent one that answers may keep others waiting: it may be computing."""
+"""A worker that answers may keep others waiting for this many times `silent_after`: it may be computing."""
 
 _LOST: dict[str, type[WorkerLost]] = {"rank": RankLost, "engine": EngineLost, "rewards": RewardsLost}
 
 
 @dataclass(slots=True)
-class _Patient:
-    """asked: a question that is open; None where the last one was answered. silent: seconds for which one has been.
+class _Watched:
+    """One worker. Seconds are counted per round, so that a driver that was frozen does not declare workers dead.
 
-    died: Ray's words, once it did.
-    stuck: seconds for which it has kept its pace (see Host) while another one was ahead.
-    beat: the last answer; until the first one it may take START_SECONDS, for it imports.
-    vital: the job cannot go on without it.
-    Seconds are counted round by round, so that a driver that was stopped itself takes nobody for dead.
+    asked: the open request for a heartbeat; None after an answer. silent: seconds without an answer.
+    died: Ray's message; None while the worker lives.
+    stuck: seconds without progress (Host.pace) while another worker was ahead.
+    beat: the last answer; None before the first.
+    vital: the job cannot continue without it.
     """
 
     worker: Worker[object]
@@ -49,55 +49,54 @@ class _Patient:
 
 
 class Heartbeats:
-    """Signs of life of all workers that are watched. silent_after: seconds after which silence counts as death."""
+    """silent_after: seconds of silence after which a worker counts as dead."""
 
     def __init__(self, silent_after: float) -> None:
         self._silent_after = silent_after
-        self._patients: dict[str, _Patient] = {}
+        self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._ask_on, name="heartbeats", daemon=True)
         self._thread.start()
 
     def watch(self, worker: Worker[object], *, vital: bool = True) -> None:
-        """vital: whether its loss is one that `check` and `diagnose` raise. Of one that is watched, that alone changes.
+        """Watch a worker, or change `vital` of a watched one. vital: whether `check` and `diagnose` report its loss.
 
-        It is asked at once, and answers as soon as its imports are done: one that freezes in its first second at work,
-        before a round of questions, is not taken for one that still imports.
+        The first request goes out at once: its answer shows when the imports are done.
         """
         with self._lock:
-            known = self._patients.get(worker.name)
+            known = self._watched.get(worker.name)
             if known is not None and known.worker is worker:
                 known.vital = vital
             else:
-                self._patients[worker.name] = _Patient(worker, worker.beat(), vital)
+                self._watched[worker.name] = _Watched(worker, worker.beat(), vital)
 
     def died(self, name: str) -> bool:
         with self._lock:
-            return name in self._patients and self._patients[name].died is not None
+            return name in self._watched and self._watched[name].died is not None
 
     def forget(self, name: str) -> None:
         with self._lock:
-            self._patients.pop(name, None)
+            self._watched.pop(name, None)
 
     def check(self, *kinds: str) -> None:
-        """Raises RankLost, EngineLost or RewardsLost naming the first worker that is dead, silent or stuck.
+        """Raise RankLost, EngineLost or RewardsLost for the first worker that is dead, silent or stuck.
 
-        kinds: those that matter to the caller, "rank", "engine" or "rewards"; all by default.
+        kinds: of "rank", "engine" and "rewards" (the rollout host), the ones to check; default all.
         """
         with self._lock:
-            patients = list(self._patients.values())
-        for patient in patients:
-            if not patient.vital or (kinds and kind_of(patient.worker.name) not in kinds):
+            watched = list(self._watched.values())
+        for each in watched:
+            if not each.vital or (kinds and kind_of(each.worker.name) not in kinds):
                 continue
-            allowed = self._silent_after if patient.beat is not None else START_SECONDS
-            if patient.died is not None or patient.silent > allowed:
-                raise lost(patient.worker.name, patient.died or f"has not answered for {patient.silent:.0f} s")
-            if patient.beat is not None and patient.stuck > STUCK * self._silent_after:
-                raise lost(patient.worker.name, _hangs(patient.beat, patient.stuck))
+            allowed = self._silent_after if each.beat is not None else START_SECONDS
+            if each.died is not None or each.silent > allowed:
+                raise lost(each.worker.name, each.died or f"has not answered for {each.silent:.0f} s")
+            if each.beat is not None and each.stuck > STUCK * self._silent_after:
+                raise lost(each.worker.name, _hangs(each.beat, each.stuck))
 
     def diagnose(self) -> WorkerLost | None:
-        """Who is dead, after time enough for everybody to answer; None if all live."""
+        """The first lost worker, after enough time for all to answer; None if all live."""
         deadline = time.monotonic() + DIAGNOSE_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -108,15 +107,15 @@ class Heartbeats:
         return None
 
     def doing(self) -> str:
-        """What every worker that is busy does, for the message of a wait that took too long."""
+        """What each busy worker does, for the message at a deadline."""
         with self._lock:
-            busy = [(name, patient.beat) for name, patient in sorted(self._patients.items()) if patient.beat]
-        said = [
+            busy = [(name, each.beat) for name, each in sorted(self._watched.items()) if each.beat]
+        texts = [
             f"{name}: {method} for {seconds:.0f} s (pid {beat.pid}{beat.detail})"
             for name, beat in busy
             for method, seconds in beat.doing
         ]
-        return "; ".join(said) or "no worker is busy"
+        return "; ".join(texts) or "no worker is busy"
 
     def close(self) -> None:
         self._closed.set()
@@ -125,43 +124,43 @@ class Heartbeats:
     def _ask_on(self) -> None:
         while not self._closed.wait(BEAT_SECONDS):
             with self._lock:
-                patients = [patient for patient in self._patients.values() if patient.died is None]
-            if patients:
-                self._ask(patients)
+                living = [each for each in self._watched.values() if each.died is None]
+            if living:
+                self._ask(living)
 
-    def _ask(self, patients: list[_Patient]) -> None:
+    def _ask(self, living: list[_Watched]) -> None:
         start = time.monotonic()
-        asked = [patient.asked or patient.worker.beat() for patient in patients]
-        ready, _ = ray.wait([each.ref for each in asked], num_returns=len(patients), timeout=BEAT_SECONDS)
+        asked = [each.asked or each.worker.beat() for each in living]
+        ready, _ = ray.wait([each.ref for each in asked], num_returns=len(living), timeout=BEAT_SECONDS)
         answered = set(ready)
         round_seconds = min(BEAT_SECONDS + time.monotonic() - start, 2 * BEAT_SECONDS)
-        for patient, question in zip(patients, asked, strict=True):
-            patient.asked = question
-            heard = question.ref in answered and _hear(patient, question)
-            patient.silent = 0.0 if heard else patient.silent + round_seconds
-        foremost = max((pace for patient in patients if (pace := _pace(patient)) is not None), default=0)
-        for patient in patients:
-            if (pace := _pace(patient)) is not None and pace < foremost:
-                patient.stuck += round_seconds
+        for each, request in zip(living, asked, strict=True):
+            each.asked = request
+            heard = request.ref in answered and _hear(each, request)
+            each.silent = 0.0 if heard else each.silent + round_seconds
+        foremost = max((pace for each in living if (pace := _pace(each)) is not None), default=0)
+        for each in living:
+            if (pace := _pace(each)) is not None and pace < foremost:
+                each.stuck += round_seconds
 
 
-def _pace(patient: _Patient) -> int | None:
-    return patient.beat.pace if patient.beat is not None else None
+def _pace(watched: _Watched) -> int | None:
+    return watched.beat.pace if watched.beat is not None else None
 
 
-def _hear(patient: _Patient, question: Answer[Beat]) -> bool:
-    """Take the answer. Returns whether it is one of the worker's."""
-    patient.asked = None
-    before = _pace(patient)
+def _hear(watched: _Watched, request: Answer[Beat]) -> bool:
+    """Read the answer. Returns whether the worker itself answered."""
+    watched.asked = None
+    before = _pace(watched)
     try:
-        patient.beat = ray.get(question.ref)
-        patient.stuck = patient.stuck if _pace(patient) == before else 0.0
+        watched.beat = ray.get(request.ref)
+        watched.stuck = watched.stuck if _pace(watched) == before else 0.0
     except ActorDiedError as error:
-        patient.died = f"died: {first_line(error)}"
-    except RayTaskError:  # it refuses: a newer attempt has it, as its next call will say
+        watched.died = f"died: {first_line(error)}"
+    except RayTaskError:  # fenced: a newer attempt has the worker, and the next call raises that
         return True
     except RayError as error:
-        log.warning("worker_unreachable", worker=patient.worker.name, reason=first_line(error))
+        log.warning("worker_unreachable", worker=watched.worker.name, reason=first_line(error))
     else:
         return True
     return False
@@ -173,7 +172,7 @@ def _hangs(beat: Beat, seconds: float) -> str:
 
 
 def lost(name: str, how: str) -> WorkerLost:
-    """The error for a worker that is no more, or as good as."""
+    """The error for a lost worker."""
     return _LOST[kind_of(name)](f"{name} {how}", worker=name)
 
 

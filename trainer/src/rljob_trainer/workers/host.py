@@ -1,11 +1,11 @@
-"""What every Ray worker of a job is, besides its work: fenced, alive to questions while it works, and not for ever.
+"""The base of every Ray worker: fencing, heartbeats while it works, and exit without a driver.
 
 Ray runs four groups of methods in threads of their own:
 
-    (default)    call, stream      the work, in the order in which it was asked for
+    (default)    call, stream      the work, in the order of the calls
     control      claim, sign, beat answered at once, also while work runs
-    background   call              work beside the work: waiting until a checkpoint is written, or for groups
-    inbox        call              what other workers send, in their order: requests, completions
+    background   call              waits beside the work: for a written checkpoint, or for groups
+    inbox        call              messages of other workers, in their order: requests, completions
 """
 
 import os
@@ -27,7 +27,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """signature: equal for workers that can stand in for one another. leave_after: seconds without a driver."""
+    """signature: equal for interchangeable workers. leave_after: seconds without a driver until the worker exits."""
 
     attempt: int
     signature: str
@@ -36,7 +36,7 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. doing: the methods that run, and for how many seconds. detail, pace: see Host."""
+    """A heartbeat. doing: running methods and their seconds so far. detail, pace: see Host."""
 
     pid: int
     doing: list[tuple[str, float]]
@@ -45,9 +45,9 @@ class Beat:
 
 
 class Host:
-    """Wraps the object that works. Subclasses say which, in `create`.
+    """Wraps the object that works, which subclasses make in `create`.
 
-    harmless: methods that workers may call in the name of a driver that has been replaced.
+    harmless: methods that workers may also call on behalf of a superseded driver.
     """
 
     harmless: ClassVar[frozenset[str]] = frozenset()
@@ -59,36 +59,33 @@ class Host:
         self._doing: dict[object, tuple[str, float]] = {}
         with uncollected():
             self.worker = self.create(*arguments)
-        self._heard = time.monotonic()  # nobody is answered before
+        self._heard = time.monotonic()
         threading.Thread(target=self._leave_when_abandoned, name="leave", daemon=True).start()
 
     def create(self, *arguments: Any) -> Any:
-        """Make the object whose methods `call` calls. Heavy imports belong here: a driver imports this module too."""
+        """Make the object whose methods `call` calls. Heavy imports belong here: the driver imports the module."""
         raise NotImplementedError
 
     def claimed(self) -> None:
-        """A new attempt has taken this worker over; called before its first call."""
+        """Called when a new attempt takes this worker over, before its first call."""
 
     def detail(self) -> str:
-        """What helps a person to tell a worker that hangs from those that wait for it."""
+        """Text for error messages that distinguishes a hanging worker from those that wait for it."""
         return ""
 
     def also_doing(self) -> list[tuple[str, float]]:
-        """What it does besides calls, and for how many seconds."""
+        """Work besides calls, and its seconds so far."""
         return []
 
     def pace(self) -> int | None:
-        """A number that grows while it works step by step with others, who wait for the one whose number is smaller.
-
-        None while it does not, or may take its time. Also asked for by another thread than the one that works.
-        """
+        """Progress counter that identifies the straggler in a collective; None outside of one. Thread-safe."""
         return None
 
     # ------------------------------------------------------------------ control
 
     def claim(self, attempt: int) -> str:
-        """From now on, obey `attempt` alone. Returns the signature. Raises FencedError where a newer one was here."""
-        with self._claiming:  # two may claim at once: the older one must not come out on top
+        """Obey only `attempt` from now on. Returns the signature. Raises FencedError if a newer attempt has claimed."""
+        with self._claiming:  # of two concurrent claims the newer attempt must win
             if attempt < self._attempt:
                 raise FencedError(f"attempt {self._attempt} has taken over from attempt {attempt}")
             self._heard = time.monotonic()
@@ -98,12 +95,12 @@ class Host:
             return self._signature
 
     def sign(self, attempt: int, signature: str) -> None:
-        """From now on, stand in for workers of that signature."""
+        """Change the signature."""
         self._check(attempt)
         self._signature = signature
 
     def beat(self, attempt: int) -> Beat:
-        """A sign of life for the driver, and one from it."""
+        """Answer a heartbeat; the request also shows that the driver lives."""
         self._check(attempt)
         self._heard = time.monotonic()
         doing = [(method, self._heard - since) for method, since in list(self._doing.values())]
@@ -112,14 +109,14 @@ class Host:
     # ------------------------------------------------------------------ work
 
     def call(self, attempt: int, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the worker. Raises FencedError for a driver that another one replaced."""
+        """Call a method of the worker. Raises FencedError if `attempt` is superseded."""
         if method not in self.harmless:
             self._check(attempt)
         with self._busy(method):
             return getattr(self.worker, method)(*arguments, **named)
 
     def stream(self, attempt: int, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
-        """Like `call`, for a method that yields. It runs to its end also when the driver that asked is gone."""
+        """Like `call`, for a method that yields. It runs to its end even if the calling driver dies."""
         self._check(attempt)
         with self._busy(method):
             yield from getattr(self, method)(*arguments, **named)

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without garbage collection, and what this block leaves is never looked at again.
+    """Disable garbage collection, then exclude the block's objects from later collections.
 
-    Imports make hundreds of thousands of objects that stay. The collector would look through all of them time and
-    again, and once more in each later full collection.
+    Imports make hundreds of thousands of permanent objects, which every full collection would traverse.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A driver's view of the job's Ray workers: by name, so that it finds those of the driver before it."""
+"""A driver's registry of the job's Ray workers; their names let it find the former driver's workers."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -20,22 +20,21 @@ log = structlog.get_logger()
 C = TypeVar("C")
 
 CLAIM_SECONDS = 10.0
-"""How long a living worker may take to answer a claim, which it does beside its work."""
+"""Deadline of a living worker's answer to a claim."""
 
 LATE_SECONDS = 0.5
-"""How long nobody is ended for its silence, once all that are wanted have answered: a spare that lives need not import
-again, while the next loss waits for it."""
+"""Extra time for other workers, such as spares, after all wanted ones have answered."""
 
 END_SECONDS = 30.0
-"""How long Ray may take to declare a killed worker dead. It forces the process of one that is frozen after 5."""
+"""Deadline for Ray to declare a killed worker dead. Ray sends SIGKILL to a frozen process after 5 s."""
 
 
 class Roster:
     """The workers of one job, as one attempt sees them.
 
-    leave_after: seconds that workers wait for a next driver.
-    fence: raises FencedError where a later attempt has the job. Ray would kill workers for whoever asks, and those that
-    a driver took over have the names that they had before.
+    leave_after: seconds that workers wait for the next driver.
+    fence: raises FencedError if a later attempt has the job. Needed because Ray lets any driver kill any worker, and
+        workers keep their names after a takeover.
     """
 
     def __init__(self, attempt: int, leave_after: float, heartbeats: Heartbeats, fence: Callable[[], None]) -> None:
@@ -47,12 +46,11 @@ class Roster:
         return name in self._workers
 
     def adopt(self, signatures: Mapping[str, Collection[str]], wanted: Collection[str] = ()) -> dict[str, Worker[Any]]:
-        """Take over the living workers among these names, {name: what it may be}. Others of these names are ended.
+        """Take over living workers with an accepted signature; end the other living workers of these names.
 
-        The client that knows the names says which calls these workers take.
-
-        wanted: signatures; when somebody has answered with each, others have LATE_SECONDS left. By default all are.
-        Raises FencedError where a newer attempt has one of them.
+        signatures: {name: accepted signatures}. wanted: when workers with all of these signatures have answered, the
+        others have LATE_SECONDS left. The caller knows which calls the workers take.
+        Raises FencedError if a newer attempt has one of them.
         """
         living = _living()
         workers: dict[str, Worker[object]] = {
@@ -74,9 +72,9 @@ class Roster:
     def start(
         self, name: str, signature: str, kind: type[Host], options: Mapping[str, Any], *arguments: Any
     ) -> Worker[Any]:
-        """Start a worker, without waiting for it.
+        """Start a worker without waiting for it.
 
-        Raises InfrastructureError where one of that name has not come to its end yet, and FencedError.
+        Raises InfrastructureError if a worker of that name still exists, and FencedError.
         """
         self._fence()
         remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
@@ -86,12 +84,13 @@ class Roster:
             handle = named.remote(settings, *arguments)
         except ActorAlreadyExistsError as error:
             self._fence()
-            raise InfrastructureError(f"{name} cannot be started: another one is still there") from error
+            raise InfrastructureError(f"{name} cannot start: the former worker of that name still exists") from error
         return self._add(Worker(name, handle, self._attempt, signature))
 
     def end(self, worker: Worker[object]) -> None:
-        """Kill it, and wait until nobody reaches it. A frozen one is gone some seconds later, before another one needs
-        its GPU memory: that one imports first. Raises FencedError.
+        """Kill a worker and wait until Ray reports it dead or it does not answer. Raises FencedError.
+
+        A frozen process ends seconds later, before its successor has finished imports and needs its GPU memory.
         """
         self._fence()
         self._heartbeats.forget(worker.name)
@@ -109,7 +108,7 @@ class Roster:
             waiting = worker.beat()
 
     def kill(self, name: str) -> None:
-        """Kill it, without waiting. Raises FencedError."""
+        """Kill a worker without waiting. Raises FencedError."""
         self._fence()
         if name in self._workers:
             ray.kill(self._workers[name].handle)
@@ -129,18 +128,18 @@ class Roster:
 
 
 def _living() -> dict[str, Any]:
-    """Handles of the job's named workers, those of Ray's namespace."""
+    """Handles of the named workers in the job's Ray namespace."""
     handles = {}
     for name in ray.util.list_named_actors():
         try:
             handles[name] = ray.get_actor(name)
-        except ValueError:  # it died in between
+        except ValueError:  # it died after it was listed
             continue
     return handles
 
 
 def _answers(claims: Mapping[str, Answer[str]], wanted: set[str]) -> dict[str, str]:
-    """{name: signature} of those who answered within CLAIM_SECONDS, or LATE_SECONDS after the last that is wanted."""
+    """{name: signature} of workers that answered within CLAIM_SECONDS, or LATE_SECONDS after the last wanted one."""
     deadline = time.monotonic() + CLAIM_SECONDS
     names = {claim.ref: name for name, claim in claims.items()}
     answers: dict[str, str] = {}
@@ -158,7 +157,7 @@ def _answers(claims: Mapping[str, Answer[str]], wanted: set[str]) -> dict[str, s
 
 
 def _answer(claim: "ray.ObjectRef[str]") -> str:
-    """Its signature; "" from one that is dead. Raises FencedError from one that a newer attempt has."""
+    """The signature; "" if the worker is dead. Raises FencedError if a newer attempt has it."""
     try:
         return ray.get(claim)
     except RayTaskError as error:

@@ -1,8 +1,8 @@
-"""When workers work: with RLJOB_TRACE=FOLDER in the environment, each process appends its calls to FOLDER/PID.jsonl.
+"""Trace of workers' calls: with RLJOB_TRACE=FOLDER in the environment each process appends to FOLDER/PID.jsonl.
 
     {"pid": 4551, "call": "generate", "start": 1760000000.25, "end": 1760000000.40}      unix seconds
 
-`make bench` reads from it how long no worker worked, which is what Ray and the driver cost.
+`make bench` computes from it the time in which no worker worked: the cost of Ray and the driver.
 """
 
 import json
@@ -18,14 +18,14 @@ VARIABLE = "RLJOB_TRACE"
 
 
 def trace_folder() -> dict[str, str]:
-    """The variable for processes that work in other folders; empty where nobody asked."""
+    """The variable with an absolute path, for child processes; empty if tracing is off."""
     folder = os.environ.get(VARIABLE)
     return {VARIABLE: str(Path(folder).absolute())} if folder else {}
 
 
 @contextmanager
 def traced(call: str) -> Iterator[None]:
-    """Write down when this block ran; costs nothing where nobody asked for it."""
+    """Record when this block ran, if tracing is on."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         yield
@@ -40,6 +40,6 @@ def traced(call: str) -> Iterator[None]:
 
 @cache
 def _file(folder: Path, pid: int) -> TextIO:
-    """Stays open: to open it costs as much as many a call that is timed."""
+    """Cached, because opening the file takes as long as a short call."""
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / f"{pid}.jsonl").open("a", buffering=1)

@@ -1,4 +1,4 @@
-"""Every wait on another process has a deadline and says what it waits for."""
+"""Wait for other processes, always with a deadline and a description for its error message."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from rljob_trainer.workers.worker import Answer
 R = TypeVar("R")
 
 Look = Callable[[], None]
-"""Raises if there is no use in waiting any longer."""
+"""Raises if the wait should end, because a worker is lost."""
 
 LOOK_SECONDS = 1.0
-"""How often a long wait looks whether those that it waits for are alive."""
+"""How often a long wait calls `alive`."""
 
 
 @overload
@@ -36,12 +36,11 @@ def wait_for(
     asked: Answer[R] | Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
 ) -> R | list[R]:  # fmt: skip
-    """What one call, or each of several, returned.
+    """The value of one call, or of each of several.
 
-    alive: raises when there is no use in waiting any longer. doing: says what goes on when the deadline passes.
-    Raises the remote call's own RLJobError as if it were local, as soon as one call of several fails; and
-    InfrastructureError if a process died, the deadline passed, or Ray failed. Any other exception of the remote call
-    is a bug, and raised with the remote traceback as its cause.
+    alive: raises if a worker is lost. doing: describes what workers do, for the message at the deadline.
+    Raises the RLJobError of the first failed call, and InfrastructureError if a process died, the deadline passed or
+    Ray failed. Any other exception of a call is a bug, raised with the remote traceback as its cause.
     """
     if isinstance(asked, Answer):
         return wait_for([asked], seconds, what, alive, doing)[0]
@@ -60,7 +59,7 @@ def wait_for(
 
 
 def has_raised(asked: Answer[R]) -> bool:
-    """Whether that call has ended with an exception of its own, in a process that lives."""
+    """Whether the call has raised in a living process."""
     if not ray.wait([asked.ref], timeout=0)[0]:
         return False
     try:
@@ -76,9 +75,9 @@ def wait_together(
     asked: Sequence[Answer[R]], seconds: float, apart: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
 ) -> list[R]:  # fmt: skip
-    """wait_for, of processes that may be in the middle of a collective operation: they leave it together or never.
+    """wait_for, for processes in a collective operation, which leave it together or never.
 
-    apart: how many seconds the last may come after the first. Who is later waits for a process that never joined it.
+    apart: deadline of the last answer in seconds after the first. A later one waits for a process that did not join.
     """
     deadline, refs = time.monotonic() + seconds, [each.ref for each in asked]
     while not ray.wait(refs, num_returns=1, timeout=LOOK_SECONDS)[0] and time.monotonic() < deadline:
@@ -88,10 +87,9 @@ def wait_together(
 
 
 def wait_for_engines(asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None) -> list[R]:
-    """wait_for, of what engines do in a weight update.
+    """wait_for, for engines in a weight update.
 
-    Raises EngineLost for one that fails there: what it holds is neither the old policy nor the new one, so it is
-    replaced and never asked again.
+    Raises EngineLost if one fails, because it then holds neither the old policy nor the new one and must be replaced.
     """
     return [_of_engine(each, seconds, what, alive) for each in asked]
 
@@ -106,7 +104,7 @@ def _of_engine(asked: Answer[R], seconds: float, what: str, alive: Look | None) 
 
 
 def loss_among(asked: Sequence[Answer[R]]) -> WorkerLost | None:
-    """Of several calls that failed together, the loss that one of them reports."""
+    """The first WorkerLost that these calls raised; None if none did."""
     ready, _ = ray.wait([each.ref for each in asked], num_returns=len(asked), timeout=LOOK_SECONDS)
     for answer in [each for each in asked if each.ref in ready]:
         try:
@@ -125,13 +123,13 @@ def _value(answer: Answer[R], what: str) -> R:
     except RayTaskError as error:
         raise cause_of(error) from None
     except RayActorError as error:
-        raise InfrastructureError(f"a process died while we waited for {what}: {first_line(error)}") from error
+        raise InfrastructureError(f"a process died during the wait for {what}: {first_line(error)}") from error
     except RayError as error:
-        raise InfrastructureError(f"Ray failed while we waited for {what}: {first_line(error)}") from error
+        raise InfrastructureError(f"Ray failed during the wait for {what}: {first_line(error)}") from error
 
 
 def cause_of(error: RayTaskError) -> BaseException:
-    """What a remote call raised: an RLJobError as it was, a bug with the remote traceback as its cause."""
+    """The exception of a remote call: an RLJobError unchanged, a bug with the remote traceback as its cause."""
     if not isinstance(error.cause, RLJobError):
         error.cause.__cause__ = error
     return error.cause

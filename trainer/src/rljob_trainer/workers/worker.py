@@ -1,13 +1,13 @@
 """A driver's handle of one Ray worker, and typed calls to it.
 
-    class RankCalls(Protocol):                       what a rank can be asked
+    class RankCalls(Protocol):                       the calls of a rank
         def load(self, folder: str) -> int: ...
 
     rank: Worker[RankCalls]
     rank.call(RankCalls.load, "model")               Answer[int]; mypy checks the arguments
     rank.call(RankCalls.score_probes, prompts, *map(arriving, sent))
 
-The method's name crosses between processes; it is derived from the method itself, here and nowhere else.
+Only this module turns a method into the name that crosses between processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,15 +24,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ConcurrencyGroup = Literal["control", "background", "inbox"]
-"""Threads of a worker besides the one that does its work in order (host.py)."""
+"""Threads of a worker besides its default one (host.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[R]):
-    """The answer to a call, which may still be on its way.
+    """The future answer to a call.
 
-    ref: Ray's reference; as an argument of another call it arrives as its value.
-    worker: name of the worker that was asked.
+    ref: Ray's reference; as an argument of another call, Ray replaces it with its value.
+    worker: name of the called worker.
     """
 
     ref: "ray.ObjectRef[R]"
@@ -40,19 +40,18 @@ class Answer(Generic[R]):
 
 
 def arriving(answer: Answer[R]) -> R:
-    """An answer as an argument of another call, to which Ray hands its value; that call begins once it is there.
+    """An answer as an argument of another call, which begins when the value is available.
 
-    If it is the answer to a call that failed, the other one does not begin, and raises what that one raised.
+    If the first call failed, the other one does not begin and raises the same exception.
     """
     return cast("R", answer.ref)
 
 
 @dataclass(frozen=True, slots=True)
 class Worker(Generic[C_co]):
-    """A Ray worker on behalf of one attempt. It may be sent to other workers, which then call it in its name.
+    """A handle of one Ray worker for one attempt. Other workers that receive it call on behalf of that attempt.
 
-    C_co: the protocol of its calls; a worker that can be asked more stands for one that can be asked less.
-    signature: the worker's when this attempt started it or took it over.
+    C_co: the protocol of its calls. signature: the worker's when this attempt started it or took it over.
     """
 
     name: str
@@ -62,17 +61,17 @@ class Worker(Generic[C_co]):
 
     @property
     def identity(self) -> str:
-        """Differs for each process that ever had this name."""
+        """Different for each process that had this name."""
         return str(self.handle._actor_id.hex())  # noqa: SLF001  Ray has no public name for it
 
     def call(self, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs) -> Answer[R]:
-        """Start a call; the worker does one after the other."""
+        """Start a call; the worker runs calls one after the other."""
         return Answer(self.handle.call.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
 
     def call_beside(
         self, group: ConcurrencyGroup, method: Callable[Concatenate[C_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Answer[R]:
-        """As `call`, in the threads of `group`: beside what the worker does."""
+        """As `call`, but in the threads of `group`, beside the default calls."""
         remote = self.handle.call.options(concurrency_group=group)
         return Answer(remote.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
 
@@ -83,14 +82,14 @@ class Worker(Generic[C_co]):
         streaming = self.handle.stream.options(num_returns="streaming")
         return streaming.remote(self.attempt, method.__name__, *args, **kwargs)
 
-    # What every host answers, beside its work (host.py).
+    # Calls that every host answers beside its work (host.py).
 
     def claim(self) -> Answer[str]:
-        """Have it obey this attempt alone; answers its signature."""
+        """Make it obey only this attempt; returns its signature."""
         return self._control(self.handle.claim)
 
     def sign(self, signature: str) -> Answer[None]:
-        """Have it stand in for workers of that signature."""
+        """Change its signature."""
         return self._control(self.handle.sign, signature)
 
     def beat(self) -> "Answer[Beat]":

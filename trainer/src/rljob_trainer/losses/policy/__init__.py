@@ -8,10 +8,6 @@ from rljob_trainer.losses.policy.decoupled_clip import decoupled_clip
 from rljob_trainer.losses.policy.dual_clip import dual_clip
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, PolicyLoss
 
-LOSSES: Mapping[Loss, PolicyLoss] = {
-    "clip": clip,
-    "dual_clip": dual_clip,
-    "decoupled_clip": decoupled_clip,
-}
+LOSSES: Mapping[Loss, PolicyLoss] = {"clip": clip, "dual_clip": dual_clip, "decoupled_clip": decoupled_clip}
 
 __all__ = ["LOSSES", "LossTerms", "PolicyBatch", "PolicyLoss"]

@@ -1,4 +1,4 @@
-"""DAPO's clip-higher: more room upwards, so that unlikely tokens can grow and entropy lasts."""
+"""DAPO's clip-higher: a larger upper bound lets unlikely tokens grow and keeps entropy."""
 
 from rljob_api.resolve import ResolvedAlgorithm
 from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_surrogate

@@ -1,4 +1,4 @@
-"""Dual-clip PPO: a bound on the loss of a bad token that the policy has made much likelier."""
+"""Dual-clip PPO: bounds the loss of tokens with negative advantage and a large ratio."""
 
 import torch
 
@@ -7,7 +7,7 @@ from rljob_trainer.losses.policy.terms import LossTerms, PolicyBatch, clipped_su
 
 
 def dual_clip(batch: PolicyBatch, settings: ResolvedAlgorithm) -> LossTerms:
-    """The loss clip, and for A < 0 at most -c A with c = clipRatioC: a ratio above c adds nothing.
+    """The loss `clip`, bounded for A < 0 by -c A with c = clipRatioC.
 
     Ye et al. 2020, Mastering Complex Control in MOBA Games, equation 5: https://arxiv.org/abs/1912.09729
     """

@@ -1,8 +1,6 @@
-"""What `rljob run` prints while its driver trains. One protocol, three ways to show the same files.
+"""What `rljob run` prints while its driver trains: one protocol, three views of the same files.
 
-    live    a picture in a terminal, drawn anew        plain   one line a step        json    structlog lines
-
-The supervisor calls `poll` whenever it looks at its processes; a view decides by itself when there is work.
+live    a terminal display that is redrawn        plain   one line per step        json    structlog lines
 """
 
 from typing import Literal, Protocol
@@ -16,22 +14,22 @@ Style = Literal["live", "plain", "json"]
 
 
 class Reporter(Protocol):
-    """Shows one run. Calls: start, then poll and note as they come, then finish, once."""
+    """Shows one run. Call order: start, poll and note any number of times, finish."""
 
     def start(self) -> None: ...
 
     def poll(self) -> None:
-        """Show what is new on the volume. Cheap: call it several times a second."""
+        """Show what is new on the volume. Cheap: called several times per second."""
 
     def note(self, message: str) -> None:
-        """Say one line: the supervisor's own news (a restart, an address to look at)."""
+        """Show one line from the supervisor, such as a restart."""
 
     def finish(self, record: ExitRecord | None) -> None:
-        """Show the rest and the summary. record: how the last attempt ended; None if it left no record."""
+        """Show the rest and the summary. record: of the last attempt; None if it left none."""
 
 
 def open_reporter(run: RunInfo, style: Style | None = None, console: Console | None = None) -> Reporter:
-    """The view for `style`; without one: live in a terminal, else plain."""
+    """The view for `style`; default: live in a terminal, else plain."""
     from rljob_trainer.progress.views.json_lines import JsonView
     from rljob_trainer.progress.views.live import LiveView
     from rljob_trainer.progress.views.plain import PlainView

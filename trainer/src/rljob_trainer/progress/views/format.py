@@ -8,7 +8,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
-    """45 s as 0:45, an hour and a bit as 1:02:03, more than a day as 2d 03:15."""
+    """Seconds as 0:45, 1:02:03 or 2d 03:15."""
     minutes, rest = divmod(round(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -18,10 +18,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """`values` as at most `width` bars between their extremes, each the mean of its share of the values.
-
-    sparkline([0, 0, 1, 1, 2, 2], 3) is "▁▅█".
-    """
+    """`values` as at most `width` bars: sparkline([0, 0, 1, 1, 2, 2], 3) is "▁▅█"."""
     means = _shrink(values, width)
     if not means:
         return ""

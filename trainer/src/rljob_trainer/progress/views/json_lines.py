@@ -1,4 +1,4 @@
-"""The run as structlog's JSON lines on stdout, for machines."""
+"""The run as JSON lines on stdout."""
 
 import sys
 import time
@@ -25,14 +25,9 @@ class JsonView:
         )
 
     def start(self) -> None:
-        run = self._run
+        run, directory = self._run, str(self._run.directory)
         self._log.info(
-            "run_started",
-            name=run.name,
-            model=run.model,
-            engine=run.engine,
-            ranks=run.ranks,
-            directory=str(run.directory),
+            "run_started", name=run.name, model=run.model, engine=run.engine, ranks=run.ranks, directory=directory
         )
 
     def poll(self) -> None:

@@ -1,4 +1,4 @@
-"""The run as a picture in a terminal: at least 80 columns, drawn anew when something changed."""
+"""The run as a terminal display of at least 80 columns, redrawn after changes."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rljob_api.contract import ExitRecord
@@ -21,7 +21,7 @@ from rljob_trainer.progress.views.watch import RunWatch
 from rljob_trainer.volume import Volume
 
 REDRAW_CHANGED, REDRAW_ALWAYS = 0.25, 1.0
-"""Least seconds between two pictures, when something changed and when only the phase's clock went on."""
+"""Minimum seconds between two drawings, after a change and without one (for the phase's clock)."""
 
 _REWARDS = (
     (names.REWARD_MEAN, "reward", ".3f", "bold green"),
@@ -72,7 +72,7 @@ class LiveView:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
-        """The whole picture, from what the watch knows."""
+        """The whole display."""
         run, width = self._run, min(self._console.width, _MAX_WIDTH)
         subtitle = " · ".join(part for part in (run.model, run.engine, f"ranks {run.ranks}") if part)
         rows = [Text(subtitle, style="dim", no_wrap=True, overflow="ellipsis"), self._progress(), self._curves(width)]
@@ -85,10 +85,7 @@ class LiveView:
 
     def _progress(self) -> RenderableType:
         progress = self._watch.progress
-        row = Table.grid(expand=True, padding=(0, 1))
-        row.add_column(no_wrap=True)
-        row.add_column(ratio=1)
-        row.add_column(no_wrap=True)
+        row = Table.grid(Column(no_wrap=True), Column(ratio=1), Column(no_wrap=True), expand=True, padding=(0, 1))
         eta = duration((progress.eta - datetime.now(UTC)).total_seconds()) if progress.eta else "-:--"
         counted = f"{progress.stage:<3} step {progress.step}/{progress.total_steps or '?'}"
         bar = ProgressBar(
@@ -101,10 +98,7 @@ class LiveView:
         return row
 
     def _curves(self, width: int) -> RenderableType:
-        table = Table.grid(padding=(0, 1))
-        table.add_column(width=15)
-        table.add_column(width=10, justify="right")
-        table.add_column()
+        table = Table.grid(Column(width=15), Column(width=10, justify="right"), Column(), padding=(0, 1))
         stage = self._watch.progress.stage
         for name, label, form, colour in _CURVES.get(stage, ()):
             if values := self._watch.series(stage, name):
@@ -113,7 +107,7 @@ class LiveView:
         return table
 
     def _phases(self, width: int) -> Iterator[RenderableType]:
-        """The last step's time, shared out among its phases."""
+        """The last step's time by phase."""
         line = self._watch.history[-1] if self._watch.history else {}
         times = {name: line[name] for name in names.PHASE_TIMES if line.get(name, 0.0) > 0}
         total = sum(times.values())

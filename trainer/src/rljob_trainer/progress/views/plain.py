@@ -1,4 +1,4 @@
-"""One line a step, for logs and pipes.
+"""One line per step, for logs and pipes.
 
 step  1/60 sft loss 2.713 | 53120 tok/s | update 0.05 | eta 0:03
 step 12/60 rl  reward  0.512 len    7.9 kl 0.0012 ent 1.20 |  3150 tok/s | rollout  0.41 rewards  0.02 update  0.22 ...
@@ -20,7 +20,7 @@ from rljob_trainer.progress.views.watch import RunWatch
 from rljob_trainer.volume import Volume
 
 SFT_INTERVAL = 5.0
-"""Least seconds between two supervised steps that are printed; the last one always is."""
+"""Minimum seconds between two printed supervised steps; the last one is always printed."""
 
 _RL_VALUES = (
     (names.REWARD_MEAN, "reward", "6.3f"),
@@ -32,7 +32,7 @@ _RL_VALUES = (
 _SFT_VALUES = ((names.ACTOR_LOSS, "loss", ".3f"),)
 _LOOP_PHASES = {names.short(name) for name in names.PHASE_TIMES}
 _QUICK = 0.005
-"""Seconds of a phase that are not worth a word."""
+"""Occasional phases shorter than this many seconds are not printed."""
 
 
 class PlainView:
@@ -65,7 +65,7 @@ class PlainView:
             self._print(line)
 
     def _step(self, line: Line) -> None:
-        """Print it; of supervised steps, which pass by quickly, one every SFT_INTERVAL and the last."""
+        """Print an RL step; of supervised steps, one every SFT_INTERVAL and the last."""
         if line["stage"] == "sft" and line["time"] - self._printed < SFT_INTERVAL:
             self._held = line
             return
@@ -104,7 +104,7 @@ def step_line(line: Mapping[str, float | str], total_steps: int, eta: float | No
 
 
 def _times(line: Mapping[str, float | str]) -> str:
-    """The phases of every step always, so that lines stay aligned; the others where they took time."""
+    """The phases of every step first, so that lines stay aligned; then others that took time."""
     always = (names.TIME_ROLLOUT, names.TIME_REWARDS, names.TIME_UPDATE, names.TIME_SYNC)
     found = {name: float(line[name]) for name in names.PHASE_TIMES if name in line}
     shown = [name for name in found if name in always or found[name] >= _QUICK]

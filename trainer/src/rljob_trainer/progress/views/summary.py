@@ -1,4 +1,4 @@
-"""The lines that every view for people begins and ends with."""
+"""The first and last lines of the views for people."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ _CURVES = (
 
 _ANSWERS = 5
 _WIDTHS = (28, 28, 28, 56)
-"""The longest cell of each column of answers. The last one, the ground truth, widens no other."""
+"""Maximum width of each column of answers."""
 
 _EDGE = 5
-"""Steps that make up a curve's beginning and its end: single steps are noisy."""
+"""Steps in the means of a curve's beginning and end, because single steps are noisy."""
 
 
 def headline(run: RunInfo) -> str:
@@ -33,12 +33,12 @@ def headline(run: RunInfo) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """Relative to the current directory where that is shorter."""
+    """Relative to the current directory if it is inside."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: float) -> list[str]:
-    """What came out of it; of a failure, the error too."""
+    """The outcome, the curves' first and last values, answers, and the error of a failure."""
     if not watch.history:
         before = f"{_outcome(record)} before the first step, after {duration(seconds)}"
         return [before, f"  run: {shown_path(run.directory)}", *_error(record)]
@@ -54,7 +54,7 @@ def summary(run: RunInfo, watch: RunWatch, record: ExitRecord | None, seconds: f
 
 
 def _answers(directory: Path) -> list[str]:
-    """How the model answered the same prompts before and after."""
+    """A table of answers before and after training."""
     first, last, answers = compare_answers(Volume(directory), _ANSWERS)
     if not answers:
         return []
@@ -68,7 +68,6 @@ def _answers(directory: Path) -> list[str]:
 
 
 def _cell(text: str, longest: int) -> str:
-    """One line."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -81,7 +80,7 @@ def _error(record: ExitRecord | None) -> list[str]:
 
 def _outcome(record: ExitRecord | None) -> str:
     if record is None:
-        return "ended without a record"
+        return "ended without an exit record"
     if record.code == ExitCode.DONE:
         return "done"
     if record.code == ExitCode.STOPPED:
@@ -90,7 +89,7 @@ def _outcome(record: ExitRecord | None) -> str:
 
 
 def _change(values: Sequence[float], name: str) -> str:
-    """Such as "0.021 -> 0.934"; validations are few, so their first and last count alone."""
+    """Such as "0.021 -> 0.934"; the first and last validation are not averaged."""
     if not values:
         return ""
     edge = 1 if name == names.VALIDATION_REWARD else max(1, min(_EDGE, len(values) // 2))

@@ -1,4 +1,4 @@
-"""Follows a run's files while they grow. It costs a few calls of stat when nothing is new."""
+"""Follow a run's files while they grow."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from rljob_trainer.volume import Volume
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What happened since the last look. phase: the phase that began, if one did."""
+    """Changes since the last poll. phase: the phase that began, if any."""
 
     lines: list[Line] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -27,9 +27,9 @@ class News:
 
 
 class RunWatch:
-    """The state of a run as its files tell it, from now on: what older attempts left is history, not news.
+    """The state of a run from its files; lines that exist already are history, not news.
 
-    history: all lines, as in read_metrics. phase_since: monotonic time at which the phase was first seen.
+    history: all lines, as from read_metrics. phase_since: monotonic time of the phase's first poll.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -46,7 +46,7 @@ class RunWatch:
 
     def poll(self) -> News:
         attempt = last_attempt(self._volume)
-        if attempt > self._attempt:  # a volume that does not answer names none
+        if attempt > self._attempt:  # 0 if the volume does not answer
             self._follow(attempt)
         lines = list(parse_lines(self._metrics.read()))
         if lines and self._replaces:
@@ -58,7 +58,7 @@ class RunWatch:
         return time.monotonic() - self.phase_since
 
     def series(self, stage: str, name: str) -> Sequence[float]:
-        """One metric over the steps of a stage, those without it left out."""
+        """One metric over the steps of a stage that have it."""
         return self._series.get((stage, name), ())
 
     def _add(self, lines: Sequence[Line]) -> None:
@@ -73,7 +73,7 @@ class RunWatch:
         self._log = _Tail(self._volume.log(attempt))
 
     def _replace_history(self) -> None:
-        """At a new attempt's first line, for only then does its claim say what it resumed from."""
+        """Called at a new attempt's first line, when its claim records where it resumed."""
         resumed = resumed_step(self._volume, self._attempt)
         kept = [line for line in self.history if line["step"] <= resumed]
         self.history, self._series, self._replaces = [], {}, False
@@ -95,7 +95,7 @@ class RunWatch:
 
 
 class _Tail:
-    """The part of a growing text file that was not read yet, in whole lines."""
+    """Reads new whole lines of a growing text file."""
 
     def __init__(self, path: Path, *, at_end: bool = False) -> None:
         self._path = path
@@ -108,7 +108,7 @@ class _Tail:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
-        except OSError:  # it may answer at the next look
+        except OSError:  # the next poll tries again
             return ""
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
@@ -116,7 +116,7 @@ class _Tail:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Time of change and size; zeros where there is no file that answers."""
+    """Modification time and size; zeros if the file cannot be read."""
     try:
         stat = path.stat()
     except OSError:
@@ -128,7 +128,7 @@ _FRAME = {"event", "level", "logger", "timestamp"}
 
 
 def _warnings(text: str) -> list[str]:
-    """Warnings of the log as `event key=value`. Errors are left out: what ends an attempt is in its exit record."""
+    """The log's warnings as `event key=value`, without errors, which the exit record reports."""
     found: list[str] = []
     for row in text.splitlines():
         try:
