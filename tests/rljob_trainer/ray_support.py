@@ -19,6 +19,7 @@ def own_ray(namespace: str) -> Iterator[None]:
     for left in reversed(range(TRIES)):
         try:
             ray.init(
+                address="local",  # another test's Ray may run on this machine
                 num_cpus=2, namespace=namespace, include_dashboard=False, log_to_driver=False, logging_level="error",
                 object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": path}},
             )  # fmt: skip

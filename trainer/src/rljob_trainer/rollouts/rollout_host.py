@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import ray
 import structlog
 
@@ -23,7 +24,7 @@ from rljob_trainer.rollouts.calls import Delivery, GroupRef, HostInfo, News, Ord
 from rljob_trainer.rollouts.episodes import Episodes
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.rollouts.group_buffer import GroupBuffer
-from rljob_trainer.types import Episode, Group, Task
+from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.host import Host, HostSettings
 from rljob_trainer.workers.worker import Worker
@@ -190,7 +191,7 @@ class RolloutProcess:
         return kept
 
     def _made(self, group: Group, episode: Episode) -> Made:
-        versions = {int(v) for part in episode.trajectories for v in set(part.versions.tolist()) if v >= 0}
+        versions = {int(v) for part in episode.trajectories for v in np.unique(part.versions) if v != NOT_SAMPLED}
         policies = {version: self._policies[version] for version in sorted(versions)}
         return Made(made_key(group.task, episode.sample, self._settings.fingerprint), policies, episode, group.error)
 
