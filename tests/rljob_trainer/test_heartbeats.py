@@ -149,7 +149,7 @@ def test_one_that_answers_and_keeps_others_waiting_is_named(monkeypatch):
 DRIVER = f"""
 import sys, ray
 from rljob_trainer.errors import RLJobError
-from tests.rljob_trainer.hosting_support import driver, start, value
+from tests.rljob_trainer.hosting_support import Notes, driver, start, value
 
 ray.init(address=sys.argv[1], namespace="hosting", log_to_driver=False, logging_level="error")
 try:
