@@ -66,7 +66,7 @@ class OperatorProcess:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of what it tells Prometheus under that name and these labels, among others."""
-        url = re.findall(r"http://127\.0\.0\.1:\d+", self.log.read_text())[-1]
+        url = re.findall(r'"url": "(http://127\.0\.0\.1:\d+)"', self.log.read_text())[-1]
         with urllib.request.urlopen(f"{url}/metrics") as answer:
             families = text_string_to_metric_families(answer.read().decode())
             samples = [sample for family in families for sample in family.samples if sample.name == name]

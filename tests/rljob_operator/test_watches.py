@@ -128,7 +128,7 @@ async def test_kopf_begins_when_it_may_and_again_when_it_has_ended(monkeypatch: 
             await asyncio.sleep(0.05)
             assert begun == []
             operator.watchable.set()
-            await until(lambda: len(begun) == 2)
+            await until(lambda: len(begun) >= 2)
             assert operator.store.get(RLJOB, Key("team", "job")) is not None
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)

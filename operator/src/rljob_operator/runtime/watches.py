@@ -35,7 +35,8 @@ KILL_SECONDS = 40.0
 
 _NOISE = re.compile(
     r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError"  # what still fails at the 4th has lasted for 8 seconds
-    r"|OS signals are ignored",
+    r"|OS signals are ignored"
+    r"|TCP closed; will re-authenticate",  # of its other watches, when it ends
     re.DOTALL,
 )
 
