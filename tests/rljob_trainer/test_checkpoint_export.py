@@ -104,7 +104,7 @@ def test_a_checkpoint_that_lacks_its_model_is_named(finished, tmp_path):
     files = {name: entry for name, entry in ref.manifest.files.items() if not name.startswith(MODEL)}
     manifest = ref.manifest.model_copy(update={"files": files})
     shutil.rmtree(ref.path / MODEL)
-    with pytest.raises(DataError, match=f"transformers cannot load the model of {ref.path}/model: "):
+    with pytest.raises(DataError, match=f"{ref.path}/model: "):
         export_model(replace(ref, manifest=manifest), tmp_path / "model", "float32")
 
 

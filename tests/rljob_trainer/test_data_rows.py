@@ -72,7 +72,7 @@ def broken(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.parquet", None, "no file .*none.parquet; correct the path"),
+        ("none.parquet", None, "none.parquet does not exist; correct the path"),
         ("a.csv", b"a,b\n", "unknown extension '.csv'; use .parquet or .jsonl"),
         (
             "a.parquet",

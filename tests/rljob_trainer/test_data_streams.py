@@ -111,7 +111,7 @@ def test_a_malformed_row_is_named_with_file_and_row(folder, tokenizer):
 def test_validation_reads_its_own_files_and_names_its_own_field(folder, tokenizer):
     dataset = load_prompts(data(validation=["synthetic://reverse-text?rows=7"]), tokenizer, folder, "validation")
     assert len(dataset) == 7
-    with pytest.raises(DataError, match=r"spec.data.validation\[0\]: no file"):
+    with pytest.raises(DataError, match=r"spec.data.validation\[0\]: .* does not exist"):
         load_prompts(data(validation=["none.jsonl"]), tokenizer, folder, "validation")
 
 

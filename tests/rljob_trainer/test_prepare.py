@@ -120,7 +120,7 @@ ROW: dict[str, Any] = {
             "no column 'reward_model'; it has prompt, data_source: add it",
         ),
         ("a.parquet", b"PAR1 and no more", "a.parquet"),
-        ("~nobody/a.jsonl", None, "no file"),
+        ("~nobody/a.jsonl", None, "does not exist"),
         ("synthetic://reverse-txt", None, "unknown task 'reverse-txt', did you mean 'reverse-text'?"),
     ],
 )

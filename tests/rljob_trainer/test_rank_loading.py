@@ -75,7 +75,7 @@ def test_a_folder_without_configuration_or_weights_is_refused(tmp_path):
 def test_a_model_that_transformers_does_not_know_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "newer"}')
     tokenizer = build_tokenizer(Tokenizer(kind="byte"), [])
-    refusal = r"^spec\.model\.path: transformers cannot load it: .*`newer`"
+    refusal = r"^spec\.model\.path: .*`newer`"
     with pytest.raises(DataError, match=refusal) as no:
         prepare_model_folder(make_spec(model={"path": str(tmp_path)}), tmp_path, tmp_path / "model", tokenizer)
     assert "\n" not in str(no.value)

@@ -63,7 +63,7 @@ def test_nothing_is_left_of_a_head_that_starts_while_its_supervisor_is_killed(tm
 
 TOLD = """
 import os, signal, sys, time
-from rljob_trainer.local import holder, ray_head
+from rljob_trainer.local import process_guard, ray_head
 
 class Destroyed:
     def __del__(self):
@@ -79,13 +79,13 @@ def start(*_):
 
 ray_head._start = start
 ray_head.wake_when_orphaned = lambda: None
-holder.wake_when_orphaned = tell
-{"ray_head": ray_head, "holder": holder}[sys.argv.pop(1)].main()
+process_guard.wake_when_orphaned = tell
+{"ray_head": ray_head, "process_guard": process_guard}[sys.argv.pop(1)].main()
 """
 """Told to end where Python drops what a signal's handler raises: in a destructor."""
 
 
-@pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["holder", "FOLDER", "sleep", "1000"]])
+@pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["process_guard", "FOLDER", "sleep", "1000"]])
 def test_it_ends_whenever_it_is_told_to(tmp_path: Path, command: list[str]):
     with machine() as place:
         given = [str(place.temporary / "rljob-ray") if each == "FOLDER" else each for each in command]

@@ -83,7 +83,7 @@ def test_a_wrong_argument_blames_the_arguments(tmp_path):
 
 
 def test_a_missing_file_and_a_missing_module_are_named(tmp_path):
-    with pytest.raises(RewardError, match=r"functions\[0\].path: no file .*none.py; correct the path"):
+    with pytest.raises(RewardError, match=r"functions\[0\].path: .*none.py does not exist; correct the path"):
         load(rewards({"name": "own", "path": "none.py"}), tmp_path)
     with pytest.raises(RewardError, match=r"functions\[0\].path: .* is a folder; name a Python file"):
         load(rewards({"name": "own", "path": "."}), tmp_path)

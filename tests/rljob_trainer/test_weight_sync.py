@@ -94,7 +94,7 @@ def bucket(version, index, handle=None):
 def test_a_bucket_out_of_turn_is_refused(wrong):
     receiver = BucketReceiver()
     receiver.begin(1)
-    with pytest.raises(InfrastructureError, match="where bucket 0 of version 1 was due"), receiver.open(wrong):
+    with pytest.raises(InfrastructureError, match="instead of bucket 0 of version 1"), receiver.open(wrong):
         pass
 
 
