@@ -109,7 +109,7 @@ def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(se
         ended = finish(place.start_run(job, "--dir", run, "--reward-model", f"judge={served.urls['judge']}"), 600)
 
     assert ended.code == 0, ended.out
-    assert f"waiting for reward model rm (its output is in {run}/logs/reward-model-rm.log)" in ended.out
+    assert f"{run}/logs/reward-model-rm.log" in ended.out
     assert "waiting for reward model judge" not in ended.out
     assert not (run / "logs" / "reward-model-judge.log").exists()
     samples = [json.loads(text) for text in (run / "samples" / "a1.jsonl").read_text().splitlines()]
