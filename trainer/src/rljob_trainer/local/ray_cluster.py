@@ -4,7 +4,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, is_stopped, last_line, start_child
+from rljob_trainer.local.private_folder import new_private_folder
 
 ADDRESS = "address"
 """File in Ray's folder with its address; it appears when Ray accepts connections."""
@@ -82,8 +82,7 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
 
     engine: which engine its workers preload.
     """
-    # The head creates the folder once it can delete it again, even if this process is killed.
-    folder = Path(tempfile.gettempdir()) / f"rljob-ray-{secrets.token_hex(4)}"
+    folder = new_private_folder("rljob-ray-")
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # TMPDIR covers its workers too: vLLM leaves files there.
