@@ -40,7 +40,7 @@ from rljob_trainer.local.machine import (
     end_descendants,
     wake_when_orphaned,
 )
-from rljob_trainer.local.ray_cluster import ADDRESS, STOPPED_SECONDS
+from rljob_trainer.local.ray_cluster import ADDRESS, RAY_FOLDER, STOPPED_SECONDS
 
 OBJECT_STORE_BYTES = 512 << 20
 """It carries groups of responses, a few MB a step for small models. Ray spills what does not fit."""
@@ -176,7 +176,7 @@ def _preload(path: Path, engine: str, device: str) -> int:
 
 def _start(folder: Path, gpus: int) -> str:
     settings = RayParams(
-        temp_dir=str(folder),
+        temp_dir=str(folder / RAY_FOLDER),
         num_cpus=len(os.sched_getaffinity(0)),
         num_gpus=gpus,
         object_store_memory=OBJECT_STORE_BYTES,
