@@ -143,7 +143,6 @@ def waiting() -> Rows:
         ("no KubeRay", {**JUST_MADE, "status": {}}, []),
         ("no room", JUST_MADE, [_unscheduled("0/3 nodes: 3 Insufficient nvidia.com/gpu")]),
         ("no claim", JUST_MADE, [_unscheduled('persistentvolumeclaim "data" not found')]),
-        ("another scheduler", JUST_MADE, [pod("w", names.WORKER, "Pending") | {"spec": {"schedulerName": "mine"}}]),
         ("an image", JUST_MADE, [_pulling("ErrImagePull", "EOF")]),
         ("its node", JUST_MADE, [_pulling("ContainerCreating")]),
     ]
@@ -204,15 +203,11 @@ def images() -> Rows:
         "failed to extract layer sha256:a: content digest sha256:a: not found",
         "mkdir /var/lib/containerd/tmpmounts: permission denied", "dial tcp: lookup reg: no such host",
     )  # fmt: skip
-    starts = (
-        'exec: "ray": executable file not found in $PATH', "exec /opt/rljob/bin/rljob: exec format error",
-        "nvidia-container-cli: initialization error: nvml error: driver not loaded",
-        'exec: "nvidia-container-runtime": executable file not found in $PATH',
-        "error mounting /var/lib/kubelet/pods/1/volumes to rootfs: no such file or directory",
-    )  # fmt: skip
-    for reason, messages in (("ImagePullBackOff", pulls), ("RunContainerError", starts)):
-        for message in messages:
-            yield f"{reason}: {message}", plan_for(cluster=PARTIAL, pods=[*PODS[:2], _pulling(reason, message)])
+    for message in pulls:
+        yield (
+            f"ImagePullBackOff: {message}",
+            plan_for(cluster=PARTIAL, pods=[*PODS[:2], _pulling("ImagePullBackOff", message)]),
+        )
 
 
 _REPLICA_QUOTA = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "quota"}

@@ -6,9 +6,8 @@ import pytest
 
 from rljob_operator import names
 from rljob_operator.kube.errors import Forbidden
-from rljob_operator.kube.kinds import POD, Manifest, Ref
 from rljob_operator.plan import Plan
-from tests.rljob_operator.decisions import decide, deleted, finished, phase, refused
+from tests.rljob_operator.decisions import decide, deleted, phase, refused
 from tests.rljob_operator.snapshots import (
     NOW,
     PODS,
@@ -19,16 +18,6 @@ from tests.rljob_operator.snapshots import (
     ray_cluster,
     snapshot,
 )
-
-
-def of_kuberay(pod: Manifest, *owners: Manifest) -> Manifest:
-    labels = {**pod["metadata"]["labels"], names.RAY_CLUSTER_LABEL: "job"}
-    return {**pod, "metadata": {**pod["metadata"], "labels": labels, "ownerReferences": list(owners)}}
-
-
-OWNER: Manifest = {"kind": "RayCluster", "name": "job", "uid": "cc-1", "controller": True}
-LEFT = [of_kuberay(PODS[0]), of_kuberay(PODS[1]), of_kuberay(PODS[2], OWNER)]
-"""Of a RayCluster that was deleted with --cascade=orphan: of one nobody has told us yet."""
 
 
 def test_a_deleted_job_that_anothers_finalizer_keeps_says_so_and_waits_for_no_pods_any_more():
@@ -55,22 +44,3 @@ def test_a_deleted_job_whose_finalizer_or_cluster_may_not_go_is_not_said_to_run(
     assert status is not None
     assert status.phase == "Deleting"
     assert (conditions(status)["Ready"], conditions(status)["Running"][0]) == (("False", "ObjectForbidden"), "False")
-
-
-@pytest.mark.parametrize("base", [
-    job(), job(suspend=True), replace(job(), deleted=NOW),
-    replace(job(), status=job().status.model_copy(update=finished("Failed", "JobError", hours=2))),
-])  # fmt: skip
-def test_pods_whose_cluster_was_deleted_without_them_are_deleted(base):
-    assert decide(snapshot(base, pods=LEFT), SETTINGS).delete == tuple(map(Ref.of, LEFT[:2]))
-    with_cluster = decide(snapshot(base, cluster=ray_cluster(), pods=LEFT), SETTINGS)
-    assert POD not in [ref.kind for ref in with_cluster.delete]
-
-
-def test_a_driver_in_pods_that_nobody_owns_does_not_train_on_for_a_job_that_is_over():
-    base = job(recovery={"maxRestarts": 0}, ttlAfterFinished="2h")
-    lost = decide(snapshot(base, pods=LEFT, **attempted("Submitted")), SETTINGS).status
-    assert lost is not None
-    assert lost.phase == "Failed"
-    plan = decide(snapshot(replace(base, status=lost), pods=LEFT), SETTINGS)
-    assert plan.delete == tuple(map(Ref.of, LEFT[:2]))

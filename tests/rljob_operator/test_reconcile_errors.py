@@ -14,7 +14,7 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe.snapshot import Snapshot
-from rljob_operator.perform.performer import NotTaken, Performer, Refused
+from rljob_operator.perform.performer import Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.runtime.store import Store
@@ -85,7 +85,7 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
     performed, key = Performed(), Key("team", "job")
     looks = reconciler(performed)
     for _ in range(2):
-        performed.raising, performed.plans = (NotTaken(error, "7"),), []
+        performed.raising, performed.plans = (Refused(error, "7"),), []
         with pytest.raises(HeadUnreachable):
             await looks.reconcile(key)
         assert len(performed.plans) == (1 if status is None else 2)
@@ -102,7 +102,7 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
 async def test_nor_is_it_a_bug_where_an_object_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_module, "decide", lambda *_: Plan(end="job-a1"))
     refused, error = Refused(Forbidden("no", status=403), "7"), HeadUnreachable("words", status=500)
-    performed = Performed(refused, NotTaken(error, "7"))
+    performed = Performed(refused, Refused(error, "7"))
     with pytest.raises(HeadUnreachable):
         await reconciler(performed).reconcile(Key("team", "job"))
     _, rest, told = performed.plans

@@ -10,7 +10,7 @@ from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import Unavailable
 from rljob_operator.kube.kinds import DISRUPTION_BUDGET, RLJOB, Key, Kind
-from rljob_operator.main import Operator, Options
+from rljob_operator.main import Operator
 from rljob_operator.runtime.watches import register
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection
 from tests.rljob_operator.loops import in_jumping_loop
@@ -37,9 +37,7 @@ async def test_a_change_that_a_list_tells_before_the_watch_is_looked_at_though_a
 
     monkeypatch.setattr(Kube, "list", listing)
     monkeypatch.setattr(Operator, "_work", look)
-    operator = Operator(
-        Options(SETTINGS, (), "127.0.0.1:0"), cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None)
-    )
+    operator = Operator(SETTINGS, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
     registry = kopf.OperatorRegistry()
     register(registry, kopf.OperatorSettings(), operator.heard)
     watch = next(each.fn for each in registry._watching.get_all_handlers() if each.id == RLJOB.plural)

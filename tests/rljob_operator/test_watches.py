@@ -81,7 +81,7 @@ def _kinds(path: str) -> Result:
 async def kopf_before(server: PlayedServer) -> AsyncIterator[Store]:
     """The store that it tells of what it sees."""
     async with server, server.connect() as connection:
-        operator = main.Operator(main.Options(Settings(), (), "127.0.0.1:0"), connection, cast(Any, None))
+        operator = main.Operator(Settings(), connection, cast(Any, None))
         operator.watchable.set()
         watching = asyncio.create_task(operator.watch())
         yield operator.store
@@ -122,7 +122,7 @@ async def test_kopf_begins_when_it_may_and_again_when_it_has_ended(monkeypatch: 
     monkeypatch.setattr(kopf, "operator", fails)
     monkeypatch.setattr(main, "AGAIN_SECONDS", (0.01,))
     async with PlayedServer() as server, server.connect() as connection:
-        operator = main.Operator(main.Options(Settings(), (), "127.0.0.1:0"), connection, cast(Any, None))
+        operator = main.Operator(Settings(), connection, cast(Any, None))
         with capture_logs() as logs:
             watching = asyncio.create_task(operator.watch())
             await asyncio.sleep(0.05)

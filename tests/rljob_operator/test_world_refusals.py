@@ -137,31 +137,6 @@ async def test_a_name_that_was_taken_is_soon_tried_again_however_long_it_was_tak
     assert seconds() - asked <= 2 * NAME_SECONDS
 
 
-def tries(world: World) -> int:
-    return [call.words for call in world.calls].count("apply ConfigMap")
-
-
-@in_jumping_loop
-async def test_nor_does_it_wait_longer_where_the_api_server_was_away_meanwhile() -> None:
-    world = World()
-    world.server.create(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": KEY.namespace, "name": "job-job"}}
-    )
-    await born(world)
-    begun = seconds()
-    while seconds() - begun < 3600.0:
-        await world.live()
-    for _ in range(5):  # whichever part of a backoff it meets
-        world.next_turn = lambda call: Turn(Fate.FAILED) if call.kube else undisturbed(call)
-        begun = seconds()
-        while seconds() - begun < 2 * NAME_SECONDS:
-            await world.live()
-        world.next_turn, tried, back = undisturbed, tries(world), seconds()
-        while tries(world) == tried:
-            await world.live()
-        assert seconds() - back <= 2 * NAME_SECONDS
-
-
 @in_jumping_loop
 async def test_a_job_that_is_deleted_goes_in_time_although_its_cluster_may_not() -> None:
     world = World()
