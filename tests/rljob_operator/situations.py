@@ -35,6 +35,7 @@ from tests.rljob_operator.decisions import (
     refused,
     restarted,
 )
+from tests.rljob_operator.lives import GROUPS
 from tests.rljob_operator.snapshots import (
     CLAIM,
     NOW,
@@ -75,7 +76,20 @@ error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it
 
 @cache
 def situations() -> dict[str, Plan]:
-    groups = (starting, waiting, images, servers, heard, failing, recovery, stopping, over, refusals, checkpoints)
+    groups = (
+        starting,
+        waiting,
+        images,
+        servers,
+        heard,
+        failing,
+        recovery,
+        stopping,
+        over,
+        refusals,
+        checkpoints,
+        *GROUPS,
+    )
     return {name: plan for group in groups for name, plan in group()}
 
 
