@@ -15,6 +15,7 @@ import uvicorn
 
 from rljob_api.contract import OWNER_VARIABLE
 from rljob_operator.head.address import HeadAddress
+from rljob_operator.head.agent import LastExit
 from rljob_operator.head.errors import HeadRefused
 from rljob_trainer.agent.app import create_app
 from rljob_trainer.attempt.claim import claim, record_exit, record_resume
@@ -127,7 +128,7 @@ async def test_before_the_first_attempt_there_is_nothing(run: Run) -> None:
     async with agent(run.url) as client:
         assert await client.progress() is None
         assert await client.newest_checkpoint() is None
-        assert await client.last_exit() == (0, None, None, None)
+        assert await client.last_exit() == LastExit(attempt=0, exit=None)
 
 
 @asynchronous
@@ -156,21 +157,19 @@ async def test_the_newest_checkpoint_is_that_of_the_highest_step(run: Run) -> No
 
 @asynchronous
 async def test_an_exit_is_that_of_the_last_attempt(run: Run) -> None:
+    ends = (
+        (9, DataError("no such file", field="data.train[0]"), (65, "Data", "no such file", "data.train[0]")),
+        (10, StoppedOnRequest("stopped after step 3"), (76, "StoppedOnRequest", "stopped after step 3", None)),
+    )
     async with agent(run.url) as client:
-        run.start(9)
-        assert (await client.last_exit())[:2] == (9, None)
-        run.end(DataError("no such file", field="data.train[0]"))
-        attempt, record, *_ = await client.last_exit()
-        assert attempt == 9
-        assert record is not None
-        assert (record.code, record.reason, record.message) == (65, "Data", "no such file")
-        assert record.field == "data.train[0]"
-        run.start(10)
-        assert (await client.last_exit())[:2] == (10, None)
-        run.end(StoppedOnRequest("stopped after step 3"))
-        attempt, record, *_ = await client.last_exit()
-        assert record is not None
-        assert (attempt, record.code, record.reason, record.field) == (10, 76, "StoppedOnRequest", None)
+        for attempt, error, expected in ends:
+            run.start(attempt)
+            last = await client.last_exit()
+            assert (last.attempt, last.exit) == (attempt, None)
+            run.end(error)
+            record = (await client.last_exit()).exit
+            assert record is not None
+            assert (record.code, record.reason, record.message, record.field) == expected
 
 
 @asynchronous
