@@ -84,28 +84,6 @@ async def test_a_namespace_that_may_not_be_read_for_a_while_keeps_what_is_known_
 
 
 @in_loop
-async def test_one_that_may_be_read_only_later_is_known_from_then_on() -> None:
-    lists, store = Lists(), Store()
-    lists.refusals[RLJOB, "a"] = denied()
-    assert await lists.told_to(store, *BOTH) == {B}
-    lists.refusals.clear()
-    assert await lists.told_to(store, *BOTH) == {A}
-    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
-
-
-@in_loop
-async def test_one_that_is_made_anew_meanwhile_has_nothing_of_the_old_one() -> None:
-    lists, store = Lists(), Store()
-    await lists.told_to(store, *BOTH)
-    lists.refusals[RLJOB, "a"] = denied()
-    await lists.told_to(store, *BOTH)
-    lists.refusals.clear()
-    lists.kinds = {RLJOB: [_object(Key("a", "another"), "120"), *lists.kinds[RLJOB][1:]], POD: lists.kinds[POD][1:]}
-    assert await lists.told_to(store, *BOTH) == {A, Key("a", "another")}
-    assert (set(store.all(RLJOB)), set(store.all(POD))) == ({Key("a", "another"), B}, {B})
-
-
-@in_loop
 async def test_one_stays_unreadable_until_lists_of_all_namespaces_have_worked() -> None:
     """Whoever names its jobs is not heard where a later list fails."""
     lists, store = Lists(), Store()

@@ -73,7 +73,7 @@ class Children:
         except Invalid as error:
             if there is None or manifest["kind"] != VOLUME_CLAIM.name:
                 raise
-            raise AlreadyExists(
+            raise _taken(
                 f"PersistentVolumeClaim {manifest['metadata']['name']} of an earlier job differs from"
                 f" spec.checkpoint.volume: {one_line(error.message)}. Delete the claim if its content is not needed; or"
                 " create the RLJob again with what the claim has, or with it as spec.checkpoint.volume.existingClaim"
@@ -107,10 +107,14 @@ class Children:
         for each in found:
             if is_ours(ref.kind, each, job.ref.key):
                 return each
-        raise AlreadyExists(
+        raise _taken(
             f"{ref.kind.name} {ref.name} exists and does not belong to this job. Choose another name for the job"
             f"{_CLAIM_REMEDY if ref.kind == VOLUME_CLAIM else ''}, or delete the {ref.kind.name}"
         )
+
+
+def _taken(message: str) -> AlreadyExists:
+    return AlreadyExists(message, reason="AlreadyExists")
 
 
 def _has_pods(manifest: Manifest) -> bool:
