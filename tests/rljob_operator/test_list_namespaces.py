@@ -4,7 +4,6 @@ import asyncio
 from typing import cast
 
 import pytest
-from structlog.testing import capture_logs
 
 from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, KubeError, Unavailable
@@ -58,29 +57,6 @@ def _object(key: Key, version: str, **labels: str) -> Manifest:
 
 def denied(status: int = 403) -> Forbidden:
     return Forbidden("it is forbidden", status=status, reason="Forbidden")
-
-
-@pytest.mark.parametrize("kind", [RLJOB, POD], ids=str)
-@in_loop
-async def test_a_namespace_that_may_not_be_read_for_a_while_keeps_what_is_known_and_is_named_when_it_is_back(
-    kind: Kind,
-) -> None:
-    lists, store = Lists(), Store()
-    assert await lists.told_to(store, *BOTH) == {A, B}
-    lists.refusals[kind, "a"] = denied()
-    with capture_logs() as logs:
-        for _ in range(2):
-            assert await lists.told_to(store, *BOTH) == set()
-            assert store.unreadable == {"a"}
-    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_not_readable", "a")]
-    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
-
-    lists.refusals.clear()
-    with capture_logs() as logs:
-        assert await lists.told_to(store, *BOTH) == {A}, "to look at what was not looked at"
-        assert await lists.told_to(store, *BOTH) == set()
-    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_readable_again", "a")]
-    assert not store.unreadable
 
 
 @in_loop

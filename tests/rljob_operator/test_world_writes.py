@@ -135,6 +135,7 @@ FOREIGN: list[tuple[str, Manifest]] = [
     ("job-job", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"job.json": "{}"}}),
     ("job-checkpoints", {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": CLAIM}),
     ("job-rm-rm", {"apiVersion": "v1", "kind": "Service", "spec": {}}),
+    ("job", {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": {"workerGroupSpecs": [{"replicas": 0}]}}),
     ("job-rm-rm", {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 0, "template": {}}}),
 ]
 
@@ -175,21 +176,6 @@ async def test_a_claim_that_an_earlier_job_has_left_is_waited_for_where_it_has_a
     for words in ("PersistentVolumeClaim job-checkpoints", "spec is immutable", "spec.checkpoint.volume"):
         assert words in stories.ready(world)
     assert world.server.get(VOLUME_CLAIM, Key.of(theirs))["spec"] == spec
-    world.server.delete(theirs)
-    await stories.finishes(world)
-    assert stories.phase(world) == "Succeeded"
-
-
-@in_jumping_loop
-async def test_nor_is_somebody_else_s_ray_cluster() -> None:
-    world = World()
-    metadata = {"namespace": KEY.namespace, "name": KEY.name}
-    theirs = world.server.create({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata})
-    world.user.create()
-    await world.start()
-    await world.settle()
-    assert stories.ready(world).startswith("RayCluster job exists and does not belong to this job")
-    assert world.server.get(RAY_CLUSTER, KEY) == theirs
     world.server.delete(theirs)
     await stories.finishes(world)
     assert stories.phase(world) == "Succeeded"
