@@ -161,21 +161,6 @@ async def test_stopping_lets_the_running_end_and_begins_no_other() -> None:
     assert queue.longest_run() == 0
 
 
-@in_jumping_loop
-async def test_the_wait_is_told_from_the_first_add_to_the_start() -> None:
-    waits: list[float] = []
-    queue = WorkQueue(Work(seconds=10), workers=1, waited=waits.append)
-    queue.start()
-    queue.add("a")
-    await asyncio.sleep(2)
-    queue.add("a")
-    await asyncio.sleep(2)
-    queue.add("a")
-    queue.add("b")
-    await asyncio.sleep(100)
-    assert waits == [0, 6, 18]  # b came while a ran: it is first
-
-
 STEPS = st.lists(
     st.tuples(
         st.floats(0, 5),  # seconds before it

@@ -1,12 +1,10 @@
 """What becomes of a job at which the operator's own code raises."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
 from rljob_operator.head.errors import HeadUnreachable
@@ -18,9 +16,8 @@ from rljob_operator.perform.performer import Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.runtime.store import Store
-from tests.rljob_operator.decisions import broken, decide
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
-from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, job, manifest, snapshot
+from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, manifest
 
 BUG = AttributeError("'str' object has no attribute 'get'")
 
@@ -109,26 +106,3 @@ async def test_nor_is_it_a_bug_where_an_object_is_refused_as_well(monkeypatch: p
     assert rest.end == "job-a1", "what needs no object is done without it"
     assert told.status is not None
     assert conditions(told.status)["Ready"] == ("False", "DriverNotHeard")
-
-
-def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():
-    first = broken(snapshot(), BUG)
-    assert first.status is not None
-    found = conditions(first.status)
-    assert list(found) == [kind for kind in CONDITIONS if kind != "RewardModelsReady"]
-    assert found["Ready"] == ("False", "OperatorError")
-    assert (found["Stalled"], found["Failed"]) == (("True", "OperatorError"), ("Unknown", "OperatorError"))
-    assert (first.status.phase, first.status.observed_generation, first.status.completion_time) == ("Pending", 3, None)
-
-    told = replace(job(), status=first.status)
-    assert broken(snapshot(told, seconds=60), BUG) == Plan()
-    assert conditions(decide(snapshot(told), SETTINGS).status)["Stalled"] == ("False", "NotStalled")
-
-
-def test_what_was_said_of_a_job_stays():
-    suspended = decide(snapshot(job(suspend=True)), SETTINGS).status
-    assert suspended is not None
-    after = broken(snapshot(replace(job(), status=suspended)), BUG).status
-    assert after is not None
-    assert after.phase == "Suspended"
-    assert conditions(after)["Suspended"] == conditions(suspended)["Suspended"]

@@ -8,7 +8,6 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.api_server import kind_of
 from tests.rljob_operator.world.user import KEY, SERVED
-from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
 
@@ -98,33 +97,6 @@ def stalled(world: World) -> Manifest:
     assert world.user.job is not None
     found: Manifest = next(each for each in world.user.job["status"]["conditions"] if each["type"] == "Stalled")
     return found
-
-
-@in_jumping_loop
-async def test_what_ray_answers_where_it_does_not_take_a_driver_is_said() -> None:
-    world = World()
-    said: list[str] = []
-
-    def told() -> None:
-        status = (world.user.job or {}).get("status", {})
-        said.extend(each["message"] for each in status.get("conditions", ()) if each["type"] == "Ready")
-
-    failing = 3
-
-    def turn(call: Call) -> Turn:
-        nonlocal failing
-        told()
-        if not call.kube and call.writes and failing:
-            failing -= 1
-            return Turn(Fate.FAILED)
-        return Turn()
-
-    world.next_turn = turn
-    world.user.create()
-    await world.start()
-    await stories.finishes(world)
-    assert failing == 0
-    assert any(each.startswith("Submitting the driver to Ray failed; retrying: ") for each in said)
 
 
 CLAIM = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Ti"}}}
