@@ -197,19 +197,17 @@ def images() -> Rows:
     gone = _pulling("ImagePullBackOff", "not found")
     left = {**gone, "metadata": {**gone["metadata"], "deletionTimestamp": stamp(NOW)}}
     late = {"cluster": ray_cluster(0), "pods": [PODS[0], gone]}
+    partial = {"cluster": PARTIAL, "pods": [*PODS[:2], gone]}
     rows: list[tuple[str, dict[str, Any]]] = [
-        ("of a new job", {"cluster": PARTIAL, "pods": [*PODS[:2], gone]}),
-        ("of a pod that leaves", {"cluster": PARTIAL, "pods": [*PODS[:2], left]}),
-        ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], gone]}),
+        ("of a new job", partial), ("of a pod that leaves", partial | {"pods": [*PODS[:2], left]}),
+        ("after all pods were ready", partial | {"cluster": ray_cluster(1)}), ("after an attempt here", late | ENDED),
         ("of workers that a quota admitted late", late),
-        ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], gone])),
-        ("after an attempt elsewhere", {"cluster": PARTIAL, "pods": [*PODS[:2], gone]} | ENDED),
-        ("after an attempt here", late | ENDED),
+        ("beside a driver", living(**partial | {"cluster": ray_cluster(1)})),
+        ("after an attempt elsewhere", partial | ENDED), ("of an older cluster", {"pods": [gone]}),
         ("of a resumed job", {"cluster": PARTIAL, "pods": [gone]} | attempted("Ended", phase="Starting")),
-        ("of an older cluster", {"pods": [gone]}),
         ("at the first try", {"cluster": PARTIAL, "pods": [_pulling("ErrImagePull", "401 Unauthorized")]}),
         ("at the first try, begun", {"cluster": PARTIAL, "pods": [_pulling("ErrImagePull", "denied")], "attempt": 1}),
-    ]
+    ]  # fmt: skip
     for name, given in rows:
         yield f"an image {name}", plan_for(**given)
     pulls = (
@@ -222,9 +220,6 @@ def images() -> Rows:
             f"ImagePullBackOff: {message}",
             plan_for(cluster=PARTIAL, pods=[*PODS[:2], _pulling("ImagePullBackOff", message)]),
         )
-
-
-_REPLICA_QUOTA = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "quota"}
 
 
 def servers() -> Rows:

@@ -173,7 +173,7 @@ async def test_a_new_job_says_what_the_api_server_fails_at_and_goes_on_when_that
     assert ready(world) == ("Starting", "ObjectFailing")
     assert (events(world, "ObjectFailing"), counted(world, "patch RLJob status")) == (1, 1), "however often it is tried"
     world.next_turn = undisturbed
-    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    await stories.succeeds(world)
     assert not failing(world)
 
 
@@ -219,7 +219,7 @@ async def test_a_job_whose_cluster_goes_with_its_crd_says_so_and_goes_on_when_th
     await passes(world, 120.0)
     assert ready(world) == ("Recovering", "ObjectFailing")
     world.next_turn = undisturbed
-    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    await stories.succeeds(world)
 
 
 @in_jumping_loop
@@ -229,7 +229,7 @@ async def test_nothing_is_said_of_an_object_where_the_whole_api_server_is_away()
     world.server.delete(world.server.get(CONFIG_MAP, CONFIG))
     await passes(world, 600.0)
     world.next_turn = undisturbed
-    assert await world.until(lambda: stories.phase(world) == "Succeeded")
+    await stories.succeeds(world)
     assert events(world, "ObjectFailing") == 0
 
 

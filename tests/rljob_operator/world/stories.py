@@ -16,6 +16,27 @@ from tests.rljob_operator.world.world import World
 Story = Callable[[World], Awaitable[None]]
 
 
+async def born(number: int = 0, **spec: Any) -> World:
+    """A world with a job, and with that attempt of it, if it is one."""
+    world = World()
+    world.user.create(**spec)
+    await world.start()
+    if number:
+        await attempt(world, number)
+    return world
+
+
+async def succeeds(world: World) -> None:
+    await finishes(world)
+    assert phase(world) == "Succeeded"
+
+
+def ended(world: World) -> tuple[str, int, int]:
+    """Phase, attempts, restarts."""
+    status = (world.user.job or {})["status"]
+    return status["phase"], status["attempt"], status.get("restarts", 0)
+
+
 def phase(world: World) -> str:
     return str(((world.user.job or {}).get("status") or {}).get("phase"))
 
