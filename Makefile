@@ -44,6 +44,7 @@ test: go $(READY)  ## Run the tests, two files at a time; make test ARGS="-k los
 test-slow: go $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
 	$(BIN)/python -m e2e.cluster build
 	$(PYTEST) -m slow $(ARGS)
+	RLJOB_SCHEDULES=100 $(PYTEST) tests/rljob_operator/test_world_schedules.py
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)

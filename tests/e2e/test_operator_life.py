@@ -167,19 +167,6 @@ def test_a_claim_that_an_earlier_job_has_left_in_another_shape_is_named_and_wait
     assert jobs.claims() == ["job-checkpoints"]
 
 
-def test_the_head_s_service_of_somebody_else_is_named_before_kuberay_meets_it(operator, heads, jobs, cluster):
-    heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
-    where = f"--namespace={jobs.namespace}"
-    cluster.kubectl("create", "service", "clusterip", "job-head-svc", "--tcp=80", where)
-    jobs.create()
-    eventually(lambda: jobs.conditions().get("Stalled", ("", "", ""))[:2] == ("True", "NameTaken"))
-    assert "Service job-head-svc" in jobs.conditions()["Ready"][2]
-    assert not jobs.clusters()
-
-    cluster.kubectl("delete", "service", "job-head-svc", where)
-    jobs.reaches("Succeeded")
-
-
 def test_the_operator_ends_cleanly_and_the_next_goes_on(operator, heads, jobs):
     head = heads.add(jobs.namespace, "job")
     jobs.create()
