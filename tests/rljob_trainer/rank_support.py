@@ -200,7 +200,6 @@ class Ranks(AbstractContextManager["Ranks"]):
     def __init__(self, world: int, device: Device = "cpu") -> None:
         self.world = world
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # the imports, once for all ranks
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(world):

@@ -1,9 +1,6 @@
 """`rljob checkpoints`, and what a checkpoint says of the data at the end of an epoch."""
 
-import os
 import shutil
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -17,6 +14,7 @@ from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, resumption_of
+from tests.rljob_trainer.cli_support import rljob
 
 ROWS = 6
 
@@ -27,8 +25,7 @@ def volume(tmp_path):
 
 
 def rljob_checkpoints(folder):
-    command = [sys.executable, "-m", "rljob_trainer.cli", "checkpoints", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
+    return rljob("checkpoints", folder)
 
 
 def listed(volume):

@@ -1,4 +1,4 @@
-"""The command line as a user meets it; each test starts a process, so they are few."""
+"""The command line as a user meets it."""
 
 import errno
 import json
@@ -16,12 +16,12 @@ from rljob_trainer.checkpoint.manifest import commit
 from rljob_trainer.cli.app import COMMANDS, _load
 from rljob_trainer.cli.failures import report
 from rljob_trainer.cli.validate import validate
-from rljob_trainer.data.tasks import TASKS
 from rljob_trainer.errors import DataError
 from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume, write_json
+from tests.rljob_trainer.cli_support import rljob
 
 JOB = """
 apiVersion: rljob.dev/v1alpha1
@@ -36,11 +36,6 @@ spec:
 """
 
 
-def rljob(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rljob_trainer.cli", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=cwd, env=os.environ)
-
-
 def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     program = (
         "import sys; sys.argv = ['rljob', '--help']; import rljob_trainer.cli as cli\n"
@@ -51,16 +46,6 @@ def test_help_lists_the_commands_and_loads_nothing_heavy() -> None:
     shown = [name for name in COMMANDS if f"\n  {name} " in done.stdout]
     assert shown == [name for name in COMMANDS if name != "driver"]
     assert not set(done.stderr.split()) & {"torch", "ray", "rich.console", "pydantic", "rljob_api", "matplotlib"}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_its_own_help(command: str) -> None:
-    assert len(_load(command).help) > 20
-
-
-def test_the_version_is_the_distributions() -> None:
-    done = rljob("--version")
-    assert (done.returncode, done.stdout.split()[0]) == (0, "rljob")
 
 
 def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
@@ -261,19 +246,6 @@ def test_what_is_no_argument_of_a_task_is_a_wrong_call_of_data(argument: str, me
     assert f"--set: {message}" in done.output
 
 
-def test_an_argument_that_is_given_twice_is_a_wrong_call_of_data() -> None:
-    done = CliRunner().invoke(_load("data"), ["reverse-text", "out", "--set", "maxLength=4", "--set", "maxLength=5"])
-    assert done.exit_code == 2
-    assert "--set: maxLength is given twice" in done.output
-
-
-def test_the_help_of_data_lists_tasks_and_their_arguments() -> None:
-    printed = CliRunner().invoke(_load("data"), ["--help"]).output
-    for name in TASKS:
-        assert f"\n    {name}: " in printed
-    assert "count=3 maxNumber=9 maxTarget=99 operators=+-*\n" in printed
-
-
 def test_an_error_names_field_and_remedy_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     code = report(DataError("no such file: check the path", field="spec.data.train[0]"))
     assert code == 65
@@ -311,11 +283,6 @@ def begin(folder: Path, step: int = 3) -> Volume:
     return volume
 
 
-def test_the_status_of_an_empty_directory(tmp_path: Path) -> None:
-    assert look_at(tmp_path).state == "empty"
-    assert lines(look_at(tmp_path))[1] == "state       not started"
-
-
 def test_the_status_of_a_live_run(tmp_path: Path) -> None:
     volume = begin(tmp_path)
     staged = volume.checkpoints / "staged"
@@ -328,15 +295,6 @@ def test_the_status_of_a_live_run(tmp_path: Path) -> None:
         "step        3/12 (25 %), rl rollout",
         f"checkpoint  step 2 ({volume.checkpoint(2, 1)})",
     ]
-
-
-def test_the_status_of_a_driver_that_falls_silent(tmp_path: Path) -> None:
-    volume = begin(tmp_path)
-    lately = time.time() - 15
-    os.utime(volume.progress, (lately, lately))
-
-    assert look_at(tmp_path).state == "running"
-    assert lines(look_at(tmp_path))[1] == "state       running, attempt 1; last heartbeat 0:15 ago"
 
 
 def test_the_status_of_a_run_whose_driver_is_gone(tmp_path: Path) -> None:

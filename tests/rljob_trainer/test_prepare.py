@@ -177,9 +177,10 @@ def test_reward_code_that_cannot_run_is_named(tmp_path: Path, code: bytes, part:
     assert "rljob_trainer" not in error.message, "our own code is not to blame"
 
 
-def test_a_folder_is_no_reward_code(tmp_path: Path):
-    error = refused(tmp_path, rewards={"functions": [{"name": "own", "path": "."}]})
-    assert str(error) == f"spec.rewards.functions[0].path: {tmp_path} is a folder; name a Python file"
+@pytest.mark.parametrize(("path", "words"), [(".", "is a folder; name a Python file"), ("none.py", "does not exist")])
+def test_what_is_no_file_is_no_reward_code(tmp_path: Path, path: str, words: str):
+    error = refused(tmp_path, rewards={"functions": [{"name": "own", "path": path}]})
+    assert (error.field, words in error.message) == ("spec.rewards.functions[0].path", True)
 
 
 @pytest.mark.parametrize(

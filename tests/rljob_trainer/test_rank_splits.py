@@ -63,7 +63,10 @@ def one(device):
 
 
 @pytest.fixture(scope="module")
-def two(device):
+def two(device, request):
+    if device == "cpu":
+        yield request.getfixturevalue("two_ranks")
+        return
     with Ranks(2, device) as ranks:
         yield ranks
 
