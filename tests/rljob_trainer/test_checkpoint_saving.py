@@ -14,8 +14,8 @@ from rljob_trainer.checkpoint.manifest import RANKS, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
-from tests.rljob_trainer.rank_support import alone, make_spec, parameters, whole, write_model
+from tests.rljob_trainer.checkpoint_support import checkpoints_of, make_spec, names
+from tests.rljob_trainer.rank_support import alone, parameters, whole, write_model
 
 
 class LocalRanks:

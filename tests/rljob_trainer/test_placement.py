@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.workers import placement
 from rljob_trainer.workers.placement import Placement, find_nodes, options
-from tests.rljob_trainer.rank_support import make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 
 class Somebody:

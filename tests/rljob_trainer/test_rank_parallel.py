@@ -4,11 +4,11 @@ import pytest
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.parallel import ParallelDims
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     largest_difference,
-    make_spec,
     plans_of,
     random_trajectories,
     record_gradients,

@@ -6,7 +6,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from rljob_trainer.rank.models.role import ModelRole, adamw
-from tests.rljob_trainer.rank_support import alone, make_spec, whole, write_model
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import alone, whole, write_model
 
 STATES = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
 RETURNS = torch.randn(6, generator=torch.Generator().manual_seed(1))
