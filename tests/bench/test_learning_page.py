@@ -1,14 +1,29 @@
 """The learning benchmark's page: what it says of which runs, its verdicts, and its picture."""
 
 from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
+from bench.learning import page
 from bench.learning.arms import REVERSE_TEXT
 from bench.learning.comparison import level
 from bench.learning.data import digest
 from bench.learning.page import write_page
 from tests.bench.learning_result import RESULT, result
+
+DIGEST = cache(digest)
+"""It reads all rows."""
+
+
+@pytest.fixture(autouse=True)
+def verdicts_alone(monkeypatch):
+    """The picture and the counts of the data take seconds."""
+    monkeypatch.setattr(page, "figure", lambda _: SimpleNamespace(savefig=lambda *_, **__: None))
+    monkeypatch.setattr(page, "digest", DIGEST)
+    for name, value in (("seen_backwards", 0), ("reward_of_sums", 0.0), ("validation_prompts", [])):
+        monkeypatch.setattr(page, name, lambda _, value=value: value)
 
 
 def test_results_of_another_job_are_not_on_the_page(tmp_path):
@@ -22,9 +37,9 @@ def test_results_of_an_arm_with_other_settings_are_not_on_the_page(tmp_path):
     before = replace(RESULT, arm="grpo, KL 0.2", seed=1, validation=[(0, 0.5), (5, 0.6), (10, 0.123)])
     assert before.job == digest(REVERSE_TEXT), "without the arm's overrides"
     assert write_page([result("grpo, KL 0.2"), before], tmp_path)
-    page = (tmp_path / "learning.md").read_text()
-    assert "0.123" not in page
-    assert "| reverse-text | grpo, KL 0.2 | 0.500 | 0.900 |" in page
+    written = (tmp_path / "learning.md").read_text()
+    assert "0.123" not in written
+    assert "| reverse-text | grpo, KL 0.2 | 0.500 | 0.900 |" in written
 
 
 @pytest.mark.parametrize(
@@ -71,15 +86,15 @@ def test_the_page_compares_with_trl_seed_by_seed(tmp_path):
     def runs(arm, *ends):
         return [result(arm, seed=seed, validation=[(0, 0.5), (10, end)]) for seed, end in enumerate(ends)]
 
-    def page(*theirs):
+    def compared(*theirs):
         assert write_page([*runs("grpo", 0.9, 0.8, 0.7), *runs("TRL", *theirs)], tmp_path)
         return (tmp_path / "learning.md").read_text()
 
-    found = page(0.91, 0.83, 0.68)  # means 0.8 and 0.8067, but the seeds differ by -0.01, -0.03 and +0.02 only
+    found = compared(0.91, 0.83, 0.68)  # means 0.8 and 0.8067, but the seeds differ by -0.01, -0.03 and +0.02 only
     assert (
         "| ours less TRL | +0.000 (+0.000 to +0.000) | -0.007 (-0.030 to +0.020) | -0.003 (-0.015 to +0.010) |" in found
     )
     assert "| its standard error | 0.0000 | 0.0145 | 0.0073 |" in found
     assert "Ours is within seed noise or better" in found
-    assert "Ours is below TRL: end, mean over all validations." in page(0.91, 0.83, 0.72)
-    assert "no verdict" in page(0.5)
+    assert "Ours is below TRL: end, mean over all validations." in compared(0.91, 0.83, 0.72)
+    assert "no verdict" in compared(0.5)
