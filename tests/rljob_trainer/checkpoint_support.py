@@ -16,17 +16,21 @@ from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.volume import Volume
 
 
-def job_spec(**checkpoint: Any) -> ResolvedSpec:
-    """checkpoint: the block's fields, in camelCase."""
+def make_spec(ranks: int = 1, **blocks: Any) -> ResolvedSpec:
+    """blocks: of the spec, in camelCase; what they leave out has its default."""
     written = {
         "model": {"path": "model"},
-        "data": {"train": ["rows.jsonl"]},
+        "data": {"train": ["rows.jsonl"], "maxResponseTokens": 16},
         "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
         "training": {"steps": 100},
-        "cluster": {"gpusPerNode": 0},
-        "checkpoint": checkpoint,
+        "cluster": {"nodes": 1, "gpusPerNode": 0, "ranksPerNode": ranks},
     }
-    return resolve(RLJobSpec.model_validate(written))
+    return resolve(RLJobSpec.model_validate(written | blocks))
+
+
+def job_spec(**checkpoint: Any) -> ResolvedSpec:
+    """checkpoint: the block's fields, in camelCase."""
+    return make_spec(checkpoint=checkpoint)
 
 
 class FileRanks:

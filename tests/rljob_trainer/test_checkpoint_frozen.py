@@ -106,7 +106,6 @@ def test_a_save_that_is_killed_anywhere_leaves_a_sound_run(template, tmp_path):
 def frozen_drivers(template: Path, folder: Path, every: int = 1) -> Iterator[tuple[psutil.Process, Connection, Volume]]:
     """Attempts 1 that were stopped in a save, one at each of its file operations; each on a volume of its own."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     for operation in itertools.count(step=every):
         volume = Volume(Path(shutil.copytree(template, folder / f"frozen-at-{operation}")))
         ours, theirs = context.Pipe()

@@ -14,7 +14,8 @@ from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import DataError, JobError, RLJobError
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.model_source import FIELD, local_folder, locate_model
-from tests.rljob_trainer.rank_support import CONFIGS, alone, make_spec, parameters, random_trajectories, write_model
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import CONFIGS, alone, parameters, random_trajectories, write_model
 
 
 def model_spec(path, **changes):

@@ -13,15 +13,8 @@ from rljob_trainer.rank.forward import Policy, check_packing, score
 from rljob_trainer.rank.loading import empty_model
 from rljob_trainer.rank.packing import pack
 from rljob_trainer.types import supervised
-from tests.rljob_trainer.rank_support import (
-    CONFIGS,
-    VOCAB,
-    answer_of,
-    make_spec,
-    random_trajectories,
-    several_turns,
-    write_model,
-)
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import CONFIGS, VOCAB, answer_of, random_trajectories, several_turns, write_model
 
 PROMPTS = [each.token_ids[: each.prompt_tokens] for each in random_trajectories(3)]
 TRAJECTORIES = [

@@ -33,7 +33,7 @@ from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import wait_for
 from rljob_trainer.workers.worker import Worker
-from tests.rljob_trainer.rank_support import make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
 

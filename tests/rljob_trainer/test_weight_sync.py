@@ -129,8 +129,8 @@ def test_missing_parameters_and_a_wrong_version_are_named():
 
 
 def sync_from_another_process(engine, weights, version):
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    trainer = multiprocessing.get_context("spawn").Process(
+    ours, theirs = multiprocessing.get_context("forkserver").Pipe()
+    trainer = multiprocessing.get_context("forkserver").Process(
         target=send_weights, args=(theirs, weights, version, BUCKET_BYTES), daemon=True
     )
     trainer.start()
@@ -162,7 +162,7 @@ def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
 
 
 def test_ranks_of_a_group_send_together_and_the_first_delivers(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     results = context.Queue()
     ranks = [
         context.Process(target=group_rank, args=(rank, tmp_path / "store", results), daemon=True) for rank in range(2)
