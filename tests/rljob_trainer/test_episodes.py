@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_trainer.engines.calls import Subscriber
+from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.environments.environment import Environment, Policy
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.rollouts.calls import Delivery, GroupRef, News, Order, PolicyName
+from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.episodes import Episodes, turn_seed
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Sampling, Task, Trajectory, Turn

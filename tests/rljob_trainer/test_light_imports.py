@@ -24,6 +24,7 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
         "rljob_trainer",
         "rljob_trainer.agent",
         "rljob_trainer.cli.app",
+        "rljob_trainer.attempt.driver",
         "rljob_trainer.rewards.scorer",
         "rljob_trainer.journal",
         "rljob_trainer.engines.registry",
@@ -37,7 +38,7 @@ def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("module", ["attempt.wiring", "attempt.driver", "rollouts.rollout_host"])
+@pytest.mark.parametrize("module", ["attempt.wiring", "rollouts.rollout_host"])
 def test_the_driver_and_the_rollout_host_load_ray_alone(module: str) -> None:
     assert loaded_by(f"import rljob_trainer.{module}") & HEAVY == {"ray"}
 

@@ -1,4 +1,4 @@
-"""The driver's client of all ranks: they hold one policy together, so each call goes to all of them.
+"""The processes of the ranks, and the driver's client of all: they hold one policy together, so a call goes to all.
 
     driver ──> rank-0 ... rank-N     one GPU each, or a share of the CPU cores; each does one call after the other
 
@@ -6,31 +6,32 @@ Either all ranks of a former driver are taken over or none.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import FileEntry
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.rank.calls import EngineUpdates, RankCalls
-from rljob_trainer.rank.parallel import ParallelDims
+from rljob_trainer.rank.calls import RankCalls
+from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rank_host import RankHost
 from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
-from rljob_trainer.types import Floats, Group, Ids, Trajectory
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.types import Floats, Ids, Trajectory
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
+from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.placement import options
 from rljob_trainer.workers.waiting import loss_among, wait_for, wait_together
-from rljob_trainer.workers.worker import Answer, Worker, arriving
+from rljob_trainer.workers.worker import Answer, Pending, Worker, arriving
 
 if TYPE_CHECKING:
-    import ray
+    from rljob_trainer.rank.rank import Rank
 
 log = structlog.get_logger()
 
@@ -40,26 +41,31 @@ APART_SECONDS = 60.0
 """How much longer than another a rank may take to finish what a former driver asked for, if it asked all of them."""
 
 
-class GroupRef(Protocol):
-    """Where a group's tensors are: its index in a bundle of groups."""
-
-    @property
-    def bundle(self) -> "ray.ObjectRef[Sequence[Group]]": ...
-
-    @property
-    def index(self) -> int: ...
+_TOGETHER = frozenset(
+    method.__name__
+    for method in (RankCalls.prepare, RankCalls.update, RankCalls.supervised_step, RankCalls.score_probes)
+)
+"""Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending(Generic[R]):
-    """What all ranks were asked, perhaps not yet answered. R: what one rank returns.
+class RankHost(Host):
+    """The Ray worker of a rank. Light: the driver imports it."""
 
-    answers: of each rank; also as arguments of calls that begin behind them.
-    result: waits for all of them.
-    """
+    worker: "Rank"
 
-    answers: Sequence[Answer[R]]
-    result: Callable[[], list[R]]
+    def create(self, spec: ResolvedSpec, settings: RankSettings) -> "Rank":
+        from rljob_trainer.rank.rank import Rank
+
+        return Rank(spec, settings)
+
+    def detail(self) -> str:
+        """How many collectives it has entered: a rank that hangs is behind those that wait for it."""
+        return f", {self.worker.collectives()} collectives"
+
+    def pace(self) -> int | None:
+        """Collectives, during a step."""
+        doing = {method for method, _ in list(self._doing.values())}
+        return self.worker.collectives() if doing & _TOGETHER else None
 
 
 class RankClient:
@@ -207,7 +213,7 @@ class RankClient:
     # ------------------------------------------------------------------ weights
 
     def send_weights(
-        self, engines: Sequence[Sequence[Worker[EngineUpdates]]], version: int, prompts: Sequence[Ids],
+        self, engines: Sequence[Sequence[Worker[EngineProcess]]], version: int, prompts: Sequence[Ids],
         max_tokens: int, after: Pending[Updated] | None = None,
     ) -> Pending[Sent]:  # fmt: skip
         """engines: those that each rank feeds. after: the update that makes `version`, if it is under way."""
@@ -253,20 +259,9 @@ class RankClient:
 def _rank_settings(context: WorkerContext, rank: int) -> RankSettings:
     return RankSettings(
         rank=rank,
-        parallel=parallel_dims(context.spec),
+        parallel=ParallelDims.over(context.spec.ranks),
         device_type="cuda" if context.device_type == "cuda" else "cpu",
         sync_groups=sync_groups(context.spec, context.device_type),
         threads=context.threads,
         collective_seconds=UPDATE_SECONDS,
     )
-
-
-def parallel_dims(spec: ResolvedSpec) -> ParallelDims:
-    """How the job's ranks share the work."""
-    return ParallelDims.over(spec.ranks)
-
-
-def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], ...]:
-    """Ranks that send weights together: those of one engine on GPUs, all of one node if memory is shared."""
-    size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node
-    return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))

@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rljob_trainer.engines.calls import EngineCalls, Subscriber
+from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, Request
-from rljob_trainer.rollouts.calls import Delivery
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.workers.worker import Worker
 
@@ -53,7 +53,7 @@ class Generation:
 
     def __init__(self, subscriber: Subscriber, *, whole_requests: bool) -> None:
         self._subscriber, self._whole_requests = subscriber, whole_requests
-        self._engines: dict[str, Worker[EngineCalls]] = {}
+        self._engines: dict[str, Worker[EngineProcess]] = {}
         self._waiting: list[_Turn] = []
         self._pending: dict[str, _Pending] = {}
         self._count = 0
@@ -67,12 +67,12 @@ class Generation:
         self._waiting.append(turn)
         return await turn.future
 
-    def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+    def attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         """Generate with these engines, {identity: worker}, from now on."""
         self._engines = dict(engines)
         self.forget_cancelled()
         for worker in engines.values():
-            worker.call_beside("inbox", EngineCalls.subscribe, self._subscriber)
+            worker.call_beside("inbox", EngineProcess.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
@@ -96,7 +96,7 @@ class Generation:
             by_engine.setdefault(self._pending.pop(name).engine or "", []).append(name)
         for identity, names in by_engine.items():
             if engine := self._engines.get(identity):
-                engine.call_beside("inbox", EngineCalls.abort, self._subscriber.incarnation, names)
+                engine.call_beside("inbox", EngineProcess.abort, self._subscriber.incarnation, names)
 
     def _flush(self) -> None:
         shared: dict[tuple[str, bytes, Sampling], list[_Turn]] = {}
@@ -131,4 +131,4 @@ class Generation:
                 load[pending.engine] += len(pending.turns)
                 batches.setdefault(pending.engine, []).append(pending.request)
         for identity, batch in batches.items():
-            self._engines[identity].call_beside("inbox", EngineCalls.submit, self._subscriber.incarnation, batch)
+            self._engines[identity].call_beside("inbox", EngineProcess.submit, self._subscriber.incarnation, batch)

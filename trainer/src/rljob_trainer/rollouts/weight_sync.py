@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost
-from rljob_trainer.rank.client import Pending, RankClient, sync_groups
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.parallel import sync_groups
 from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
 from rljob_trainer.types import Floats
@@ -20,7 +21,7 @@ from rljob_trainer.weights.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.workers.worker import Worker
+from rljob_trainer.workers.worker import Pending, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class WeightSync:
         self._groups = sync_groups(spec, device_type)
 
     def begin(
-        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[Updated] | None" = None
+        self, version: int, engines: Sequence[Worker[EngineProcess]], update: Pending[Updated] | None = None
     ) -> Callable[[], Synced]:
         """Ask the ranks to send what they hold to `engines`, after `update` if it is under way.
 
@@ -73,7 +74,7 @@ class WeightSync:
 
     def _compare(
         self,
-        engines: Sequence[Worker[EngineCalls]],
+        engines: Sequence[Worker[EngineProcess]],
         answers: list[list[Completion]],
         ours: list[list[Floats]],
         version: int,
