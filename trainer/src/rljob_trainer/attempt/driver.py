@@ -6,10 +6,11 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
@@ -17,11 +18,10 @@ import typer
 
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.attempt.claim import claim, exit_record, record_exit
-from rljob_trainer.attempt.connecting import bounded
 from rljob_trainer.attempt.frozen_drivers import end_frozen
 from rljob_trainer.attempt.interrupt import STOPPED_EARLY, Interrupt, hold_signals
 from rljob_trainer.attempt.job_file import job_of_generation
-from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
+from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.loop.requests import Requests
 from rljob_trainer.progress import logging
 from rljob_trainer.progress.presence import present
@@ -79,11 +79,8 @@ def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address
             progress.phase("waiting for Ray")
             job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             address = _appeared(ray_address)
-            with (
-                interrupt.postponed(),
-                bounded(RAY_SECONDS, f"Ray at {address} to answer", partial(_end_early, volume, attempt)),
-            ):
-                _connect(address, namespace=f"rljob-{job.uid}")
+            with interrupt.postponed():
+                _connect(address, f"rljob-{job.uid}", partial(_end, volume, attempt))
             with ending_well(Wiring(job, volume, attempt, nonce, progress, requests)) as wiring:
                 wiring.run(interrupt.wait_for_steps)
     except BaseException as raised:
@@ -96,11 +93,6 @@ def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address
     finally:
         ray.shutdown()
     return _end(volume, attempt, error)
-
-
-def _end_early(volume: Volume, attempt: int, error: RLJobError) -> None:
-    log.info("attempt_stopped", reason=str(error))
-    _end(volume, attempt, error)
 
 
 def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
@@ -124,14 +116,24 @@ def ending_well(wiring: "Wiring") -> "Iterator[Wiring]":
         wiring.close(error, end_workers=code not in (ExitCode.BUG, ExitCode.INFRASTRUCTURE, ExitCode.FENCED))
 
 
-def _connect(address: str, namespace: str) -> None:
+def _connect(address: str, namespace: str, record: Callable[[InfrastructureError], object]) -> None:
+    """ray.init may wait forever: at RAY_SECONDS, a thread records that and ends the process."""
     import ray
     from ray.exceptions import RayError
 
+    def give_up() -> None:
+        error = InfrastructureError(f"waited {RAY_SECONDS:.0f} s for Ray at {address} to answer")
+        record(error)
+        os._exit(error.exit_code)
+
+    deadline = Timer(RAY_SECONDS, give_up)
+    deadline.start()
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="error")
     except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise InfrastructureError(f"connecting to Ray at {address} failed: {error}") from error
+    finally:
+        deadline.cancel()
 
 
 def _appeared(address: str) -> str:

@@ -1,14 +1,12 @@
 """Write metrics: one JSON line per step, one file per attempt."""
 
-import errno
 import json
 import math
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Literal, Self
 
-from rljob_trainer.errors import JobError, StorageFullError
+from rljob_trainer.errors import JobError, StorageFullError, is_full
 from rljob_trainer.progress.history import Line
 from rljob_trainer.volume import Volume
 
@@ -35,21 +33,16 @@ class MetricsWriter:
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_full(error):
                 raise StorageFullError(f"no space left for {self._file.name}; free space or grow the volume") from error
             raise
         return line
 
-    def close(self) -> None:
-        self._file.close()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def _finite(name: str, value: float, step: int) -> float:
