@@ -55,7 +55,7 @@ class Site:
     def start(self, environment: Environment = single_turn) -> Episodes:
         host: Any = None
         scorer: Any = self
-        generation = Generation(Subscriber("host", host), whole_requests=False)
+        generation = Generation(Subscriber("host", host), lambda version: version in (7, 8), whole_requests=False)
         episodes = Episodes(environment, scorer, generation, SEED, self.keep)
         self.engine.deliver = episodes.deliver
         self.gate.set()

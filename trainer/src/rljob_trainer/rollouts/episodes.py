@@ -159,8 +159,11 @@ class Episodes:
         self._loop.call_soon_threadsafe(self._deliver, delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._generation.deliver(delivery)
         error = delivery.error
+        try:
+            self._generation.deliver(delivery)
+        except InfrastructureError as wrong:
+            error = wrong
         if isinstance(error, InfrastructureError):
             with self._changed:
                 self._engine_failed = delivery.engine, error.message

@@ -10,12 +10,13 @@ prompt. If an engine is lost, what it had not finished goes to another one.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, Request
 from rljob_trainer.engines.engine_host import EngineProcess
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.workers.worker import Worker
 
@@ -47,12 +48,13 @@ class _Pending:
 class Generation:
     """The engines that are attached, and what they were asked for.
 
+    knows: whether the run has a policy of that version.
     whole_requests: a request that moves to another engine moves with all its samples, also those that are finished:
         the rounding of a deterministic engine depends on how many there are.
     """
 
-    def __init__(self, subscriber: Subscriber, *, whole_requests: bool) -> None:
-        self._subscriber, self._whole_requests = subscriber, whole_requests
+    def __init__(self, subscriber: Subscriber, knows: Callable[[int], bool], *, whole_requests: bool) -> None:
+        self._subscriber, self._knows, self._whole_requests = subscriber, knows, whole_requests
         self._engines: dict[str, Worker[EngineProcess]] = {}
         self._waiting: list[_Turn] = []
         self._pending: dict[str, _Pending] = {}
@@ -77,11 +79,16 @@ class Generation:
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hand completions to the turns that wait for them; late ones of a moved request find nobody."""
+        """Hand completions to the turns that wait for them; late ones of a moved request have none.
+
+        Raises InfrastructureError if the engine sampled with a policy that the run does not have.
+        """
         for completion in delivery.completions:
             pending = self._pending.get(completion.request_id)
             if pending is None:
                 continue
+            if unknown := [version for version in set(completion.versions.tolist()) if not self._knows(version)]:
+                raise InfrastructureError(f"{delivery.engine} sampled with the unknown policy version {unknown[0]}")
             future = pending.turns[completion.sample].future
             if not future.done():
                 future.set_result(completion)

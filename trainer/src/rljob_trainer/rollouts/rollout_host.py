@@ -79,7 +79,7 @@ class RolloutProcess:
         if self._episodes is None:
             s = self._settings
             scorer = Scorer(s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log))
-            generation = Generation(self._subscriber, whole_requests=s.deterministic)
+            generation = Generation(self._subscriber, lambda v: v in self._policies, whole_requests=s.deterministic)
             self._writer = JournalWriter(self._volume)
             self._scorer = scorer
             self._episodes = Episodes(single_turn, scorer, generation, s.seed, self._keep)
