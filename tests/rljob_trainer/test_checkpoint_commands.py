@@ -16,7 +16,7 @@ from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, resumption_of
+from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, resumption_of, save
 
 ROWS = 6
 
@@ -100,7 +100,7 @@ def test_no_prompt_is_skipped_or_repeated_by_a_resume_at_any_point_of_the_epochs
     whole, first, second = stream(), stream(), stream()
     expected = [prompt.id for _ in range(3 * ROWS // 2) for prompt in whole.next(2)]
     before = [prompt.id for _ in range(taken // 2) for prompt in first.next(2)]
-    begin_attempt(volume, 1).checkpoints.save(1, {"prompts": first.state_dict()}, None, FileRanks())
+    save(begin_attempt(volume, 1).checkpoints, 1, {"prompts": first.state_dict()}, None, FileRanks())
     found = resumption_of(volume).find()
     assert found is not None
     state: Any = read_trainer_state(found)

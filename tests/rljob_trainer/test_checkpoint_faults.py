@@ -22,6 +22,7 @@ from tests.rljob_trainer.checkpoint_support import (
     begin_attempt,
     names,
     resumption_of,
+    save,
 )
 from tests.rljob_trainer.small_disk import mounted
 
@@ -70,7 +71,7 @@ def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_pa
 def outcome_of_save(attempt: Attempt, step: int) -> str:
     """Two ranks of 96 KiB each. Anything but a full disk fails the test."""
     try:
-        attempt.checkpoints.save(step, {"step": step}, 0.5, FileRanks(size=96 * 1024))
+        save(attempt.checkpoints, step, {"step": step}, 0.5, FileRanks(size=96 * 1024))
     except StorageFullError as error:
         return str(error)
     return "saved"

@@ -14,7 +14,7 @@ from rljob_trainer.checkpoint.manifest import RANKS, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
+from tests.rljob_trainer.checkpoint_support import checkpoints_of, names, save
 from tests.rljob_trainer.rank_support import Ranks, alone, make_spec, parameters, whole, write_model
 
 
@@ -168,7 +168,7 @@ def fail_then_save(worker, folder, volume):
     assert checkpoints.poll() is None
     assert list(volume.checkpoints.iterdir()) == []
     worker.begin_save = begin_save
-    checkpoints.save(2, {"step": 2}, None, ranks)
+    save(checkpoints, 2, {"step": 2}, None, ranks)
     assert names(volume) == ["step-2-a1"]
 
 

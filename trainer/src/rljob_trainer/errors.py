@@ -31,20 +31,12 @@ class RLJobError(Exception):
     exit_code: ClassVar[ExitCode]
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message, field)
+        super().__init__(message)  # pickle restores the attributes, which Ray's errors carry between processes
         self.message = message
         self.field = field
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Ray pickles errors, and pickle drops keyword arguments.
-        return _rebuild, (type(self), self.message, self.field)
-
-
-def _rebuild(kind: type[RLJobError], message: str, field: str | None) -> RLJobError:
-    return kind(message, field=field)
 
 
 class JobError(RLJobError):
@@ -69,13 +61,6 @@ class WorkerLost(InfrastructureError):
     def __init__(self, message: str, *, field: str | None = None, worker: str = "") -> None:
         super().__init__(message, field=field)
         self.worker = worker
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_loss, (type(self), self.message, self.worker)
-
-
-def _rebuild_loss(kind: type[WorkerLost], message: str, worker: str) -> WorkerLost:
-    return kind(message, worker=worker)
 
 
 class RankLost(WorkerLost): ...

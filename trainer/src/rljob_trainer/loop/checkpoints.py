@@ -129,16 +129,6 @@ class Checkpoints:
                 message = f"the checkpoint has not become durable within {DURABLE_SECONDS:.0f} s: does"
                 raise InfrastructureError(f"{message} {self._volume.root} answer?") from error
 
-    def save(
-        self, step: int, state: dict[str, object], reward: float | None, ranks: Ranks, *,
-        validation_reward: float | None = None,
-    ) -> CheckpointRef:  # fmt: skip
-        """Take a checkpoint and wait until it is durable."""
-        self.begin(step, state, reward, ranks, validation_reward=validation_reward)
-        self.finish()
-        assert self._durable is not None
-        return self._durable
-
     def prune(self) -> None:
         """Delete what retention does not want, superseded commits, and what older attempts left unfinished.
 
