@@ -15,7 +15,8 @@ Any other exception is a bug: 70, unless an OSError of the system caused it (`is
 """
 
 import errno
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from rljob_api.contract import ExitCode
@@ -87,6 +88,22 @@ class NoUsableCheckpoint(RLJobError):
 
 class StorageFullError(RLJobError):
     exit_code = ExitCode.STORAGE_FULL
+
+
+@contextmanager
+def on_volume(problem: str) -> Iterator[None]:
+    """Raise storage_error in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, problem) from error
+
+
+def storage_error(error: OSError, problem: str) -> RLJobError:
+    """StorageFullError or InfrastructureError. problem: begins the message, such as "attempt 3 cannot be claimed"."""
+    if is_full(error):
+        return StorageFullError(f"{problem}: no space left; free space, or grow the volume")
+    return InfrastructureError(f"{problem}: {error.strerror or error}; check the volume")
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -1,6 +1,5 @@
 """Write and read a checkpoint's tensors with torch.distributed.checkpoint; map its failures to job errors."""
 
-import errno
 import shutil
 import warnings
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
+from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError, storage_error
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended for one rank
 
@@ -81,8 +80,4 @@ def _no_room(directory: Path) -> StorageFullError | None:
 
 
 def _storage_problem(reason: BaseException) -> RLJobError | None:
-    if not isinstance(reason, OSError):
-        return None
-    if reason.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError(_NO_SPACE)
-    return InfrastructureError(f"the checkpoint's storage failed: {reason}")
+    return storage_error(reason, "the checkpoint's storage failed") if isinstance(reason, OSError) else None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from rljob_trainer.errors import JobError, StorageFullError, is_full
+from rljob_trainer.errors import JobError, on_volume
 from rljob_trainer.progress.history import Line
 from rljob_trainer.volume import Volume
 
@@ -26,16 +26,12 @@ class MetricsWriter:
 
         Raises:
             JobError: a metric is NaN or infinite.
-            StorageFullError: the volume is full.
+            StorageFullError, InfrastructureError: the volume is full, or fails.
         """
         line: Line = {"step": step, "stage": stage, "time": round(time.time(), 3)}
         line |= {name: _finite(name, value, step) for name, value in metrics.items()}
-        try:
+        with on_volume(f"{self._file.name} cannot be written"):
             self._file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            if is_full(error):
-                raise StorageFullError(f"no space left for {self._file.name}; free space or grow the volume") from error
-            raise
         return line
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@ Either all ranks of a former driver are taken over or none.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
@@ -27,7 +27,7 @@ from rljob_trainer.types import Floats, Ids, Trajectory
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import loss_among, wait_for, wait_together
+from rljob_trainer.workers.waiting import loss_among, wait_for_all, wait_together
 from rljob_trainer.workers.worker import Answer, Pending, Worker, arriving
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 APART_SECONDS = 60.0
@@ -133,7 +134,7 @@ class RankClient:
         """Build the process group over all ranks."""
         opened = self.workers[0].call(RankCalls.open_store)
         (address,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
-        return self._all(lambda rank: rank.call(RankCalls.connect, address), START_SECONDS, "connect").result()
+        return self._all(RankCalls.connect, START_SECONDS, address).result()
 
     def end(self) -> None:
         for worker in self.workers:
@@ -144,35 +145,28 @@ class RankClient:
 
     def visible_gpus(self) -> list[str | None]:
         """The GPU of each rank; None on a CPU."""
-        return self._all(
-            lambda rank: rank.call(RankCalls.visible_gpu), START_SECONDS, "say which GPUs they own"
-        ).result()
+        return self._all(RankCalls.visible_gpu, START_SECONDS).result()
 
     def load(self, folder: str) -> int:
         """Returns how many parameters a rank counts."""
-        return self._all(lambda rank: rank.call(RankCalls.load, folder), START_SECONDS, "load the model").result()[0]
+        return self._all(RankCalls.load, START_SECONDS, folder).result()[0]
 
     def begin_stage(self, stage: Stage) -> None:
-        self._all(lambda rank: rank.call(RankCalls.begin_stage, stage), START_SECONDS, "begin a stage").result()
+        self._all(RankCalls.begin_stage, START_SECONDS, stage).result()
 
     def restore(self, directory: str) -> None:
-        self._all(lambda rank: rank.call(RankCalls.restore, directory), UPDATE_SECONDS, "read a checkpoint").result()
+        self._all(RankCalls.restore, UPDATE_SECONDS, directory).result()
 
     def hold(self, training_state: TrainingState) -> None:
-        self._all(
-            lambda rank: rank.call(RankCalls.hold, training_state), START_SECONDS, "take the state of the training"
-        ).result()
+        self._all(RankCalls.hold, START_SECONDS, training_state).result()
 
     def begin_save(self, directory: str) -> None:
-        self._all(
-            lambda rank: rank.call(RankCalls.begin_save, directory), UPDATE_SECONDS, "begin a checkpoint"
-        ).result()
+        self._all(RankCalls.begin_save, UPDATE_SECONDS, directory).result()
 
     def finish_save(self) -> list[dict[str, FileEntry]]:
         """Beside what the ranks do, and from any thread."""
-        return self._all(
-            lambda rank: rank.call_beside("background", RankCalls.finish_save), UPDATE_SECONDS, "write a checkpoint"
-        ).result()
+        asked = [worker.call_beside("background", RankCalls.finish_save) for worker in self.workers]
+        return self._pending(asked, UPDATE_SECONDS, "finish_save").result()
 
     # ------------------------------------------------------------------ steps
 
@@ -185,7 +179,7 @@ class RankClient:
             worker.call(RankCalls.supervised_step, plan, totals, rows, learning_rate, training_state)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "do a supervised step").result()
+        return self._pending(asked, UPDATE_SECONDS, "supervised_step").result()
 
     def prepare(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
@@ -197,7 +191,7 @@ class RankClient:
             worker.call(RankCalls.prepare, plan, totals, places, *bundles)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "prepare an update")
+        return self._pending(asked, UPDATE_SECONDS, "prepare")
 
     def update(
         self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
@@ -208,7 +202,7 @@ class RankClient:
             worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state)
             for worker, own in zip(self.workers, advantages, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "update the policy")
+        return self._pending(asked, UPDATE_SECONDS, "update")
 
     # ------------------------------------------------------------------ weights
 
@@ -225,31 +219,31 @@ class RankClient:
             )
             for worker, own in zip(self.workers, engines, strict=True)
         ]  # fmt: skip
-        return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send weights", "engine")
+        return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send_weights", "engine")
 
     def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[list[list[Floats]]]:
         """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
-        return self._all(
-            lambda rank: rank.call(RankCalls.score_probes, prompts, *map(arriving, sent.answers)),
-            SYNC_SECONDS,
-            "score the probe",
-        )
+        return self._all(RankCalls.score_probes, SYNC_SECONDS, prompts, *map(arriving, sent.answers))
 
     # ------------------------------------------------------------------ waiting
 
-    def _all(self, ask: Callable[[Worker[RankCalls]], Answer[R]], seconds: float, do: str) -> Pending[R]:
-        """Ask every rank the same."""
-        return self._pending([ask(worker) for worker in self.workers], seconds, do)
+    def _all(
+        self, method: Callable[Concatenate[RankCalls, P], R], seconds: float, *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[R]:
+        """Ask every rank the same. seconds: as in `_pending`."""
+        return self._pending(
+            [worker.call(method, *args, **kwargs) for worker in self.workers], seconds, method.__name__
+        )
 
-    def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[R]:
+    def _pending(self, asked: list[Answer[R]], seconds: float, call: str, *others: str) -> Pending[R]:
         """seconds: how long its result is waited for. others: kinds of workers without which the ranks cannot."""
-        return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks to {do}", "rank", *others))
+        return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks: {call}", "rank", *others))
 
     def _wait(self, asked: list[Answer[R]], seconds: float, what: str, *matter: str) -> list[R]:
         """matter: kinds of workers without which it is no use to wait."""
         heartbeats = self._context.heartbeats
         try:
-            return wait_for(asked, seconds, what, lambda: heartbeats.check(*matter), heartbeats.doing)
+            return wait_for_all(asked, seconds, what, lambda: heartbeats.check(*matter), heartbeats.doing)
         except WorkerLost:
             raise
         except InfrastructureError as error:

@@ -1,18 +1,16 @@
 """The rollout engines of a job, replaced one by one, and the spare that stands by for the next one that is lost."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import structlog
 
-from rljob_api import ResolvedSpec
 from rljob_trainer.engines.calls import EngineInfo
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, WorkerContext, rollout_seconds
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import has_raised, wait_for
+from rljob_trainer.workers.waiting import has_raised, wait_for, wait_for_all
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
@@ -134,12 +132,4 @@ class EngineClient:
     def sleep(self) -> None:
         """Have all engines give their GPU memory back. Raises what the first that failed raised."""
         answers = [worker.call(EngineProcess.sleep) for worker in self.workers]
-        wait_for(answers, SYNC_SECONDS, "the rollout engines to sleep", self._context.heartbeats.check)
-
-
-def engines_of(
-    group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker[EngineProcess]]
-) -> list[Worker[EngineProcess]]:
-    """The engines that a sync group feeds: those that live on its ranks' devices."""
-    size = spec.rollout.tensor_parallel_size
-    return [engine for i, engine in enumerate(engines) if i * size in group]
+        wait_for_all(answers, SYNC_SECONDS, "the rollout engines to sleep", self._context.heartbeats.check)

@@ -27,7 +27,7 @@ from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.rollouts.group_buffer import GroupBuffer
 from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.host import Host, HostSettings
+from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.worker import Worker
 
 log = structlog.get_logger()
@@ -219,9 +219,6 @@ class RolloutHost(Host):
 
     harmless = frozenset({"deliver"})  # an incarnation says whose it is
     worker: RolloutProcess
-
-    def __init__(self, settings: HostSettings, name: str, rollout: RolloutSettings) -> None:
-        super().__init__(settings, name, rollout)
 
     def create(self, name: str, rollout: RolloutSettings) -> RolloutProcess:
         me = ray.get_runtime_context().current_actor

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -28,7 +29,7 @@ from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.rollout_host import RolloutProcess
 from rljob_trainer.rollouts.weight_sync import Synced, WeightSync
 from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.worker import Answer, Pending, Worker
+from rljob_trainer.workers.worker import Pending, Worker
 
 log = structlog.get_logger()
 
@@ -135,13 +136,9 @@ class Rollouts:
         """The groups of an order that were made before."""
         return self._repair.run(lambda: self._host.ask(RolloutProcess.find, order))
 
-    def begin_use(self, used: Used) -> Answer[None]:
-        """Begin to record what an update uses."""
-        return self._host.worker.call(RolloutProcess.use, used)
-
-    def finish_use(self, recording: Answer[None]) -> None:
-        """Wait until the record is durable; the update may begin then."""
-        self._host.wait(recording)
+    def use(self, used: Used) -> Callable[[], None]:
+        """Begin to record what an update uses. Returns what waits until that is durable; the update begins then."""
+        return partial(self._host.wait, self._host.worker.call(RolloutProcess.use, used))
 
     # ------------------------------------------------------------------ engines
 

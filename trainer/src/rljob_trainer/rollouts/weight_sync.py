@@ -12,7 +12,7 @@ from rljob_trainer.errors import EngineLost
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.parallel import sync_groups
 from rljob_trainer.rank.results import Updated
-from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
+from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
@@ -53,7 +53,8 @@ class WeightSync:
         What it returns waits for that. It raises EngineLost for an engine that does not compute what the trainer
         computes: it is replaced.
         """
-        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
+        size, workers = self._spec.rollout.tensor_parallel_size, self._engines.workers
+        feeds = {group: [each for i, each in enumerate(workers) if i * size in group] for group in self._groups}
         by_rank = [
             [engine for engine in feeds[group] if engine in engines] if rank == group[0] else []
             for group in self._groups
