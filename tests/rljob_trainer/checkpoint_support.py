@@ -60,7 +60,16 @@ class Attempt:
     found: Any
 
     def save(self, step: int, reward: float | None = 0.5, **more: Any) -> CheckpointRef:
-        return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
+        return save(self.checkpoints, step, {"step": step}, reward, FileRanks(), **more)
+
+
+def save(checkpoints: Checkpoints, *what: Any, **more: Any) -> CheckpointRef:
+    """Take a checkpoint and wait until it is durable."""
+    checkpoints.begin(*what, **more)
+    checkpoints.finish()
+    durable = checkpoints.poll()
+    assert durable is not None
+    return durable
 
 
 def begin_attempt(

@@ -18,7 +18,7 @@ import pytest
 from rljob_trainer.checkpoint.manifest import list_checkpoints, survey, verify
 from rljob_trainer.errors import FencedError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of, names
+from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of, names, save
 
 SECONDS = 100.0
 EVENTS = ("open", "os.", "shutil.")
@@ -47,7 +47,7 @@ def _save_and_freeze(root: Path, operation: int, pipe: Connection) -> None:
     checkpoints = checkpoints_of(Volume(root), 1, keepLast=2)
     freeze_at(operation, root)
     try:
-        checkpoints.save(40, {"step": 40}, 0.5, FileRanks())
+        save(checkpoints, 40, {"step": 40}, 0.5, FileRanks())
         pipe.send("saved")
     except FencedError:
         pipe.send("fenced")

@@ -18,8 +18,8 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-LIGHT = ("agent", "cli.app", "rewards.scorer", "journal", "engines.registry", "types")
-RAY_ALONE = ("attempt.wiring", "attempt.driver", "rollouts.rollout_host")
+LIGHT = ("agent", "cli.app", "attempt.driver", "rewards.scorer", "journal", "engines.registry", "types")
+RAY_ALONE = ("attempt.wiring", "rollouts.rollout_host")
 
 
 @pytest.mark.parametrize(("modules", "heavy"), [(LIGHT, set()), (RAY_ALONE, {"ray"})], ids=["light", "Ray alone"])

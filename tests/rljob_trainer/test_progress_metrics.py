@@ -34,14 +34,6 @@ def test_a_directory_without_metrics_has_no_history(tmp_path: Path) -> None:
     assert last_line(Volume(tmp_path), 1) == {}
 
 
-def test_the_last_line_is_found_without_reading_a_long_file_from_its_start(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, 0, range(1, 3000))
-
-    assert volume.metrics(1).stat().st_size > 2 * 64 * 1024
-    assert last_line(volume, 1)["step"] == 2999
-
-
 def test_a_line_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with MetricsWriter(volume, 1) as writer:

@@ -14,8 +14,8 @@ from rljob_trainer.progress.history import Line
 from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
+from rljob_trainer.progress.views import open_reporter
 from rljob_trainer.progress.views.format import sparkline
-from rljob_trainer.progress.views.json_lines import JsonView
 from rljob_trainer.progress.views.live import LiveView
 from rljob_trainer.progress.views.plain import PlainView
 from rljob_trainer.progress.views.watch import RunWatch
@@ -157,7 +157,8 @@ def test_a_volume_that_does_not_answer_makes_no_old_step_news(tmp_path: Path, mo
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    begin_attempt(volume, 1).close()
+    with begin_attempt(volume, 1):
+        pass
     watch = RunWatch(volume)
     with volume.metrics(1).open("a") as file:
         file.write('{"step": 1, "st')
@@ -170,7 +171,8 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 
 def test_the_drivers_warnings_are_news_and_its_errors_are_not(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    begin_attempt(volume, 1).close()
+    with begin_attempt(volume, 1):
+        pass
     watch = RunWatch(volume)
     volume.logs.mkdir()
     rows = [
@@ -202,18 +204,23 @@ def test_the_live_picture_fits_the_terminal_and_shows_the_run(run: RunInfo, tmp_
         assert text in picture
 
 
-def test_json_lines_carry_the_metrics(run: RunInfo, tmp_path: Path) -> None:
+def test_the_live_view_draws_in_place_and_leaves_the_summary(run: RunInfo, tmp_path: Path) -> None:
     out = io.StringIO()
-    view = JsonView(run, out)
+    console = Console(file=out, width=80, force_terminal=True)
+    view = open_reporter(run, console)
     view.start()
     with begin_attempt(Volume(tmp_path), 1) as writer:
         write(writer, 1, RL)
+    view.note("a note")
     view.finish(DONE)
 
-    events = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [event["event"] for event in events] == ["run_started", "step_finished", "run_finished"]
-    assert (events[1]["step"], events[1][names.REWARD_MEAN]) == (1, 0.512)
-    assert events[2]["code"] == 0
+    assert isinstance(view, LiveView)
+    assert "\x1b[?25h" in out.getvalue()  # the cursor is back
+    assert "done: step 1/1" in out.getvalue().rsplit("\x1b[2K", 1)[-1]
+
+
+def test_without_a_terminal_the_view_is_plain(run: RunInfo) -> None:
+    assert isinstance(open_reporter(run, terminal()[0]), PlainView)
 
 
 def test_a_sparkline_spans_its_extremes_and_averages_what_does_not_fit() -> None:

@@ -14,8 +14,8 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal import Journal
 from rljob_trainer.rank.client import RankClient
@@ -62,7 +62,7 @@ class Engines:
 
     def start(self) -> None: ...
 
-    def _start(self, name: str) -> Worker[EngineCalls]:
+    def _start(self, name: str) -> Worker[EngineProcess]:
         return self.roster.start(name, "s", SteadyHost, {}, name, str(self.notes), self.pace)
 
     def replace(self, name: str) -> None:

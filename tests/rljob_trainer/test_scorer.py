@@ -54,7 +54,7 @@ def test_answers_are_decoded_without_special_tokens_and_scored_by_all_rewards(to
     given = [("cba<|end|>", "stop"), ("ccc", "length"), ("ab<|end|>", "stop")]
     episodes = [episode(tokenizer, i, text, reason=reason) for i, (text, reason) in enumerate(given)]
     group = scored(tmp_path, [EXACT, LENGTH], episodes)
-    assert (group.task, group.error, group.retries) == (TASK, None, 0)
+    assert (group.task, group.error) == (TASK, None)
     assert [each.reward for each in group.episodes] == [0, -0.5, -0.5]
     assert [each.components for each in group.episodes] == [
         {"exact": 1, "length": -1}, {"exact": 0, "length": -0.5}, {"exact": 0, "length": -0.5},

@@ -14,7 +14,7 @@ from rljob_trainer.attempt.claim import claim, record_resume, root_nonce
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import survey
 from rljob_trainer.errors import FencedError, InfrastructureError, NoUsableCheckpoint
-from rljob_trainer.progress.history import read_metrics, resumed_step
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.state import next_attempt
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import (
@@ -210,4 +210,3 @@ def test_who_shows_a_run_does_not_end_for_it(volume: Volume, hide: Hide) -> None
     write_steps(volume, 1, [1, 2])
     hide(volume.claim(1))
     assert read_metrics(volume.root) == []
-    assert resumed_step(volume, 1) == -1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rljob_api import ResolvedSpec
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import DataError
-from rljob_trainer.rank.model_source import FIELD, first_line, locate_model, scratch_config
+from rljob_trainer.rank.model_source import FIELD, first_line, scratch_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -17,14 +17,6 @@ def max_model_len(spec: ResolvedSpec) -> int:
     """Length in tokens of the longest sequence in an engine: a sample or a probe."""
     probe = ENGINES[spec.rollout.engine].probe
     return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
-
-
-def first_weights(spec: ResolvedSpec, base_dir: Path, folder: Path) -> Path:
-    """The folder of the policy's first weights; the run's own `folder` for a model from scratch.
-
-    Raises DataError if the model is missing.
-    """
-    return folder if spec.model.from_scratch is not None else locate_model(spec.model, base_dir)
 
 
 def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -194,11 +194,11 @@ class ReinforcedSteps:
     ) -> RankStates:
         batch = batch_of_groups(_summaries(groups), self.spec)
         with self.reporting.phase("advantage"):
-            recording = self.rollouts.begin_use(used)
+            recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
             values = advantages(_summaries(groups), batch, penalties, self.spec)
-            self.rollouts.finish_use(recording)
+            recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):

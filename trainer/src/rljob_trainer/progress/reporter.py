@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import structlog
@@ -88,9 +87,7 @@ class ProgressReporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _eta(self, step: int) -> datetime | None:

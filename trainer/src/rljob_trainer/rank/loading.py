@@ -49,9 +49,9 @@ def bare_model(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
 def _check_supported(config: PreTrainedConfig) -> None:
     scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
     if scaled:
-        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field=FIELD)
+        raise JobError(f"models with {scaled[0]} are not supported yet; choose another model", field=FIELD)
     if getattr(config, "quantization_config", None) is not None:
-        raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
+        raise JobError("its weights are quantized; use the model that was quantized", field=FIELD)
 
 
 def _drop_dropout(config: PreTrainedConfig) -> None:
@@ -62,9 +62,9 @@ def _drop_dropout(config: PreTrainedConfig) -> None:
 
 
 def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
-    """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch.
+    """All weights in float32 on the host: from the folder, or drawn by `seed` for a model from scratch.
 
-    Raises DataError where the folder's weights are damaged, not all there, not the configuration's or not finite.
+    Raises DataError if the folder's weights are damaged, incomplete, not finite, or do not match the configuration.
     """
     if model.from_scratch is not None:
         config = AutoConfig.from_pretrained(folder)
@@ -78,20 +78,20 @@ def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, tor
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
         raise DataError(
-            f"its weights cannot be loaded: {first_line(error)}: give a whole model", field=FIELD
+            f"its weights cannot be loaded: {first_line(error)}; use a complete model", field=FIELD
         ) from error
     # transformers would draw these at random
     if wrong := sorted(report["mismatched_keys"]):
         name, found, meant = wrong[0]
         raise DataError(
-            f"its {name} has shape {list(found)}, and config.json makes it {list(meant)}: give a model whose weights "
-            "and config.json belong together",
+            f"its {name} has shape {list(found)}, but config.json says {list(meant)}; use a model whose weights "
+            "match its config.json",
             field=FIELD,
         )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise DataError(f"its weights lack {missing[0]}{more}: give a whole model", field=FIELD)
+        raise DataError(f"its weights lack {missing[0]}{more}; use a complete model", field=FIELD)
     weights = dict(loaded.state_dict())
     if broken := [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]:
-        raise DataError(f"its {broken[0]} holds values that are NaN or infinite: give a whole model", field=FIELD)
+        raise DataError(f"its {broken[0]} has values that are NaN or infinite; use an intact model", field=FIELD)
     return weights

@@ -24,12 +24,13 @@ from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.compute.out_of_memory import LOADING, SENDING, STEPPING, explained
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.rank.calls import EngineUpdates, RankCalls
+from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import Rejection, without_rejected
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
@@ -197,7 +198,7 @@ class Rank(RankCalls):
 
     @explained(SENDING)
     def send_weights(
-        self, engines: Sequence[Worker[EngineUpdates]], version: int, prompts: Sequence[Ids], max_tokens: int,
+        self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, *_updated: Updated,
     ) -> Sent:  # fmt: skip
         dtype = compute_dtype(self.spec, self.device.type)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rljob_trainer.rank.calls import EngineUpdates
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.rank.results import Sent
 from rljob_trainer.types import Ids
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -18,13 +18,13 @@ from rljob_trainer.workers.worker import Worker
 
 def send(
     sender: WeightSender, tensors: Iterator[tuple[str, Tensor]], group: dist.ProcessGroup,
-    engines: Sequence[Worker[EngineUpdates]], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float,
+    engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int, deadline: float,
 ) -> Sent:  # fmt: skip
     """RankCalls.send_weights. group: the ranks that feed these engines together."""
-    begun = [engine.call(EngineUpdates.begin_update, version) for engine in engines]  # while the first is packed
+    begun = [engine.call(EngineProcess.begin_update, version) for engine in engines]  # while the first is packed
 
     def deliver(bucket: BucketDescriptor) -> Callable[[], None]:
-        asked = [*begun, *(engine.call(EngineUpdates.load_bucket, bucket) for engine in engines)]
+        asked = [*begun, *(engine.call(EngineProcess.load_bucket, bucket) for engine in engines)]
         begun.clear()
 
         def acknowledged() -> None:
@@ -35,7 +35,7 @@ def send(
     nbytes = sender.send(tensors, version, deliver)
     # Only now: an engine takes the memory of its KV cache, which may be what the buckets of all its ranks had.
     dist.barrier(group)
-    completing = [engine.call(EngineUpdates.complete_update, version, prompts, max_tokens) for engine in engines]
+    completing = [engine.call(EngineProcess.complete_update, version, prompts, max_tokens) for engine in engines]
     return Sent(nbytes, wait_for_engines(completing, deadline, "complete its update"))
 
 

@@ -73,7 +73,7 @@ def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
         )
         for index, episode in enumerate(episodes)
     )
-    return Group(task, rewarded, score.error, score.retries)
+    return Group(task, rewarded, score.error)
 
 
 def _decoder(folder: Path) -> Decode:

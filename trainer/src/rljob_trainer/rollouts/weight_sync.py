@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import EngineLost
-from rljob_trainer.rank.client import Pending, RankClient, sync_groups
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.parallel import sync_groups
 from rljob_trainer.rank.results import Updated
-from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
+from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
@@ -20,7 +21,7 @@ from rljob_trainer.weights.probe import (
     compare,
     probe_prompts,
 )
-from rljob_trainer.workers.worker import Worker
+from rljob_trainer.workers.worker import Pending, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,15 @@ class WeightSync:
         self._groups = sync_groups(spec, device_type)
 
     def begin(
-        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[Updated] | None" = None
+        self, version: int, engines: Sequence[Worker[EngineProcess]], update: Pending[Updated] | None = None
     ) -> Callable[[], Synced]:
         """Ask the ranks to send what they hold to `engines`, after `update` if it is under way.
 
         What it returns waits for that. It raises EngineLost for an engine that does not compute what the trainer
         computes: it is replaced.
         """
-        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
+        size, workers = self._spec.rollout.tensor_parallel_size, self._engines.workers
+        feeds = {group: [each for i, each in enumerate(workers) if i * size in group] for group in self._groups}
         by_rank = [
             [engine for engine in feeds[group] if engine in engines] if rank == group[0] else []
             for group in self._groups
@@ -73,7 +75,7 @@ class WeightSync:
 
     def _compare(
         self,
-        engines: Sequence[Worker[EngineCalls]],
+        engines: Sequence[Worker[EngineProcess]],
         answers: list[list[Completion]],
         ours: list[list[Floats]],
         version: int,
