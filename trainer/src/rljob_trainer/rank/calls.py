@@ -15,8 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rendezvous import Rendezvous
-from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker

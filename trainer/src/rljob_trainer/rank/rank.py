@@ -38,8 +38,8 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.packing import pack
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rendezvous import Rendezvous, join_store, open_store
-from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.rendezvous import join_store, open_store
+from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
