@@ -15,7 +15,7 @@ import pytest
 
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool
-from rljob_trainer.rewards.protocol import Inbox, send
+from rljob_trainer.rewards.protocol import Failure, Inbox, Score, send
 from tests.rljob_trainer.journal_support import task
 from tests.rljob_trainer.rewards_support import BEHAVE, children, load, responses, reward_pools, rewards, scored
 from tests.rljob_trainer.run_support import has_ended, wait_until
@@ -153,11 +153,11 @@ def test_messages_arrive_whole_however_the_socket_cuts_them():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         inbox = Inbox(ours.fileno())
-        send(theirs.fileno(), "first")
-        send(theirs.fileno(), ["second"])
+        send(theirs.fileno(), Failure("first"))
+        send(theirs.fileno(), Score(2.0, {"n": 3.0}))
         inbox.receive()
-        assert [inbox.next(), inbox.next()] == ["first", ["second"]]
-        large = "x" * 300_000  # more than a read takes, and than the socket holds
+        assert [inbox.next(), inbox.next()] == [Failure("first"), Score(2.0, {"n": 3.0})]
+        large = Failure("x" * 300_000)  # more than a read takes, and than the socket holds
         writer = threading.Thread(target=send, args=(theirs.fileno(), large))
         writer.start()
         while not inbox:
@@ -199,16 +199,28 @@ def test_closing_ends_a_call_and_whoever_waits_for_it(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reward-")]
 
 
-def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of):
-    source = f"""
-        import pathlib, subprocess
+FORK = """
+    import os, pathlib, subprocess, time
 
-        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-            child = subprocess.Popen(["sleep", "60"])
-            pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
-            child.wait()
-    """
-    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}, timeout="500ms"))
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=SESSION)
+        if DAEMON and os.fork() == 0:
+            os.setsid()
+            child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+            pathlib.Path(PID).write_text(str(child.pid))
+            os._exit(0)
+        if not DAEMON:
+            pathlib.Path(PID).write_text(str(child.pid))
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("session", "daemon"), [(False, False), (True, False), (True, True)])
+def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of, session, daemon):
+    """Also those in a session of their own, and those whose parent has ended."""
+    source = textwrap.dedent(FORK).replace("PID", repr(str(tmp_path / "pid")))
+    source = source.replace("SESSION", str(session)).replace("DAEMON", str(daemon))
+    pool = pool_of(rewards({"name": "own", "source": source}, timeout="3s"))
     with pytest.raises(RewardError, match="did not return"):
         scored(pool, task(7), responses("x"))
     wait_for_end(int((tmp_path / "pid").read_text()))

@@ -1,7 +1,7 @@
 """Scores the episodes of a group with all rewards of a job. Imports no torch, to save memory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,8 +37,8 @@ class Scorer:
         self._parts: list[RewardPool | RewardModels] = []
         if rewards.models:
             self._parts.append(RewardModels(rewards, urls))
-        if rewards.functions:
-            self._parts.append(RewardPool(rewards, base_dir, log))
+        for places in _by_environment(rewards):
+            self._parts.append(RewardPool(rewards, base_dir, log, places))
 
     async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
         """The group of these episodes, each with its reward; groups are scored concurrently.
@@ -61,6 +61,14 @@ class Scorer:
         sampled = [last.token_ids[turn.start : turn.end] for turn in last.turns]
         ids = np.concatenate(sampled) if sampled else last.token_ids[:0]
         return Response(self._decode(ids.tolist()), tokens=len(ids), truncated=last.truncated)
+
+
+def _by_environment(rewards: Rewards) -> Iterable[list[int]]:
+    """Indices of the functions that see the same variables: they share processes."""
+    places: dict[frozenset[str], list[int]] = {}
+    for place, function in enumerate(rewards.functions):
+        places.setdefault(frozenset(function.env), []).append(place)
+    return places.values()
 
 
 def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
