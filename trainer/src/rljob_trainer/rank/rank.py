@@ -35,7 +35,6 @@ from rljob_trainer.rank.masking import Rejection, without_rejected
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
-from rljob_trainer.rank.packing import pack
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
@@ -189,7 +188,7 @@ class Rank(RankCalls):
     @explained(STEPPING)
     def log_probs(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
         """Log-probabilities [R] of each trajectory's tokens in the loss; every rank computes all of them."""
-        batch = pack(trajectories, self.device)
+        batch = self.policy.module.pack(trajectories, self.device)
         flat = score_only(self.policy.module, batch)
         return np.split(flat.cpu().numpy(), np.cumsum(batch.loss_tokens)[:-1])
 

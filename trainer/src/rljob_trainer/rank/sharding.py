@@ -8,6 +8,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
@@ -30,9 +32,9 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
     if spec.model.attention == "flash_attention_2" and (mesh.device_type, dtype) != ("cuda", torch.bfloat16):
         raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
-    policy = Policy(empty_model(folder, spec.model), packs=spec.model.attention == "auto")
+    policy = Policy(empty_model(folder, spec.model))
     policy.requires_grad_(trainable)
-    policy.train(trainable)  # gradient checkpointing acts in training mode only
+    _train_without_noise(policy, trainable=trainable)
     if trainable and spec.actor.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if not trainable:
@@ -76,11 +78,18 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
 
 
-def _layers(policy: Policy) -> nn.ModuleList:
-    layers = getattr(policy.model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
-        raise JobError(
-            f"the layers of {type(policy.model).__name__} are not where FSDP looks: choose a decoder-only model",
-            field="spec.model.path",
-        )
-    return layers
+def _layers(policy: Policy) -> list[nn.Module]:
+    """The blocks of the decoder, which FSDP gathers one by one: wherever an architecture keeps them."""
+    lists = [module for module in policy.model.modules() if isinstance(module, nn.ModuleList)]
+    layers = max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=nn.ModuleList())
+    return list(layers)
+
+
+def _train_without_noise(policy: Policy, *, trainable: bool) -> None:
+    """Gradient checkpointing acts in training mode only; jitter of routers, and dropout, must not act.
+
+    The ratio of a token's probabilities before and after an update must be that of weights, not of random numbers.
+    """
+    policy.eval()
+    for module in policy.modules():
+        module.training = trainable and isinstance(module, GradientCheckpointingLayer | PreTrainedModel)
