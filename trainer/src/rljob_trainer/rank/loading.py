@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from rljob_api.resolve import ResolvedModel
+from rljob_trainer.compute.attention_choice import built_with
 from rljob_trainer.compute.linear import speed_up_linear_layers
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.rank.attention import PACKED_ATTENTION
@@ -23,11 +24,15 @@ def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
     Raises DataError for what transformers cannot load, JobError for what this trainer cannot train.
     """
     attention = PACKED_ATTENTION if model.attention == "auto" else model.attention
+
+    def build(attention: str | None) -> PreTrainedModel:
+        return bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
         _check_supported(config)
         _drop_dropout(config)
-        made = bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+        made = built_with(attention, build) if attention == PACKED_ATTENTION else build(attention)
     except (ValueError, OSError, KeyError, ImportError) as error:
         about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
         raise DataError(

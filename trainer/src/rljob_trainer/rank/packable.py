@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rljob_trainer.compute.attention_choice import use_transformers_attention
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.attention import PACKED_ATTENTION, CannotPack
 from rljob_trainer.rank.forward import Policy, score_only
@@ -41,7 +42,7 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
     packed = _packed(policy, sequences, device)
     policy.apart = True
     if attention == PACKED_ATTENTION:
-        _use_own_attention(policy)
+        use_transformers_attention(policy.model)
     alone = _scored(policy, sequences, device)
     if _gap(alone, _scored(policy, sequences, device), device) > _DIFFERENT[dtype]:
         raise JobError(
@@ -60,14 +61,7 @@ def rows_as(policy: Policy, other: Policy) -> None:
     """Lay rows out as `other` does, a model of the same architecture."""
     policy.apart = other.apart
     if policy.apart and policy.model.config._attn_implementation == PACKED_ATTENTION:  # noqa: SLF001
-        _use_own_attention(policy)
-
-
-def _use_own_attention(policy: Policy) -> None:
-    try:
-        policy.model.set_attn_implementation("sdpa")
-    except ValueError:
-        policy.model.set_attn_implementation("eager")
+        use_transformers_attention(policy.model)
 
 
 def _sequences(config: Any, longest: int) -> list[Trajectory]:
