@@ -201,7 +201,7 @@ class Rank(RankCalls):
     ) -> Sent:  # fmt: skip
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
-        tensors = full_tensors(self.policy.network, self.device, COMPUTE_DTYPES[dtype])
+        tensors = full_tensors(self.policy.module.model, self.device, COMPUTE_DTYPES[dtype], self.spec.rollout.engine)
         return send(sender, tensors, self.sync_group, engines, version, prompts, max_tokens, deadline)
 
     @explained(STEPPING)

@@ -16,6 +16,7 @@ from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
+from rljob_trainer.weights.saved_names import all_weights
 
 COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -54,7 +55,7 @@ def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh:
 @torch.no_grad()
 def copy_weights(source: Policy, target: Policy) -> None:
     """Each rank copies its own shards; both policies have the same shape and mesh."""
-    for ours, theirs in zip(source.parameters(), target.parameters(), strict=True):
+    for (_, ours), (_, theirs) in zip(all_weights(source), all_weights(target), strict=True):
         theirs.copy_(ours)
 
 

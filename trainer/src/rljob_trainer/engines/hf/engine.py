@@ -27,6 +27,7 @@ from rljob_trainer.engines.stop import StopStrings, end_token_ids, load_tokenize
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.weights.bucket import BucketDescriptor, torch_dtype
 from rljob_trainer.weights.receiver import BucketReceiver
+from rljob_trainer.weights.saved_names import all_weights
 
 
 class HfEngine:
@@ -127,7 +128,7 @@ class HfEngine:
                 own[name].copy_(tensor)
 
     def finish_update(self, version: int) -> None:
-        self._receiver.finish(version, {name for name, _ in self._model.named_parameters()})
+        self._receiver.finish(version, {name for name, _ in all_weights(self._model)})
         self._version = version
 
     def sleep(self) -> None:
