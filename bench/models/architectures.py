@@ -76,7 +76,7 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "gptj": ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256, "rotary_dim": 16}),
     "gpt_oss": (
         "gpt_oss",
-        _LAYERED_WINDOW | {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": _ROPE | {"rope_type": "default"}},
+        _LAYERED_WINDOW | _rope("default") | {"num_local_experts": 4, "num_experts_per_tok": 2},
     ),
     "olmo2": ("olmo2", {}),
     "olmo3, windows": ("olmo3", _LAYERED_WINDOW),
@@ -96,7 +96,7 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     ),
     "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 64}),
     "bloom": ("bloom", {"n_layer": 2, "n_head": 2}),
-    "falcon": ("falcon", {"new_decoder_architecture": False, "multi_query": True}),
+    "falcon": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "head_dim": None}),
     "stablelm": ("stablelm", {}),
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}),
     "mamba": ("mamba", {"state_size": 8}),
@@ -116,6 +116,7 @@ def config_of(name: str) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     kind, more = ARCHITECTURES[name]
+    written = {name: value for name, value in (_SIZES | more).items() if name != "head_dim" or value}
     return AutoConfig.for_model(
-        kind, **_SIZES | more, architectures=[MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]], dtype="float32"
+        kind, **written, architectures=[MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]], dtype="float32"
     )

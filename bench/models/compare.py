@@ -24,6 +24,7 @@ from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
 from rljob_trainer.rank.packable import choose_rows
 from rljob_trainer.rank.sending import full_tensors
+from rljob_trainer.rank.supported import check_supported, load_config
 from rljob_trainer.types import Ids, Sampling, Trajectory, answered
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.sender import WeightSender
@@ -61,6 +62,7 @@ def compare(name: str, kind: Engine, folder: Path) -> Result:
     write_model(name, folder)
     spec = _spec(folder, kind)
     try:
+        check_supported(load_config(folder, trust_remote_code=False), spec)
         policy = _policy(spec, folder)
         engine = create_engine(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
         found = [_difference(engine, policy, spec, folder, version) for version in (1, 2)]

@@ -251,7 +251,9 @@ def test_trajectories_apart_are_padded_rows():
     assert (batch.predict_at.tolist(), batch.targets.tolist()) == ([1, 2, 3], [7, 8, 9])
 
 
-@pytest.mark.parametrize("asked", [{"layout": LAYOUT, "softcap": 50.0}, {"layout": LAYOUT, "s_aux": torch.zeros(2)}, {}])
+@pytest.mark.parametrize(
+    "asked", [{"layout": LAYOUT, "softcap": 50.0}, {"layout": LAYOUT, "s_aux": torch.zeros(2)}, {}]
+)
 def test_attention_that_auto_cannot_compute_is_not_packed(asked):
     heads = torch.zeros(1, 2, 3, 8)
     with pytest.raises(CannotPack):

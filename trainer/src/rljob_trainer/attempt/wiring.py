@@ -20,7 +20,7 @@ import ray
 from rljob_api.contract import DriverJob
 from rljob_api.durations import parse_duration
 from rljob_trainer.attempt.claim import check_not_superseded, root_nonce
-from rljob_trainer.attempt.model_folder import first_weights, max_model_len, prepare_model_folder
+from rljob_trainer.attempt.model_folder import first_weights, prepare_model_folder
 from rljob_trainer.attempt.origin import Origin, find_origin, restore
 from rljob_trainer.attempt.resumption import Resumption
 from rljob_trainer.compute.dtypes import compute_dtype
@@ -44,6 +44,7 @@ from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.supported import max_model_len
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient

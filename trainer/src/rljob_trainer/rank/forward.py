@@ -20,6 +20,7 @@ _LOGITS_PER_CHUNK = 1 << 26
 _LOGITS_KEPT = 1 << 24
 """Elements up to which logits are kept for the backward pass, 64 MiB in float32; above, they are computed again."""
 
+
 class Policy(nn.Module):
     """A causal language model of transformers behind a forward pass that never builds all logits at once.
 
@@ -41,6 +42,12 @@ class Policy(nn.Module):
         return self._takes_layout and not self.apart and device.type == "cpu"
 
     @property
+    def _decoder(self) -> nn.Module:
+        """All but the output head: what checkpoints prefix may be another part."""
+        base: nn.Module = self.model.base_model
+        return self.model.model if base is self.model else base
+
+    @property
     def _takes_layout(self) -> bool:
         return bool(self.model.config._attn_implementation == PACKED_ATTENTION)  # noqa: SLF001  no public name
 
@@ -53,7 +60,7 @@ class Policy(nn.Module):
         if batch.layout is not None:
             packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
         hidden = (
-            self.model.base_model(input_ids=batch.input_ids, use_cache=False, **packed)
+            self._decoder(input_ids=batch.input_ids, use_cache=False, **packed)
             .last_hidden_state.flatten(0, 1)
             .index_select(0, batch.predict_at)
         )

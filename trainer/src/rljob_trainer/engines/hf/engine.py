@@ -18,6 +18,7 @@ from rljob_trainer.engines.engine import (
     Request,
     check_idle,
     check_request,
+    not_taken,
 )
 from rljob_trainer.engines.hf.attention import GROUPED
 from rljob_trainer.engines.hf.decoder import caches_keys, make_decoder
@@ -123,12 +124,13 @@ class HfEngine:
         own = self._model.state_dict()
         with self._receiver.open(bucket) as tensors:
             for name, tensor in tensors:
-                if name not in own:
-                    raise InfrastructureError(f"the rollout engine's model has no parameter {name}")
+                if name not in own or own[name].shape != tensor.shape:
+                    raise not_taken([name], f"its model has {list(own[name].shape) if name in own else 'none'}")
                 own[name].copy_(tensor)
 
     def finish_update(self, version: int) -> None:
-        self._receiver.finish(version, {name for name, _ in all_weights(self._model)})
+        if missing := {name for name, _ in all_weights(self._model)} - self._receiver.finish(version):
+            raise not_taken(sorted(missing), "they did not arrive")
         self._version = version
 
     def sleep(self) -> None:

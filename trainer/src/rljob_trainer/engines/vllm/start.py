@@ -103,8 +103,14 @@ def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
 
     config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
     config = config.get_text_config()
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    layer_bytes = 2 * config.num_key_value_heads * head_size * torch_dtype(settings.dtype).itemsize
+    # Of a layer without grouped or compressed keys: as much as any needs.
+    widths = [
+        getattr(config, "head_dim", None) or 0,
+        config.hidden_size // config.num_attention_heads,
+        (getattr(config, "qk_nope_head_dim", None) or 0) + (getattr(config, "qk_rope_head_dim", None) or 0),
+    ]
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    layer_bytes = 2 * heads * max(widths) * torch_dtype(settings.dtype).itemsize
     blocks = math.ceil(settings.max_model_len / CPU_BLOCK) + 1
     sequence = blocks * CPU_BLOCK * config.num_hidden_layers * layer_bytes
     return max(sequence, min(settings.max_num_seqs * sequence, CPU_KV_CACHE_BYTES))
