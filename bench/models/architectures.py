@@ -69,14 +69,16 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     ),
     "smollm3": ("smollm3", {}),
     "deepseek_v2": ("deepseek_v2", _DEEPSEEK | {"topk_method": "greedy"}),
-    "deepseek_v3": ("deepseek_v3", _DEEPSEEK),
-    "deepseek_v3, narrow values": ("deepseek_v3", _DEEPSEEK | {"v_head_dim": 16}),
+    "deepseek_v3": ("deepseek_v3", _DEEPSEEK | {"topk_method": "noaux_tc"}),
+    "deepseek_v3, narrow values": ("deepseek_v3", _DEEPSEEK | {"topk_method": "noaux_tc", "v_head_dim": 16}),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256}),
     "gpt_neox": ("gpt_neox", {}),
     "gptj": ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256, "rotary_dim": 16}),
     "gpt_oss": (
         "gpt_oss",
-        _LAYERED_WINDOW | _rope("default") | {"num_local_experts": 4, "num_experts_per_tok": 2},
+        _LAYERED_WINDOW
+        | _rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False)
+        | {"num_local_experts": 4, "num_experts_per_tok": 2},
     ),
     "olmo2": ("olmo2", {}),
     "olmo3, windows": ("olmo3", _LAYERED_WINDOW),

@@ -15,7 +15,6 @@ from rljob_trainer.rank.packing import pack
 from rljob_trainer.types import supervised
 from tests.rljob_trainer.rank_support import (
     CONFIGS,
-    VOCAB,
     answer_of,
     make_spec,
     random_trajectories,

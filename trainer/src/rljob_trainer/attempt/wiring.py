@@ -33,6 +33,7 @@ from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
@@ -50,7 +51,7 @@ from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.rollout_host import RolloutSettings
 from rljob_trainer.rollouts.rollouts import Rollouts
-from rljob_trainer.rollouts.weight_sync import WeightSync
+from rljob_trainer.rollouts.weight_sync import WeightSync, tolerance_of
 from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.context import START_SECONDS, WorkerContext, rollout_seconds
@@ -129,8 +130,9 @@ class Wiring:
                 rollouts = self._rollouts(engines, host, origin, vocab_size, reporting)
                 replaying = rollouts.settle()
                 reinforced = ReinforcedSteps(
-                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying
-                )
+                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying,
+                    Agreement(tolerance_of(self._spec, self._device)),
+                )  # fmt: skip
             restored = restore(self._spec, self._volume, origin, weights, self._ranks, state, self._progress)
             before_steps()
             Loop(

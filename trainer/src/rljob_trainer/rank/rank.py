@@ -181,7 +181,7 @@ class Rank(RankCalls):
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient)
-        updated = Updated(sums, _importance(shard))
+        updated = Updated(sums, _importance(shard, version=training_state.step - 1))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -240,7 +240,10 @@ class Rank(RankCalls):
         return {role.name: role.state() for role in self.roles() if role.saved}
 
 
-def _importance(shard: Shard) -> ImportanceSums:
+def _importance(shard: Shard, version: int) -> ImportanceSums:
+    """version: of the policy before the update."""
     samples = shard.ordered
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
-    return importance_sums(ours.numpy(), engine.numpy())
+    versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
+    present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version
+    return importance_sums(ours.numpy(), engine.numpy(), present)

@@ -28,6 +28,9 @@ class WorkerExtension:
     def rljob_begin_update(self, version: int) -> None:
         self._rljob_loaded: set[str] = set()
         self._rljob_receiver.begin(version)
+        for layer, _, plain in _packed_experts(self.model_runner.get_model()):
+            for name, parameter in plain.items():
+                setattr(layer, name, parameter)
 
     def rljob_load_bucket(self, bucket: BucketDescriptor) -> None:
         with self._rljob_receiver.open(bucket) as tensors:
@@ -49,12 +52,19 @@ class WorkerExtension:
 
 def renew_packed_copies(model: Any) -> None:
     """Renew the copies that a CPU multiplies with (start._keep_plain_weights)."""
+    for layer, experts, _ in _packed_experts(model):
+        experts.process_weights_after_loading(layer)
     layers = [layer for layer in model.modules() if hasattr(layer, "cpu_linear")]
     if layers:
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
         for layer in layers:
             dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
+
+
+def _packed_experts(model: Any) -> list[tuple[Any, Any, Mapping[str, Any]]]:
+    """Layer, what packs it, and its plain parameters (start._keep_plain_experts)."""
+    return [(layer, *layer.rljob_experts) for layer in model.modules() if hasattr(layer, "rljob_experts")]
 
 
 def missing_parts(model: Any, received: Set[str]) -> set[str]:
