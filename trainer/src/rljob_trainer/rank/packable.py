@@ -35,7 +35,8 @@ _BEYOND = 32
 def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch.dtype) -> None:
     """Set `policy.apart`; collective. longest: tokens of the longest trajectory. dtype: of matrix products.
 
-    Raises JobError for layers that are random while they train: no ratio of probabilities means anything then.
+    Raises JobError if a token's probability depends on more than the tokens before it: on those behind it, as in an
+    encoder, or on random numbers. No ratio of probabilities means anything then.
     """
     sequences = _sequences(policy.model.config, longest)
     attention = policy.model.config._attn_implementation  # noqa: SLF001  no public name
@@ -43,10 +44,12 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
     policy.apart = True
     if attention == PACKED_ATTENTION:
         use_transformers_attention(policy.model)
-    alone = _scored(policy, sequences, device)
-    if _gap(alone, _scored(policy, sequences, device), device) > _DIFFERENT[dtype]:
+    alone = torch.cat([score_only(policy, pack([each], device, apart=True)) for each in sequences])
+    padded = score_only(policy, pack(sequences, device, apart=True))
+    if not _gap(alone, padded, device) <= _DIFFERENT[dtype]:
         raise JobError(
-            "its layers draw random numbers while they train: choose another model, or remove that from config.json",
+            "a token's probability depends on more than the tokens before it (on later ones, or on random numbers):"
+            " choose a decoder-only model",
             field="spec.model.path",
         )
     gap = _gap(alone, packed, device)
@@ -89,10 +92,6 @@ def _packed(policy: Policy, sequences: Sequence[Trajectory], device: torch.devic
     except (CannotPack, TypeError):  # TypeError: a forward pass that takes no such argument
         return None
     return torch.cat([each[_COMPARED:] for each in behind[::-1]])
-
-
-def _scored(policy: Policy, sequences: Sequence[Trajectory], device: torch.device) -> Tensor:
-    return torch.cat([score_only(policy, pack([each], device, apart=True)) for each in sequences])
 
 
 def _gap(one: Tensor, other: Tensor | None, device: torch.device) -> float:

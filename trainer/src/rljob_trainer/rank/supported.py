@@ -28,11 +28,12 @@ def max_model_len(spec: ResolvedSpec) -> int:
 
 def load_config(folder: Path, *, trust_remote_code: bool) -> "PreTrainedConfig":
     """Raises DataError for a folder that transformers cannot load."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (ValueError, OSError, KeyError, ImportError, TypeError) as error:
+    except (ValueError, OSError, KeyError, ImportError, TypeError, StrictDataclassError) as error:
         raise DataError(f"transformers cannot load the model: {first_line(error)}", field=FIELD) from error
     return config
 
