@@ -2,6 +2,7 @@
 
 RLJobError
 ├── JobError            64  the job or its configuration is wrong        stop
+│   └── EngineMismatch      engine and trainer do not compute the same
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
 ├── InfrastructureError 75  a process, a device or a network failed      try again
@@ -42,6 +43,10 @@ class RLJobError(Exception):
 
 class JobError(RLJobError):
     exit_code = ExitCode.JOB
+
+
+class EngineMismatch(JobError):
+    """Engine and trainer compute different log-probabilities, and new weights or a new engine did not change that."""
 
 
 class DataError(RLJobError):

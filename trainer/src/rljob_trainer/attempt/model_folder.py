@@ -5,24 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.engines.registry import ENGINES
-from rljob_trainer.errors import DataError
-from rljob_trainer.rank.model_source import FIELD, first_line, scratch_config
+from rljob_trainer.rank.model_source import scratch_config
+from rljob_trainer.rank.supported import check_supported, check_token_ids, load_config, max_model_len
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def max_model_len(spec: ResolvedSpec) -> int:
-    """Length in tokens of the longest sequence in an engine: a sample or a probe."""
-    probe = ENGINES[spec.rollout.engine].probe
-    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
-
-
 def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokenizer: "PreTrainedTokenizerBase") -> int:
     """Fill `folder` from `source`, or from scratch. Returns the size of the vocabulary to sample from.
 
-    Raises DataError if transformers cannot load the model, or if its context is too short for the job.
+    Raises DataError or JobError if transformers, this trainer or the engine cannot compute the model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
@@ -34,17 +27,8 @@ def prepare_model_folder(spec: ResolvedSpec, source: Path, folder: Path, tokeniz
         return len(tokenizer)
     for path in [*source.glob("*.py"), *source.glob("generation_config.json")]:
         shutil.copy2(path, folder)
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=spec.model.trust_remote_code)
-    except (ValueError, OSError, KeyError, ImportError) as error:
-        raise DataError(f"transformers cannot load the model: {first_line(error)}", field=FIELD) from error
+    config = load_config(source, trust_remote_code=spec.model.trust_remote_code)
     config.save_pretrained(folder)
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
-        raise DataError(
-            f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
-            field="spec.data.maxResponseTokens",
-        )
+    check_supported(config, spec)
+    check_token_ids(config, len(tokenizer) - 1)
     return min(len(tokenizer), config.vocab_size)

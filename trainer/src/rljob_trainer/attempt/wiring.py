@@ -20,7 +20,7 @@ import ray
 from rljob_api.contract import DriverJob
 from rljob_api.durations import parse_duration
 from rljob_trainer.attempt.claim import check_not_superseded, root_nonce
-from rljob_trainer.attempt.model_folder import max_model_len, prepare_model_folder
+from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.attempt.origin import Origin, find_origin, restore
 from rljob_trainer.attempt.resumption import Resumption
 from rljob_trainer.compute.dtypes import compute_dtype
@@ -33,6 +33,7 @@ from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
@@ -45,12 +46,13 @@ from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.model_source import locate_model
+from rljob_trainer.rank.supported import max_model_len
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.rollout_host import RolloutSettings
 from rljob_trainer.rollouts.rollouts import Rollouts
-from rljob_trainer.rollouts.weight_sync import WeightSync
+from rljob_trainer.rollouts.weight_sync import WeightSync, tolerance_of
 from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.context import START_SECONDS, WorkerContext, rollout_seconds
@@ -130,8 +132,9 @@ class Wiring:
                 rollouts = self._rollouts(engines, host, origin, vocab_size, reporting)
                 replaying = rollouts.settle()
                 reinforced = ReinforcedSteps(
-                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying
-                )
+                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying,
+                    Agreement(tolerance_of(self._spec, self._device)),
+                )  # fmt: skip
             restored = restore(self._spec, self._volume, origin, weights, self._ranks, state, self._progress)
             before_steps()
             Loop(

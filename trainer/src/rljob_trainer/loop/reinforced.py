@@ -21,6 +21,7 @@ from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import Used
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, gather
 from rljob_trainer.loop.metrics import (
     Metrics,
@@ -60,6 +61,7 @@ class ReinforcedSteps:
 
     validation: the tasks to validate on.
     replaying: the journal may hold the next step; False as soon as it does not.
+    agreement: ends the run if its engines stay unlike the trainer.
     """
 
     spec: ResolvedSpec
@@ -70,6 +72,7 @@ class ReinforcedSteps:
     validation: list[Task]
     reporting: Reporting
     replaying: bool
+    agreement: Agreement
 
     def validate_first(self) -> None:
         """Before the first RL step, for comparison; once, however many attempts begin that step."""

@@ -63,6 +63,7 @@ class ProgressReporter:
             "validation_reward": line.get(names.VALIDATION_REWARD),
             "response_tokens": line.get(names.RESPONSE_LENGTH_MEAN),
             "tokens_per_second": line.get(names.TOKENS_PER_SECOND),
+            "engine_difference": line.get(names.ROLLOUT_LOG_PROB_DIFF_MEAN, line.get(names.SYNC_PROBE_MEAN)),
         }
         self._update(
             step=step,

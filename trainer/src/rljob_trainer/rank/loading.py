@@ -9,25 +9,27 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from rljob_api.resolve import ResolvedModel
+from rljob_trainer.compute.attention_choice import built_with
 from rljob_trainer.compute.linear import speed_up_linear_layers
-from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.errors import DataError
 from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.model_source import FIELD, first_line
-
-_SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
     """The model's modules in float32, their weights not yet written: memory is only taken where weights are loaded.
 
-    Raises DataError for what transformers cannot load, JobError for what this trainer cannot train.
+    Raises DataError for what transformers cannot load.
     """
     attention = PACKED_ATTENTION if model.attention == "auto" else model.attention
+
+    def build(attention: str | None) -> PreTrainedModel:
+        return bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-        _check_supported(config)
         _drop_dropout(config)
-        made = bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+        made = built_with(attention, build) if attention == PACKED_ATTENTION else build(attention)
     except (ValueError, OSError, KeyError, ImportError) as error:
         about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
         raise DataError(
@@ -44,14 +46,6 @@ def bare_model(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
         made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options)
     made.tie_weights()  # transformers counts it as initialization
     return made
-
-
-def _check_supported(config: PreTrainedConfig) -> None:
-    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
-    if scaled:
-        raise JobError(f"models with {scaled[0]} are not supported yet; choose another model", field=FIELD)
-    if getattr(config, "quantization_config", None) is not None:
-        raise JobError("its weights are quantized; use the model that was quantized", field=FIELD)
 
 
 def _drop_dropout(config: PreTrainedConfig) -> None:
