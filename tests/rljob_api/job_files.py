@@ -102,6 +102,12 @@ def broken_model(fields: str, *expected: str) -> Row:
 
 GOOD = (
     good("as it is"),
+    good("a length in epochs", ("    steps: 100", "    epochs: 2")),
+    good(
+        "arguments of the chat template",
+        ("promptsPerStep: 64", "templateArguments: {enable_thinking: false, tools_in: {a: [1]}}"),
+        ("    miniBatchSize: 32\n", ""),
+    ),
     good(
         "a character in the two halves that JSON escapes",
         ("  training:", '  env: [{name: A, value: "\\ud83d\\ude00"}]\n  training:'),
@@ -316,6 +322,7 @@ BROKEN = (
     broken("[/data/train.parquet]", "[2024-01-01, no]", "8:25 spec.data.train[1]"),
     broken("{path: Qwen/Qwen2.5-0.5B-Instruct}", "Qwen/Qwen2.5-0.5B-Instruct", "6:10 spec.model"),
     broken("    steps: 100", "  - steps: 100", "21:3 spec.training"),
+    broken("promptsPerStep: 64", "templateArguments: [1]", "9:24 spec.data.templateArguments"),
     broken("builtin: gsm8k", "path: r.py\n      arguments: [1]", "20:18 spec.rewards.functions[0].arguments"),
     # missing fields
     broken("    train: [/data/train.parquet]\n", "", "7:3 spec.data.train"),

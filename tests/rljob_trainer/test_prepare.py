@@ -109,15 +109,15 @@ ROW: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", b"a,b\n", "a.csv has the unknown extension '.csv'; use .parquet or .jsonl"),
-        (".", None, "has the unknown extension ''; use .parquet or .jsonl"),
+        ("a.csv", b"a,b\n", "a.csv has the unknown extension '.csv'"),
+        (".", None, "cannot be read"),
         ("a.jsonl", b"\n", "a.jsonl has no rows; remove it from the list, or fill it"),
         ("a.jsonl", b"[1, 2]\n", 'a.jsonl: line 1 is list, not an object like {"prompt": ...}; correct the file'),
         ("a.jsonl", b"{\n", "line 1 is not JSON"),
         (
             "a.jsonl",
-            b'{"prompt": 1, "data_source": 2}\n',
-            "no column 'reward_model'; it has prompt, data_source: add it",
+            b'{"prompt": 1, "reward_model": 2}\n',
+            "no column 'data_source'; it has prompt, reward_model: add it",
         ),
         ("a.parquet", b"PAR1 and no more", "a.parquet"),
         ("~nobody/a.jsonl", None, "does not exist"),
