@@ -47,9 +47,8 @@ def test_the_length_is_that_of_the_stream(rows, epochs):
     while not order.exhausted:
         order.take(4)
         steps += 1
-        state = {"prompts": order.state_dict()}
-        assert data_exhausted(spec, steps, state) == order.exhausted
-    assert known_length(spec, state).total_steps == steps
+        assert data_exhausted(spec, steps, {"prompts": order.state_dict()}) == order.exhausted
+    assert known_length(spec, {"prompts": order.state_dict()}).total_steps == steps
 
 
 # ---- the time of templates
