@@ -101,6 +101,12 @@ _HEAD, _WORKER, _SERVER = (_ANY_POD.replace("OURS", name) for name in ("ray-head
 
 GOOD = (
     good("as it is"),
+    good("a length in epochs", ("    steps: 100", "    epochs: 2")),
+    good(
+        "arguments of the chat template",
+        ("promptsPerStep: 64", "templateArguments: {enable_thinking: false, tools_in: {a: [1]}}"),
+        ("    miniBatchSize: 32\n", ""),
+    ),
     good(
         "a character in the two halves that JSON escapes",
         ("  training:", '  env: [{name: A, value: "\\ud83d\\ude00"}]\n  training:'),

@@ -109,9 +109,10 @@ ROW: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", b"a,b\n", "a.csv has the unknown extension '.csv'; use .parquet or .jsonl"),
+        ("a.csv", b"a,b\n", "a.csv has the unknown extension '.csv'"),
+        (".", None, "cannot be read"),
         ("a.jsonl", b"[1, 2]\n", 'a.jsonl: line 1 is list, not an object like {"prompt": ...}; correct the file'),
-        ("a.jsonl", b'{"prompt": 1, "data_source": 2}\n', "no column 'reward_model'; it has prompt, data_source: add"),
+        ("a.jsonl", b'{"prompt": 1, "reward_model": 2}\n', "no column 'data_source'; it has prompt, reward_model: add"),
         ("~nobody/a.jsonl", None, "does not exist"),
         ("synthetic://reverse-txt", None, "unknown task 'reverse-txt', did you mean 'reverse-text'?"),
     ],

@@ -7,7 +7,8 @@ from transformers import Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
-from tests.rljob_trainer.rank_support import CONFIGS, make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import CONFIGS
 
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
 

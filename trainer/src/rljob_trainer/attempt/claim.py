@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.lineage import is_known, read_claim, root_of
+from rljob_trainer.checkpoint.lineage import Claim, is_known, read_claim, root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
 from rljob_trainer.errors import FencedError, RLJobError, is_full, is_outage, on_volume, storage_error
 from rljob_trainer.progress.state import newest_claim, read_object
@@ -90,14 +90,13 @@ def record_resume(
     )  # fmt: skip
 
 
-def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run of `attempt`; "" if its claim is lost.
+def root_claim(volume: Volume, attempt: int) -> Claim | None:
+    """The claim of the attempt that began the run of `attempt`; None if it is lost.
 
     Raises InfrastructureError if the volume does not answer.
     """
     with claims_answering(volume):
-        claimed = read_claim(volume, root_of(volume, attempt))
-    return claimed.nonce if claimed is not None else ""
+        return read_claim(volume, root_of(volume, attempt))
 
 
 def _write_claim(
