@@ -74,20 +74,6 @@ async def test_one_stays_unreadable_until_lists_of_all_namespaces_have_worked() 
 
 
 @in_loop
-async def test_what_was_heard_before_a_list_fails_is_told_all_the_same() -> None:
-    lists, store, news = Lists(), Store(), set[Key]()
-    await lists.told_to(store, *BOTH)
-    lists.kinds[POD] = []
-    lists.refusals = {(RLJOB, "b"): Unavailable("nobody there")}
-    with pytest.raises(Unavailable):
-        await list_all(cast(Kube, lists), store, news, BOTH)
-    assert news == {A}
-    lists.refusals.clear()
-    await list_all(cast(Kube, lists), store, news, BOTH)
-    assert news == {A, B}
-
-
-@in_loop
 async def test_jobs_are_listed_before_their_children_and_not_all_of_those_at_once() -> None:
     lists = Lists()
     await lists.told_to(Store())
