@@ -124,7 +124,7 @@ def _compared(pair: tuple[Compared, Compared]) -> str:
         " Seconds from a job's arrival (p50 and p99)."
         " An RLJob has five more children than a RayJob, and a status that follows its pods."
     )
-    head = ["kind", "to its RayCluster", "to its last pod", "with all pods", "calls per job, of everybody"]
+    head = ["kind", "to its RayCluster", "to its last pod", "with all pods", "calls per job, of all clients"]
     calls = {of.kind: dict(of.calls) for of in pair}
     return "\n\n".join([
         text, _table(head, rows), "Calls to the API server per job, by who makes them:", _cpu(calls, ""),

@@ -75,15 +75,16 @@ def progress_in_a_status() -> Rows:
     first = snapshot(**living())
     status = decide(first).status
     assert status is not None
-    for name, report, ago in (
+    written: list[tuple[str, Given, float | None]] = [
         ("never written", {}, None), ("written just now", {}, 0.0), ("written a little ago", {}, 12.0),
         ("written long ago", {}, 15.0), ("written by a clock that was set back", {}, -60.0),
         ("written just now, and a new checkpoint", {"checkpoint": SAVED}, 0.0),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for name, report, ago in written:
         head = reports(progress=Progress(step=25, total_steps=100), **report)
-        written = None if ago is None else NOW - timedelta(seconds=ago)
+        when = None if ago is None else NOW - timedelta(seconds=ago)
         yield f"progress, {name}", decide(replace(first, job=replace(job(), status=status), head=head,
-                                                  status_written=written))  # fmt: skip
+                                                  status_written=when))  # fmt: skip
     yield from lived(
         "a pod more", {"cluster": ray_cluster(0, provisioned=False)},
         {"cluster": ray_cluster(1, provisioned=False), "written": NOW}, {**READY, "written": NOW},

@@ -304,18 +304,11 @@ def failing() -> Rows:
         (78, "NoUsableCheckpoint"), (79, "StorageFull"), (75, "whatever it likes"), (75, "Backoff"),
     ):  # fmt: skip
         yield f"exit code {code}, {reason}", plan_for(**ended(code, reason))
-    for code, reason in (
-        (75, "RankLost"),
-        (75, "EngineLost"),
-        (75, "RewardsLost"),
-        (75, "Infrastructure"),
-        (70, "Bug"),
-    ):
-        yield f"a rule gives up after {reason}", plan_for(**ended(code, reason, base=_ruled(reason, "give_up")))
-    for code, reason in (
-        (64, "Job"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"), (79, "StorageFull"),
-    ):  # fmt: skip
-        yield f"a rule restarts after {reason}", plan_for(**ended(code, reason, base=_ruled(reason, "restart")))
+    given_up = ((75, "RankLost"), (75, "EngineLost"), (75, "RewardsLost"), (75, "Infrastructure"), (70, "Bug"))
+    restarted_ = ((64, "Job"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"), (79, "StorageFull"))
+    for action, ends in (("give_up", given_up), ("restart", restarted_)):
+        for code, reason in ends:
+            yield f"a rule, {action} after {reason}", plan_for(**ended(code, reason, base=_ruled(reason, action)))
     yield "a rule makes it free", plan_for(**ended(75, "RankLost", base=_ruled("RankLost", "restart_uncharged")))
     yield "the field that is wrong", plan_for(**ended(66, "Reward", "KeyError", "spec.rewards.functions[0]"))
     for name, head in (

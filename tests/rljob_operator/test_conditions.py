@@ -21,9 +21,7 @@ from rljob_operator.plan import Plan
 from rljob_trainer import errors as errors_module
 from rljob_trainer.attempt.claim import exit_record
 from tests.rljob_operator.situations import situations
-from tests.rljob_operator.snapshots import (
-    conditions,
-)
+from tests.rljob_operator.snapshots import conditions
 
 
 def plans() -> list[Plan]:

@@ -4,9 +4,7 @@ One real head serves the module, started as KubeRay starts it.
 """
 
 import asyncio
-import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -18,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 
 from rljob_operator.head.address import HeadAddress
-from rljob_operator.head.errors import HeadError, HeadUnreachable
+from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
 from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_trainer.local.machine import end_child, last_line, start_child
 from rljob_trainer.local.ray_cluster import ray_environment
@@ -165,7 +162,21 @@ def _belongs(process: psutil.Process, session: int, token: str) -> bool:
         return False
 
 
-# --- what both do
+@asynchronous
+async def test_an_unknown_submission_a_wrong_token_and_a_request_that_is_no_request(server: Server) -> None:
+    wrong: Any = {"attempt": 1}
+    async with ray_jobs(server.url, "wrong") as jobs:
+        for call in (jobs.status(FIRST), jobs.stop(FIRST), jobs.submit("mine", SUCCEEDS, stop_wait=1)):
+            with pytest.raises(HeadRefused, match="answered 403: Forbidden: Invalid authentication token"):
+                await call
+    async with ray_jobs(server.url, server.token) as jobs:
+        with pytest.raises(HeadRefused, match=r"answered 400: .*metadata values must be strings"):
+            await jobs.submit("mine", SUCCEEDS, stop_wait=1, metadata=wrong)
+        for submission in ("mine", "nobody-a1"):
+            assert await jobs.status(submission) is None
+            assert await jobs.stop(submission) is False
+        job = await finished(jobs, FIRST)
+        assert (job.state, job.driver_exit_code) == (RayJobState.SUCCEEDED, 0)
 
 
 @pytest.mark.parametrize(("entrypoint", "code"), [(FAILS, 65), (KILLED, -9)], ids=["code", "signal"])
@@ -210,60 +221,3 @@ async def test_a_driver_has_its_time_to_stop(server: Server, tmp_path: Path) -> 
         ended = await asyncio.gather(*(submit_and_stop(folder, wait) for folder, wait in waits.items()))
     assert [(job.state, job.driver_exit_code) for job in ended] == [(RayJobState.STOPPED, None)] * 2
     assert [(folder / "finished").exists() for folder in waits] == [True, False]
-
-
-# --- what both answer
-
-
-REQUESTS: dict[str, tuple[str, str, Any]] = {
-    "no such submission": ("GET", "/api/jobs/nobody", None),
-    "stop of no such submission": ("POST", "/api/jobs/nobody/stop", None),
-    "a second one of that id": ("POST", "/api/jobs/", {"submission_id": FIRST, "entrypoint": SUCCEEDS}),
-    "unknown field": ("POST", "/api/jobs/", {"entrypoint": SUCCEEDS, "colour": "red"}),
-    "no entrypoint": ("POST", "/api/jobs/", {"submission_id": "none"}),
-    "metadata that is no text": ("POST", "/api/jobs/", {"entrypoint": SUCCEEDS, "metadata": {"attempt": 1}}),
-    "no JSON": ("POST", "/api/jobs/", "{"),
-    "stop of one that has ended": ("POST", f"/api/jobs/{FIRST}/stop", None),
-    "all": ("GET", "/api/jobs/", None),
-    "one that has ended": ("GET", f"/api/jobs/{FIRST}", None),
-}
-
-
-@pytest.mark.parametrize("request_name", REQUESTS)
-@pytest.mark.parametrize("token", ["right", "wrong", "none"])
-@asynchronous
-async def test_both_answer_alike(real: Server, played: Server, request_name: str, token: str) -> None:
-    for server in (real, played):
-        async with ray_jobs(server.url, server.token) as jobs:
-            await finished(jobs, FIRST)
-    assert await answer(played, request_name, token) == await answer(real, request_name, token)
-
-
-async def answer(server: Server, request_name: str, token: str) -> tuple[int, str, Any]:
-    """Status, type, and the body without what differs from head to head."""
-    method, path, body = REQUESTS[request_name]
-    sent = {"right": f"Bearer {server.token}", "wrong": "Bearer wrong"}.get(token)
-    async with aiohttp.ClientSession(headers={"Authorization": sent} if sent else {}) as session:
-        data = body if isinstance(body, str) else json.dumps(body) if body else None
-        async with session.request(method, server.url + path, data=data) as response:
-            text = await response.text()
-            return response.status, response.content_type, _comparable(text)
-
-
-_DIFFERENT = {"start_time", "end_time", "driver_agent_http_address", "driver_node_id"}
-
-
-def _comparable(text: str) -> Any:
-    if text.startswith("Traceback"):  # of which the error's own lines are what counts
-        return [re.sub(r"\S+\(\)", "", line) for line in text.splitlines() if "Error: " in line]
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    if isinstance(value, list):
-        return [_without_place(job) for job in value if job["submission_id"] == FIRST]
-    return _without_place(value)
-
-
-def _without_place(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: type(item).__name__ if key in _DIFFERENT else item for key, item in value.items()}

@@ -9,7 +9,7 @@ from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, KubeError, Unavailable
 from rljob_operator.kube.kinds import POD, RLJOB, WATCHED, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
-from rljob_operator.runtime.lists import AT_ONCE, list_all
+from rljob_operator.runtime.lists import list_all
 from rljob_operator.runtime.store import Store
 from tests.rljob_operator.loops import in_loop
 
@@ -20,13 +20,12 @@ BOTH = ("a", "b")
 class Lists:
     """A job and its pod in each of two namespaces. refusals: what lists raise, by kind and namespace.
 
-    asked: which kinds were listed, in that order. most: lists that went on side by side.
+    asked: which kinds were listed, in that order.
     """
 
     def __init__(self) -> None:
         self.version = 100
         self.asked: list[Kind] = []
-        self.under_way = self.most = 0
         self.kinds: dict[Kind, list[Manifest]] = {
             RLJOB: [_object(key, "5") for key in (A, B)],
             POD: [_object(key, "6", **{JOB_LABEL: "job"}) for key in (A, B)],
@@ -36,10 +35,7 @@ class Lists:
     async def list(self, kind: Kind, namespace: str | None, _selector: str | None) -> Listing:
         self.version += 1
         self.asked.append(kind)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
-        self.under_way -= 1
         if error := self.refusals.get((kind, namespace)):
             raise error
         here = [each for each in self.kinds.get(kind, ()) if namespace in (None, Key.of(each).namespace)]
@@ -74,26 +70,11 @@ async def test_one_stays_unreadable_until_lists_of_all_namespaces_have_worked() 
 
 
 @in_loop
-async def test_what_was_heard_before_a_list_fails_is_told_all_the_same() -> None:
-    lists, store, news = Lists(), Store(), set[Key]()
-    await lists.told_to(store, *BOTH)
-    lists.kinds[POD] = []
-    lists.refusals = {(RLJOB, "b"): Unavailable("nobody there")}
-    with pytest.raises(Unavailable):
-        await list_all(cast(Kube, lists), store, news, BOTH)
-    assert news == {A}
-    lists.refusals.clear()
-    await list_all(cast(Kube, lists), store, news, BOTH)
-    assert news == {A, B}
-
-
-@in_loop
-async def test_jobs_are_listed_before_their_children_and_not_all_of_those_at_once() -> None:
+async def test_jobs_are_listed_before_their_children() -> None:
     lists = Lists()
     await lists.told_to(Store())
     assert lists.asked[0] == RLJOB
     assert sorted(lists.asked, key=str) == sorted(WATCHED, key=str)
-    assert lists.most == AT_ONCE
 
 
 @in_loop

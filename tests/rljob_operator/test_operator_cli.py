@@ -24,12 +24,6 @@ def test_each_option_may_be_a_variable(monkeypatch):
     assert found["poll_seconds"] == 2.0
 
 
-def test_an_argument_wins_over_a_variable(monkeypatch):
-    monkeypatch.setenv("RLJOB_OPERATOR_LISTEN", "127.0.0.1:1")
-
-    assert told("--listen=0.0.0.0:8080")["listen"] == "0.0.0.0:8080"
-
-
 @pytest.mark.parametrize("listen", [":8080", "[::1]:8080", "localhost:0"])
 def test_every_interface_and_ipv6_may_be_listened_on(listen):
     assert told(f"--listen={listen}")["listen"] == listen

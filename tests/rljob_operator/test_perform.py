@@ -9,15 +9,13 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Answer, Connection
 from rljob_operator.kube.errors import Fenced
-from rljob_operator.kube.kinds import RAY_CLUSTER, Key, Ref
-from rljob_operator.names import JOB_LABEL
 from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan, Submission
 from rljob_operator.runtime.store import Store
 from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection, Request
 from tests.rljob_operator.loops import in_jumping_loop
-from tests.rljob_operator.snapshots import SETTINGS, UID, attempted, conditions, job, ray_cluster, snapshot
+from tests.rljob_operator.snapshots import SETTINGS, UID, job, snapshot
 
 
 class Told:
@@ -62,19 +60,6 @@ async def test_a_field_that_the_ray_cluster_was_made_without_is_told() -> None:
     assert (event["reason"], event["type"], event["regarding"]["uid"]) == ("FieldIgnored", "Warning", UID)
     assert "unknown field" in event["note"]
     assert "spec.cluster.worker.template" in event["note"]
-
-
-@in_jumping_loop
-async def test_a_cluster_that_was_deleted_goes_before_a_watch_tells_of_it() -> None:
-    """Else a job that is resumed then would start an attempt in it, and be charged for its loss."""
-    found, store = {**ray_cluster(), "metadata": {**ray_cluster()["metadata"], "labels": {JOB_LABEL: "job"}}}, Store()
-    store.put(RAY_CLUSTER, found)
-    performs = Performer(Kube(cast(Connection, MemoryConnection(KubeObjects()))), cast(Heads, Told()), store)
-    await performs.perform(snapshot(), Plan(delete=(Ref.of(found),)))
-    seen = snapshot(cluster=store.get(RAY_CLUSTER, Key("team", "job")), **attempted("Ended", phase="Suspended"))
-    plan = decide(seen, SETTINGS)
-    assert plan.status is not None
-    assert (plan.status.attempt, conditions(plan.status)["Ready"][1]) == (1, "ClusterDeleting")
 
 
 START = Plan(submit=Submission("job-a1", 1))

@@ -161,14 +161,8 @@ async def test_stopping_lets_the_running_end_and_begins_no_other() -> None:
     assert queue.longest_run() == 0
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.floats(0, 5),  # seconds before it
-        st.sampled_from("abc"),
-        st.one_of(st.none(), st.floats(0, 20)),  # add, or add_after
-    ),
-    max_size=25,
-)
+# Seconds before it, its key, and after how many seconds; None to add at once.
+STEPS = st.lists(st.tuples(st.floats(0, 5), st.sampled_from("abc"), st.none() | st.floats(0, 20)), max_size=25)
 
 
 @settings(deadline=None)

@@ -30,11 +30,6 @@ async def running() -> World:
     return world
 
 
-def restarts(world: World) -> int:
-    assert world.user.job is not None
-    return int(world.user.job["status"].get("restarts", 0))
-
-
 @pytest.mark.parametrize("lists", [1, 3])
 @in_jumping_loop
 async def test_a_job_that_runs_is_left_as_it_is_where_it_may_not_be_read_and_goes_on_afterwards(lists: int) -> None:
@@ -52,7 +47,7 @@ async def test_a_job_that_runs_is_left_as_it_is_where_it_may_not_be_read_and_goe
 
     world.server.closed.clear()
     await resynced(world)
-    assert (stories.phase(world), restarts(world)) == ("Running", 0)
+    assert stories.ended(world) == ("Running", 1, 0)
     assert len(world.heads.living()) == 1
     world.user.change(suspend=True)
     assert await world.until(lambda: stories.phase(world) == "Suspended")
@@ -86,9 +81,9 @@ async def test_a_job_that_runs_is_found_by_an_operator_that_may_read_it_only_lat
     await world.deliver()  # it hears of the job, and not of what it has
     world.server.closed.clear()
     await world.live(drivers=False)
-    assert (stories.phase(world), restarts(world)) == ("Running", 0)
+    assert stories.ended(world) == ("Running", 1, 0)
     await resynced(world)
-    assert (stories.phase(world), restarts(world)) == ("Running", 0)
+    assert stories.ended(world) == ("Running", 1, 0)
     await stories.succeeds(world)
 
 
@@ -110,4 +105,4 @@ async def test_a_namespace_that_is_made_anew_while_it_may_not_be_read_has_nothin
     world.server.closed.clear()
     await resynced(world)
     await stories.finishes(world)
-    assert (stories.phase(world), restarts(world)) == ("Succeeded", 0)
+    assert stories.ended(world) == ("Succeeded", 1, 0)

@@ -53,59 +53,50 @@ of_images = (
 )
 
 
-@drawn
-@given(
-    schedule=st.lists(st.just("all goes well"), max_size=2).flatmap(
-        lambda begun: st.lists(steps, max_size=25).map(lambda then: [*begun, *then])
-    ),
-    born=births,
-    prompt=st.booleans(),
-    namespaces=scopes,
-)
-@example(
-    schedule=["all goes well"] * 3 + ["the operator lists and is refused", "more steps", "look again"],
-    born={},
-    prompt=True,
-    namespaces=(KEY.namespace, "another"),
-)
-@example(
-    schedule=["all goes well", "the operator's Role is gone", "a worker is gone"], born={}, prompt=True, namespaces=()
-)
-@example(
-    schedule=["all goes well"] * 2 + ["the operator's Role is gone", "a head is gone"],
-    born={},
-    prompt=True,
-    namespaces=(),
-)
-@in_jumping_loop
-async def test_any_schedule_keeps_the_invariants_and_ends_well(
-    schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool, namespaces: Sequence[str]
-) -> None:
+async def begun(namespaces: Sequence[str] = (), **born: Any) -> World:
     world = World(namespaces)
     world.user.create(**born)
     await world.start()
     await world.settle()
+    return world
+
+
+WELL = "all goes well"
+first_well = st.lists(st.just(WELL), max_size=2)
+REFUSED = [WELL] * 3 + ["the operator lists and is refused", "more steps", "look again"]
+NO_ROLE: Any = [[WELL, "the operator's Role is gone", "a worker is gone"],
+                [WELL, WELL, "the operator's Role is gone", "a head is gone"]]  # fmt: skip
+
+
+@drawn
+@given(
+    schedule=first_well.flatmap(lambda begun: st.lists(steps, max_size=25).map(lambda then: [*begun, *then])),
+    born=births, prompt=st.booleans(), namespaces=scopes,
+)  # fmt: skip
+@example(schedule=REFUSED, born={}, prompt=True, namespaces=(KEY.namespace, "another"))
+@example(schedule=NO_ROLE[0], born={}, prompt=True, namespaces=())
+@example(schedule=NO_ROLE[1], born={}, prompt=True, namespaces=())
+@in_jumping_loop
+async def test_any_schedule_keeps_the_invariants_and_ends_well(
+    schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool, namespaces: Sequence[str]
+) -> None:
+    world = await begun(namespaces, **born)
     await play(world, schedule, prompt=prompt)
     await check_end(world)
 
 
 @drawn
 @given(
-    story=st.sampled_from(list(STORIES)),
-    served=st.booleans(),
+    story=st.sampled_from(list(STORIES)), served=st.booleans(), namespaces=scopes,
     troubles=st.lists(disturbances, min_size=1, max_size=5),
-    namespaces=scopes,
-)
+)  # fmt: skip
 @example(story="loses its head while servers load", served=True, troubles=[(60, "DONE", "nothing")], namespaces=())
 @example(story="forgets its driver", served=False, troubles=[(30, "DONE", "delete")], namespaces=())
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
     story: str, served: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]
 ) -> None:
-    world = World(namespaces)
-    world.user.create(**(SERVED if served else {}))
-    await world.start()
-    await world.settle()
+    world = await begun(namespaces, **(SERVED if served else {}))
     disturb(world, troubles)
     await STORIES[story](world)
     await check_end(world)
@@ -116,26 +107,21 @@ MENDED_UNSEEN = (
     "Deployments are reconciled", "nodes act", "nodes act", "images are mended, and the job goes on",
     "the watches tell all", "look again", "the watches work", "the watches tell all", "look again",
 )  # fmt: skip
-"""Pods are told of that lack an image, when the job names another one and others are to be made."""
+"""Pods lack an image, as the watches report, when the job names another one and others are to be made."""
 
 
 @drawn
 @given(
-    begun=st.integers(0, 2),
-    schedule=st.lists(of_images, min_size=5, max_size=25),
+    well=first_well, schedule=st.lists(of_images, min_size=5, max_size=25), prompt=st.booleans(),
     born=st.sampled_from([{}, SERVED, MISNAMED | {"suspend": True}, MISSERVED | {"suspend": True}]),
-    prompt=st.booleans(),
-)
-@example(begun=0, schedule=MENDED_UNSEEN, born=MISNAMED, prompt=True)
-@example(begun=0, schedule=MENDED_UNSEEN, born=MISSERVED, prompt=True)
+)  # fmt: skip
+@example(well=[], schedule=MENDED_UNSEEN, born=MISNAMED, prompt=True)
+@example(well=[], schedule=MENDED_UNSEEN, born=MISSERVED, prompt=True)
 @in_jumping_loop
 async def test_any_trouble_with_images_keeps_the_invariants_and_ends_well(
-    begun: int, schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
+    well: list[Step], schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
 ) -> None:
     """Among all that may happen it is rare that a pod starts while it cannot pull."""
-    world = World()
-    world.user.create(**born)
-    await world.start()
-    await world.settle()
-    await play(world, ["all goes well"] * begun + [*schedule], prompt=prompt)
+    world = await begun(**born)
+    await play(world, [*well, *schedule], prompt=prompt)
     await check_end(world)

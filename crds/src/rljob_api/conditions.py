@@ -199,10 +199,7 @@ class Reason(Word):
 
     IMAGE_NOT_USABLE = (
         "ImageNotUsable", ("Failed", "Starting", "Recovering"),
-        (
-            "An image does not exist, may not be pulled, or lacks the program to start. A job without any attempt yet"
-            " fails; another one waits, and is Stalled."
-        ),
+        "An image does not exist or may not be pulled. A job without an attempt fails; another waits, and is Stalled.",
         (
             "Set `spec.cluster.image`, a reward model's `image`, or `spec.imagePullSecrets`, so that the image can be"
             " pulled; for a job that waits, with `spec.suspend: true` first."

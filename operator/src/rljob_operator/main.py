@@ -190,7 +190,7 @@ class Operator:
         )
 
     def _phases(self) -> Mapping[str, int]:
-        """Of the jobs that it manages. Read as JSON, because each scrape counts them all."""
+        """How many of its jobs are in each phase. Read as JSON, because each scrape counts them all."""
         operators = (None, self._settings.operator_namespace)
         ours = [job for job in self.store.all(RLJOB).values() if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
         statuses = [job.get("status") or {} for job in ours]

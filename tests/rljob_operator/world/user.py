@@ -7,24 +7,14 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_operator.kube.kinds import RLJOB, Key, Manifest
+from tests.rljob_operator.snapshots import SPEC
 from tests.rljob_operator.world.api_server import ApiServer
 from tests.rljob_operator.world.images import NOWHERE
 
 KEY = Key("team", "job")
 STEPS = 4
 
-_SPEC = with_defaults(
-    structural_schema(RLJobSpec),
-    {
-        "model": {"path": "m"},
-        "data": {"train": ["/data/t.parquet"]},
-        "rewards": {"functions": [{"name": "a", "builtin": "gsm8k"}]},
-        "cluster": {"nodes": 2, "gpusPerNode": 4},
-        "training": {"steps": STEPS},
-        "ttlAfterFinished": "60s",
-    },
-)
-
+_SPEC = with_defaults(structural_schema(RLJobSpec), {**SPEC, "training": {"steps": STEPS}, "ttlAfterFinished": "60s"})
 
 SERVED: dict[str, Any] = {
     "rewards": with_defaults(

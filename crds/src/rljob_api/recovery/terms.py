@@ -67,7 +67,7 @@ class Failure:
     reason: one CamelCase word, the exit record's or the caller's: DriverLost, RankLost, EngineLost ...
     message: the same for a person, naming the rank, engine or pod.
     code: exit code, or -N for signal N; None if there is no record.
-    times: how often this very engine, or the scorer, has failed since the newest durable checkpoint, this time
+    times: how often this very engine, or the rollout host, has failed since the newest durable checkpoint, this time
         included. Levels above the driver use the history instead.
     durable_step: step of the newest durable checkpoint, 0 for none.
     """

@@ -66,7 +66,7 @@ def retirement(facts: Facts, _settings: Settings) -> Step | None:
 
 
 def _over(job: Job) -> Step | None:
-    """What a job that has succeeded or failed says from then on."""
+    """What the status of a job that has succeeded or failed says from then on."""
     status = job.status
     if status.phase not in ("Succeeded", "Failed") or status.completion_time is None:
         return None

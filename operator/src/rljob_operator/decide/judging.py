@@ -51,7 +51,7 @@ def judge(facts: Facts, component: Component, reason: Reason, message: str, rule
 
 
 def failed(facts: Facts, reason: str, message: str, changes: dict[str, Any] | None = None) -> Step:
-    """This is final. A job whose driver may live does not come here, except where its driver cannot be reached."""
+    """This is final. A job whose driver may live does not come here, unless its driver cannot be reached."""
     return Step("Failed", reason, message, (changes or {}) | {"completion_time": facts.now})
 
 
@@ -123,7 +123,7 @@ def _remembered(facts: Facts, before: History, failure: Failure, decision: Decis
 
 
 def _newest_pod(facts: Facts) -> datetime | None:
-    """Of the pods that a driver could run on. A pod that has not started replaces one that is lost already."""
+    """When the newest pod that a driver could run on was made. One that has not started replaces a lost one."""
     started = [pod for pod in facts.seen.ray_pods if pod.get("status", {}).get("phase") != "Pending"]
     return max(map(made_at, started), default=None)
 

@@ -10,7 +10,7 @@ KubeError
 │   │               change those, and webhooks that fail come back
 │   └── Terminating 403: the namespace is going away, and takes nothing new            look again, quietly
 ├── Invalid         400, 422 and the like: the object is wrong;                        report it; it stays wrong
-│                   500 where server-side apply does not know one of its fields
+│                   500 if server-side apply does not know one of its fields
 └── Unavailable     5xx, 408, 410, no connection, no answer in time; a CRD that is     try again
     │               younger than the API server's list of kinds
     └── Throttled   429                                                                try again after retry_after
@@ -102,7 +102,7 @@ _UNKNOWN_KIND = re.compile("cannot find RESTMapping for APIVersion .* no matches
 
 
 _NOT_OF_THE_SCHEMA = re.compile("failed to (create typed patch|convert new) object")
-"""Of server-side apply, with 500: the object has an unknown field, or a field of another type."""
+"""Server-side apply with status 500: the object has an unknown field, or a field of another type."""
 
 
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeError:

@@ -14,7 +14,7 @@ from rljob_operator.observe.snapshot import Snapshot, is_deleting
 
 
 class VolumeState(Enum):
-    """Of the claim that the operator creates for the job."""
+    """The claim that the operator creates for the job."""
 
     NOT_OURS = auto()  # the job brings a claim, or its spec cannot be read
     ABSENT = auto()

@@ -81,7 +81,7 @@ def server_template(job: Job, model: RewardModel, image: str, placement: Placeme
 
 
 def _with_checkpoints(job: Job, template: Template) -> Template:
-    """With the job's volume, where spec.volumeMounts or the template mounts it."""
+    """With the job's volume, if spec.volumeMounts or the template mounts it."""
     pod = template["spec"]
     mounted = {mount.get("name") for each in pod["containers"] for mount in each.get("volumeMounts", ())}
     if CHECKPOINTS not in mounted or any(each.get("name") == CHECKPOINTS for each in pod["volumes"]):
