@@ -70,9 +70,6 @@ class NoteHost(Host):
     def pace(self) -> int | None:
         return self.worker.met
 
-    def count(self, upto: int) -> Iterator[int]:
-        yield from (number for number in range(upto))
-
 
 @contextmanager
 def driver(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.engines.registry import ENGINES
-from rljob_trainer.errors import DataError
-from rljob_trainer.rank.model_source import FIELD, first_line, scratch_config
+from rljob_trainer.errors import DataError, first_line
+from rljob_trainer.rank.model_source import FIELD, scratch_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from rljob_trainer.errors import on_volume
 from rljob_trainer.journal.files import JournalFile, list_files
@@ -25,14 +25,11 @@ from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Location:
+class _Location(NamedTuple):
     """Where a record is. A later location comes after an earlier one."""
 
-    attempt: int
-    version: int
+    file: JournalFile
     offset: int
-    path: Path
 
 
 @dataclass(slots=True)
@@ -120,10 +117,10 @@ class Journal:
             return
         self._files = {path: each for path, each in self._files.items() if path in paths}
         for key, places in list(self._made.items()):
-            self._made[key] = {where: policies for where, policies in places.items() if where.path in paths}
+            self._made[key] = {where: policies for where, policies in places.items() if where.file.path in paths}
             if not self._made[key]:
                 del self._made[key]
-        self._used = {digest: found for digest, found in self._used.items() if found[0].path in paths}
+        self._used = {digest: found for digest, found in self._used.items() if found[0].file.path in paths}
 
     def _index(self, file: JournalFile) -> None:
         state = self._files.setdefault(file.path, _Progress())
@@ -133,7 +130,7 @@ class Journal:
                 if frame.payload is None:
                     state.damaged += 1
                 else:
-                    self._add(_Location(file.attempt, file.version, frame.offset, file.path), frame.payload)
+                    self._add(_Location(file, frame.offset), frame.payload)
             state.rest = os.fstat(opened.fileno()).st_size - state.end
 
     def _add(self, where: _Location, record: bytes) -> None:
@@ -150,7 +147,7 @@ class Journal:
 
 def _read_record(where: _Location) -> bytes | None:
     """The record, or None if it is gone or was damaged meanwhile."""
-    with _readable(), suppress(FileNotFoundError), where.path.open("rb") as file:
+    with _readable(), suppress(FileNotFoundError), where.file.path.open("rb") as file:
         found = next(read_frames(file, where.offset), None)
         return found.payload if found else None
     return None

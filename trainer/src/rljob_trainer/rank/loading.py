@@ -10,9 +10,9 @@ from transformers.initialization import no_init_weights
 
 from rljob_api.resolve import ResolvedModel
 from rljob_trainer.compute.linear import speed_up_linear_layers
-from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.errors import DataError, JobError, first_line
 from rljob_trainer.rank.attention import PACKED_ATTENTION
-from rljob_trainer.rank.model_source import FIELD, first_line
+from rljob_trainer.rank.model_source import FIELD
 
 _SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -144,7 +144,6 @@ class RewardPool:
         elif self._closed:
             job.group.fail(_closed())
         elif answer.outside and job.retries < _RETRIES:
-            job.group.retried()
             job.retries += 1
             return
         else:
@@ -175,7 +174,6 @@ class _Group:
         self._responses = responses
         self._scores: list[list[Score]] = [[] for _ in responses]
         self._left = len(responses)
-        self._retries = 0
         self._lock = threading.Lock()
 
     def call(self, index: int) -> Call:
@@ -190,10 +188,6 @@ class _Group:
             if self._left == 0 and not self.future.done():
                 self.future.set_result(self._compose())
 
-    def retried(self) -> None:
-        with self._lock:
-            self._retries += 1
-
     def blame(self, index: int, error: CallError) -> None:
         """The user's function failed for response `index`; rewards.onError decides the result."""
         name, field = self._rewards.functions[error.function].name, f"spec.rewards.functions[{error.function}]"
@@ -206,7 +200,7 @@ class _Group:
             return
         with self._lock:
             if not self.future.done():
-                self.future.set_result(replace(score, retries=self._retries))
+                self.future.set_result(score)
 
     def fail(self, error: Exception) -> None:
         with self._lock:
@@ -226,7 +220,7 @@ class _Group:
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
-        return GroupScore(self._task.id, total.astype(np.float32), components, retries=self._retries)
+        return GroupScore(self._task.id, total.astype(np.float32), components)
 
 
 def _start(process: RewardProcess) -> Exception | None:

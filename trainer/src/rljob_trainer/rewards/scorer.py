@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from rljob_api.v1alpha1 import Rewards
@@ -58,8 +57,7 @@ class Scorer:
     def _response(self, episode: Episode) -> Response:
         """The response to score: the sampled tokens of the last trajectory."""
         last = episode.trajectories[-1]
-        sampled = [last.token_ids[turn.start : turn.end] for turn in last.turns]
-        ids = np.concatenate(sampled) if sampled else last.token_ids[:0]
+        ids = last.sampled_ids
         return Response(self._decode(ids.tolist()), tokens=len(ids), truncated=last.truncated)
 
 
