@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from rljob_trainer.errors import on_volume
 from rljob_trainer.journal.files import JournalFile, list_files
@@ -48,24 +48,18 @@ class Journal:
     """
 
     def __init__(self, volume: Volume, attempt: int, from_version: int) -> None:
+        """Index what `attempt` and the attempts before it recorded since `from_version`. Raises as `refresh`."""
         self._volume, self._attempt, self._from_version = volume, attempt, from_version
         self._files: dict[Path, _Progress] = {}
         self._made: dict[MadeKey, dict[_Location, dict[int, str]]] = defaultdict(dict)
         self._used: dict[str, tuple[_Location, Used]] = {}
-
-    @classmethod
-    def read(cls, volume: Volume, attempt: int, from_version: int) -> Self:
-        """Index what `attempt` and the attempts before it recorded since `from_version`.
-
-        Raises:
-            InfrastructureError: the volume cannot be read.
-        """
-        journal = cls(volume, attempt, from_version)
-        journal.refresh()
-        return journal
+        self.refresh()
 
     def refresh(self) -> None:
-        """Index what was appended meanwhile, and forget what was truncated. Raises as read()."""
+        """Index what was appended meanwhile, and forget what was truncated.
+
+        Raises InfrastructureError if the volume cannot be read.
+        """
         with _readable():
             files = [file for file in list_files(self._volume) if self._counts(file)]
             self._forget_others({file.path for file in files})
