@@ -56,7 +56,7 @@ def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
     def task(worker):
         copy = HostCopy(torch.device("cpu"), worker.mesh)
         shapes = [torch.empty(2, 3), torch.empty(4), torch.empty(4, dtype=torch.int64), torch.empty(9)]
-        copy.take(dict(enumerate(shapes)))
+        copy.take({str(number): each for number, each in enumerate(shapes)})
         known = {(tuple(buffer.shape), buffer.dtype): buffer.data_ptr() for buffer in copy._buffers}
         state: dict[str, Any] = {"a": torch.arange(4), "b": {"c": torch.ones(2, 3), "d": torch.full((4,), 2.0)}, "e": 7}
         taken = copy.take(state)
