@@ -11,7 +11,7 @@ from rljob_trainer.errors import EngineLost, InfrastructureError, WorkerLost
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.roster import Roster
-from rljob_trainer.workers.waiting import wait_for_all
+from rljob_trainer.workers.waiting import wait_for, wait_for_all
 from rljob_trainer.workers.worker import Answer, Worker
 
 SECONDS = 100.0
@@ -70,9 +70,6 @@ class NoteHost(Host):
     def pace(self) -> int | None:
         return self.worker.met
 
-    def count(self, upto: int) -> Iterator[int]:
-        yield from (number for number in range(upto))
-
 
 @contextmanager
 def driver(
@@ -99,9 +96,9 @@ def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0
 
 
 def value(asked: Answer[Any] | Sequence[Answer[Any]]) -> Any:
-    several = isinstance(asked, Sequence)
-    values = wait_for_all(asked if several else [asked], SECONDS, "a worker of a test")
-    return values if several else values[0]
+    if isinstance(asked, Sequence):
+        return wait_for_all(asked, SECONDS, "workers of a test")
+    return wait_for(asked, SECONDS, "a worker of a test")
 
 
 def process_of(worker: Worker[Any]) -> psutil.Process:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rljob_trainer.engines.calls import EngineInfo
 from rljob_trainer.engines.engine import Completion, Request
 from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 
@@ -53,8 +52,7 @@ class SteadyProcess(EngineProcess):
         super().__init__(name, None)  # type: ignore[arg-type]
         self._loop.start(lambda: SteadyEngine(notes, pace))  # type: ignore[arg-type,return-value]
 
-    def start(self, gpus: Sequence[str], place: int) -> EngineInfo:
-        return EngineInfo("steady", "cpu", "float32")
+    def start(self, gpus: Sequence[str], place: int) -> None: ...
 
 
 class SteadyHost(EngineHost):

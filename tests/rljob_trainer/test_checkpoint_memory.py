@@ -1,6 +1,5 @@
-"""Host memory of checkpoints: got before the first save, kept from save to save, no more of it than there is state."""
+"""Host memory of checkpoints: kept from save to save, no more of it than there is state."""
 
-import threading
 from typing import Any
 
 import torch
@@ -33,12 +32,6 @@ def _local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def settle(worker):
-    for thread in threading.enumerate():
-        if thread.name == "reserve":
-            thread.join()
-
-
 def train(worker):
     plans, totals = plans_of(TRAJECTORIES, 1, 50)
     worker.prepare(plans[0], totals, *bundle_of(TRAJECTORIES))
@@ -46,28 +39,24 @@ def train(worker):
     worker.update([advantages[index] for index in plans[0].samples], 1e-3, 0.1, MARK)
 
 
-def test_the_first_save_finds_its_memory_reserved(tmp_path):
-    alone(make_spec(), save_after_reserving, write_model(tmp_path / "weights"))
+def test_each_save_copies_into_the_same_memory(tmp_path):
+    alone(make_spec(), save_again, write_model(tmp_path / "weights"))
 
 
-def save_after_reserving(worker, folder):
+def save_again(worker, folder):
     worker.load(folder)
     worker.begin_stage("rl")
-    settle(worker)
-    reserved = sorted(buffer.data_ptr() for buffer in worker.saver._copy._buffers)
     train(worker)
-    for _ in range(2):
-        copy = worker.saver._copy.take(worker.saved_state())
-        assert storages(copy) == reserved
-    worker.begin_stage("rl")  # a new optimizer of the same shapes needs no more memory
-    settle(worker)
-    assert sorted(buffer.data_ptr() for buffer in worker.saver._copy._buffers) == reserved
+    first = storages(worker.saver._copy.take(worker.saved_state()))
+    train(worker)
+    assert storages(worker.saver._copy.take(worker.saved_state())) == first
 
 
 def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
     def task(worker):
         copy = HostCopy(torch.device("cpu"), worker.mesh)
-        copy.reserve([torch.empty(2, 3), torch.empty(4), torch.empty(4, dtype=torch.int64), torch.empty(9)])
+        shapes = [torch.empty(2, 3), torch.empty(4), torch.empty(4, dtype=torch.int64), torch.empty(9)]
+        copy.take({str(number): each for number, each in enumerate(shapes)})
         known = {(tuple(buffer.shape), buffer.dtype): buffer.data_ptr() for buffer in copy._buffers}
         state: dict[str, Any] = {"a": torch.arange(4), "b": {"c": torch.ones(2, 3), "d": torch.full((4,), 2.0)}, "e": 7}
         taken = copy.take(state)
@@ -76,25 +65,5 @@ def test_buffers_are_found_by_shape_and_type_and_others_are_not_kept():
             torch.testing.assert_close(tensor, expected, rtol=0, atol=0)
             assert tensor.data_ptr() == known[tuple(tensor.shape), tensor.dtype]
         assert len(copy._buffers) == 3
-
-    alone(make_spec(), task)
-
-
-def test_a_copy_waits_for_memory_that_is_being_reserved(monkeypatch):
-    def task(worker):
-        copy, go_on, new = HostCopy(torch.device("cpu"), worker.mesh), threading.Event(), HostCopy._new
-        monkeypatch.setattr(HostCopy, "_new", lambda self, shard: go_on.wait(10) and new(self, shard))
-        reserving = threading.Thread(target=copy.reserve, args=([torch.empty(3)],))
-        reserving.start()
-        taken = []
-        taking = threading.Thread(target=lambda: taken.append(copy.take({"a": torch.ones(3)})))
-        taking.start()
-        taking.join(0.05)
-        assert taking.is_alive()
-        go_on.set()
-        taking.join(10)
-        reserving.join(10)
-        torch.testing.assert_close(taken[0]["a"], torch.ones(3), rtol=0, atol=0)
-        assert len(copy._buffers) == 1
 
     alone(make_spec(), task)

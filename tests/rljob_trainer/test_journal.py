@@ -42,7 +42,7 @@ def volume(tmp_path):
 
 
 def read(volume, attempt=1, from_version=0):
-    return Journal.read(volume, attempt, from_version)
+    return Journal(volume, attempt, from_version)
 
 
 def numbers_in(journal, count=20):

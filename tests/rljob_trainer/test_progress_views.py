@@ -71,18 +71,17 @@ def test_the_plain_view_shows_news_in_order_and_a_summary(run: RunInfo, tmp_path
         view.finish(DONE)
 
     printed = out.getvalue().splitlines()
-    assert [line.split(" reward")[0].split(" loss")[0] for line in printed[:7]] == [
+    assert [line.split(" reward")[0].split(" loss")[0] for line in printed[:6]] == [
         f"reverse-text · from scratch · engine hf · 2 ranks · {tmp_path}",
         "loading model",
         "agent: http://127.0.0.1:8900",
         "step 1/4 sft",
-        "step 2/4 sft",
         "step 3/4 rl ",
         "step 4/4 rl ",
     ]
-    assert printed[7].startswith("done: step 4/4 in 0:0")
-    assert printed[8] == "  supervised loss 2.104 -> 2.104 · reward 0.300 -> 0.400"
-    assert printed[9].endswith(f"rljob plot {tmp_path}")
+    assert printed[6].startswith("done: step 4/4 in 0:0")
+    assert printed[7] == "  supervised loss 2.104 -> 2.104 · reward 0.300 -> 0.400"
+    assert printed[8].endswith(f"rljob plot {tmp_path}")
 
 
 def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_full(run: RunInfo, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which losses the driver repairs by itself, in which order, and when it leaves them to its supervisor."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -31,7 +32,8 @@ class Site:
             raise self.losses.pop(0)
 
     def repair(self) -> Repair:
-        return Repair(Recovery(), Engines(self), Host(self), lambda: self.diagnosis, worth_spare=False)
+        host = partial(self.act, "replace rewards")
+        return Repair(Recovery(), Engines(self), host, lambda: self.diagnosis, worth_spare=False)
 
 
 @dataclass
@@ -48,14 +50,6 @@ class Engines:
     def keep_spare(self) -> bool:
         self.site.done.append("keep spare")
         return self.site.spare_lives
-
-
-@dataclass
-class Host:
-    site: Site
-
-    def replace(self) -> None:
-        self.site.act("replace rewards")
 
 
 def work(site: Site) -> list[str]:

@@ -166,7 +166,7 @@ def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
         models.close()
     assert group.rewards.tolist() == [0.5 - 2, 2 - 2]
     assert {name: values.tolist() for name, values in group.components.items()} == {"rm": [1, 4], "other": [1, 1]}
-    assert (group.task_id, group.error, group.retries) == ("0/7/0", None, 0)
+    assert (group.task_id, group.error) == ("0/7/0", None)
 
 
 def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
@@ -180,7 +180,7 @@ def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
     responses = [Response("abc", 3)] * 8
     with played(answer) as url, asking(url, timeout="30s", lostAfter="30s") as models:
         groups = [group.result(120) for group in [models.submit(TASK, responses) for _ in range(2)]]
-    assert [(group.rewards.tolist(), group.retries) for group in groups] == [([3.0] * 8, 0)] * 2
+    assert [group.rewards.tolist() for group in groups] == [[3.0] * 8] * 2
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,6 @@ def test_trouble_that_passes_is_waited_for_and_never_a_reward(trouble):
     with played(lambda body, number: trouble if number <= 3 else length(body)) as url, asking(url) as models:
         group = score(models, "abc")
     assert group.rewards.tolist() == [3]
-    assert group.retries == 3
 
 
 def lost_in(url: str) -> str:
@@ -218,7 +217,6 @@ def test_a_server_that_hangs_is_asked_again():
         group = score(models, "abc")
         held.set()
     assert group.rewards.tolist() == [3]
-    assert group.retries >= 1
 
 
 def bad(body: dict[str, Any], _number: int) -> Answer:

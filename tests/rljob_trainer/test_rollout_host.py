@@ -96,9 +96,9 @@ def test_a_group_is_in_the_journal_before_it_is_reported_and_no_validation_is(ho
     host = hosts()
     attach(host)
     collected(host, order_of(purpose="validation"))
-    assert len(Journal.read(volume, 1, 0)) == 0
+    assert len(Journal(volume, 1, 0)) == 0
     groups = collected(host, ORDER)
-    journal = Journal.read(volume, 1, 0)
+    journal = Journal(volume, 1, 0)
     assert len(journal) == 6
     for ref, each in zip(groups, ORDER.tasks, strict=True):
         made: Any = ref.bundle
@@ -177,7 +177,7 @@ def test_a_driver_that_was_superseded_records_nothing(hosts, volume):
     claim(volume, 2)
     with pytest.raises(FencedError):
         host.use(used_by([]))
-    assert Journal.read(volume, 1, 0).used("policy 7", "step settings") is None
+    assert Journal(volume, 1, 0).used("policy 7", "step settings") is None
 
 
 def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(hosts, volume, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_journal_that_failed_for_one_driver_is_opened_again_for_the_next(hosts
     attach(host)
     collected(host, ORDER)
     host.use(used_by([]))
-    journal = Journal.read(volume, 2, 0)
+    journal = Journal(volume, 2, 0)
     assert journal.used("policy 7", "step settings") is not None
     assert len(journal) == 6
 

@@ -100,10 +100,11 @@ class Site:
     heartbeats: Heartbeats
 
     def collect(self, step: int, seconds: float = 100.0) -> Rollout:
-        repair = Repair(make_spec().recovery, self.engines, self.host, self.heartbeats.diagnose, worth_spare=False)
+        heartbeats, policy = self.heartbeats, make_spec().recovery
+        repair = Repair(policy, self.engines, self.host.replace, heartbeats.diagnose, worth_spare=False)
         rollouts = Rollouts(
             self.engines, self.host, Weights(), repair,  # type: ignore[arg-type]
-            heartbeats=self.heartbeats, phase=lambda _: nullcontext(), shares_memory=False, seconds=seconds,
+            heartbeats=heartbeats, phase=lambda _: nullcontext(), shares_memory=False, seconds=seconds,
         )  # fmt: skip
         tasks = [Task(f"0/{i}/0", [], np.arange(i, i + 3, dtype=np.int32), "", {}, "t") for i in range(TASKS)]
         return rollouts.collect(
@@ -216,7 +217,7 @@ def test_a_lost_host_costs_the_episodes_that_it_played_and_is_replaced_once(tmp_
         assert len(site.begun()) < 2 * TASKS, "what was finished is in the journal"
         assert site.engines.replaced == 0
         assert site.host.replaced == 1
-        assert len(Journal.read(site.volume, 1, from_version=0)) == TASKS * SAMPLES
+        assert len(Journal(site.volume, 1, from_version=0)) == TASKS * SAMPLES
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards.scorer import Scorer
-from rljob_trainer.types import Episode, Trajectory, Turn
+from rljob_trainer.types import NOT_SAMPLED, Episode, Trajectory, Turn
 from tests.rljob_trainer.chat_templates import python_tokenizer
 from tests.rljob_trainer.journal_support import task
 
@@ -38,9 +38,11 @@ def episode(tokenizer, sample, *texts, reason="stop"):
         ids += tokenizer.encode(text, add_special_tokens=False)
         turns.append(Turn(start, len(ids), 1.0, reason))
     T = len(ids)
-    part = Trajectory(
-        np.array(ids, np.int32), np.zeros(T, np.bool_), np.zeros(T, np.float32), np.full(T, 7, np.int32), tuple(turns)
-    )
+    versions = np.full(T, NOT_SAMPLED, np.int32)
+    for turn in turns:
+        versions[turn.start : turn.end] = 7
+    none = np.zeros(T, np.bool_)
+    part = Trajectory(np.array(ids, np.int32), none, np.zeros(T, np.float32), versions, tuple(turns))
     return Episode(TASK.id, sample, (part,))
 
 

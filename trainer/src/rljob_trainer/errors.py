@@ -95,6 +95,11 @@ class StorageFullError(RLJobError):
     exit_code = ExitCode.STORAGE_FULL
 
 
+def first_line(error: BaseException) -> str:
+    """Of a message that may go on for pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 @contextmanager
 def on_volume(problem: str) -> Iterator[None]:
     """Raise storage_error in place of an OSError."""

@@ -166,7 +166,7 @@ class Wiring:
     ) -> Rollouts:
         weights = WeightSync(self._spec, self._device, self._ranks, engines, vocab_size)
         heartbeats = self._heartbeats
-        repair = Repair(self._spec.recovery, engines, host, heartbeats.diagnose, worth_spare=origin.step > 0)
+        repair = Repair(self._spec.recovery, engines, host.replace, heartbeats.diagnose, worth_spare=origin.step > 0)
         return Rollouts(
             engines, host, weights, repair,
             heartbeats=heartbeats, phase=reporting.phase, shares_memory=self._device == "cuda",

@@ -3,9 +3,8 @@
 torch's own stager (torch.distributed.checkpoint.staging) cannot copy a DTensor in torch 2.11.
 """
 
-import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 
 class HostCopy:
-    """Copies into buffers that it reuses, because pinned memory and fresh pages are slow to allocate. Thread-safe.
+    """Copies into buffers that it reuses, because pinned memory and fresh pages are slow to allocate.
 
     torch rounds each pinned buffer up to a power of two: the 15.9 GB of a 1.5B model take 20 GB of host memory.
     """
@@ -27,12 +26,6 @@ class HostCopy:
         # A separate stream: copies run beside the training's kernels.
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None
         self._buffers: list[Tensor] = []
-        self._lock = threading.Lock()
-
-    def reserve(self, shards: Sequence[Tensor]) -> None:
-        """Allocate buffers for `shards` (from `shapes_of`), in any order; takes seconds if they are pinned."""
-        with self._lock:
-            self._buffers = self._buffers_like(shards)
 
     def follow(self) -> None:
         """Called by the training thread: the next copy waits for all GPU work that this thread has queued."""
@@ -43,10 +36,9 @@ class HostCopy:
         """The state with its tensors in host memory, valid until the next call; DTensors stay sharded."""
         leaves, structure = pytree.tree_flatten(state)
         shards = [_local(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-        with self._lock:
-            self._buffers = self._buffers_like(shards)
-            copies = iter(self._buffers)
-            self._fill(self._buffers, shards)
+        self._buffers = self._buffers_like(shards)
+        copies = iter(self._buffers)
+        self._fill(self._buffers, shards)
         copied = [self._like(leaf, next(copies)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return pytree.tree_unflatten(copied, structure)
 
@@ -73,11 +65,6 @@ class HostCopy:
         return DTensor.from_local(
             copy, self._mesh, leaf.placements, run_check=False, shape=leaf.shape, stride=leaf.stride()
         )
-
-
-def shapes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """This rank's shards of the tensors, without their values."""
-    return [_local(tensor).to("meta") for tensor in tensors]
 
 
 def _local(tensor: Tensor) -> Tensor:

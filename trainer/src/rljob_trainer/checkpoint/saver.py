@@ -9,18 +9,16 @@ because two threads must not share one.
 """
 
 import threading
-from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_trainer.checkpoint.files import FileEntry, entries
-from rljob_trainer.checkpoint.host_copy import HostCopy, shapes_of
+from rljob_trainer.checkpoint.host_copy import HostCopy
 from rljob_trainer.checkpoint.random_state import random_state, write_random_state
 from rljob_trainer.checkpoint.shard_reader import METADATA
 from rljob_trainer.checkpoint.shards import save_shards
@@ -36,14 +34,6 @@ class ShardSaver:
         self._staged = threading.Event()
         self._staged.set()
         self._written: Future[dict[str, FileEntry]] | None = None
-
-    def reserve(self, tensors: Iterable[Tensor]) -> None:
-        """Allocate host memory for tensors like these in a thread, so that the first save is not slower.
-
-        A save that begins meanwhile waits for it; if the allocation fails, that save raises.
-        """
-        shapes = shapes_of(tensors)
-        threading.Thread(target=self._copy.reserve, args=(shapes,), name="reserve", daemon=True).start()
 
     def begin(self, state: dict[str, Any], directory: Path) -> None:
         """Start to save `state`, whose tensors must not change before `wait_staged` returns; collective.

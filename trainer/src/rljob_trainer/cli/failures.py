@@ -11,23 +11,19 @@ def report(error: Exception) -> int:
     # Imported here: they import the API's models, which `rljob --help` does not need.
     from rljob_api.contract import ExitCode
     from rljob_api.validation import InvalidRLJob
-    from rljob_trainer.errors import RLJobError, is_full, is_outage
+    from rljob_trainer.attempt.claim import exit_record
 
-    if isinstance(error, RLJobError):
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     if isinstance(error, InvalidRLJob):
         print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return ExitCode.JOB
-    if is_full(error):
-        print(f"error: {error}; free space", file=sys.stderr)
-        return ExitCode.STORAGE_FULL
-    if is_outage(error):
-        print(f"error: {error}; check whether the file system answers", file=sys.stderr)
-        return ExitCode.INFRASTRUCTURE
-    path = _save_traceback(error)
-    print(f"this is a bug: {type(error).__name__}: {error}\n  report it with the traceback in {path}", file=sys.stderr)
-    return ExitCode.BUG
+    record = exit_record(error)
+    if record.code == ExitCode.BUG:
+        print(f"{record.message}\n  report it with the traceback in {_save_traceback(error)}", file=sys.stderr)
+    else:
+        print(
+            f"error: {record.field}: {record.message}" if record.field else f"error: {record.message}", file=sys.stderr
+        )
+    return record.code
 
 
 def _save_traceback(error: Exception) -> Path:

@@ -9,9 +9,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.rows import is_text, open_rows
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.paths import locate
-from rljob_trainer.rank.model_source import first_line
 
 if TYPE_CHECKING:  # the driver must not import transformers here: it takes a second
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

@@ -10,15 +10,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """What a log says about an engine that has started."""
-
-    engine: str
-    device: str
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
 class Delivery:
     """What an engine has finished. error: why it cannot finish its other requests; None while it can."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from rljob_trainer.engines.calls import Delivery, EngineInfo, Receiver, Subscriber
+from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
 from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
 from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.engines.registry import ENGINES, create_engine
@@ -33,7 +33,7 @@ class EngineProcess:
 
     # ------------------------------------------------------------------ the driver
 
-    def start(self, gpus: Sequence[str], place: int) -> EngineInfo:
+    def start(self, gpus: Sequence[str], place: int) -> None:
         """Build the engine (seconds to minutes). Raises JobError with the remedy if it cannot run here.
 
         gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them. place: among the job's engines, from 0.
@@ -42,7 +42,6 @@ class EngineProcess:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         settings = replace(self._settings, seed=self._settings.seed + place)
         self._loop.start(lambda: create_engine(settings))
-        return EngineInfo(settings.kind, settings.device, settings.dtype)
 
     def rest(self) -> bool:
         """Sleep, for a driver that has taken the engine over; False if no engine was started."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple
 
 from rljob_trainer.errors import on_volume
 from rljob_trainer.journal.files import JournalFile, list_files
@@ -25,14 +25,11 @@ from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Location:
+class _Location(NamedTuple):
     """Where a record is. A later location comes after an earlier one."""
 
-    attempt: int
-    version: int
+    file: JournalFile
     offset: int
-    path: Path
 
 
 @dataclass(slots=True)
@@ -51,24 +48,18 @@ class Journal:
     """
 
     def __init__(self, volume: Volume, attempt: int, from_version: int) -> None:
+        """Index what `attempt` and the attempts before it recorded since `from_version`. Raises as `refresh`."""
         self._volume, self._attempt, self._from_version = volume, attempt, from_version
         self._files: dict[Path, _Progress] = {}
         self._made: dict[MadeKey, dict[_Location, dict[int, str]]] = defaultdict(dict)
         self._used: dict[str, tuple[_Location, Used]] = {}
-
-    @classmethod
-    def read(cls, volume: Volume, attempt: int, from_version: int) -> Self:
-        """Index what `attempt` and the attempts before it recorded since `from_version`.
-
-        Raises:
-            InfrastructureError: the volume cannot be read.
-        """
-        journal = cls(volume, attempt, from_version)
-        journal.refresh()
-        return journal
+        self.refresh()
 
     def refresh(self) -> None:
-        """Index what was appended meanwhile, and forget what was truncated. Raises as read()."""
+        """Index what was appended meanwhile, and forget what was truncated.
+
+        Raises InfrastructureError if the volume cannot be read.
+        """
         with _readable():
             files = [file for file in list_files(self._volume) if self._counts(file)]
             self._forget_others({file.path for file in files})
@@ -120,10 +111,10 @@ class Journal:
             return
         self._files = {path: each for path, each in self._files.items() if path in paths}
         for key, places in list(self._made.items()):
-            self._made[key] = {where: policies for where, policies in places.items() if where.path in paths}
+            self._made[key] = {where: policies for where, policies in places.items() if where.file.path in paths}
             if not self._made[key]:
                 del self._made[key]
-        self._used = {digest: found for digest, found in self._used.items() if found[0].path in paths}
+        self._used = {digest: found for digest, found in self._used.items() if found[0].file.path in paths}
 
     def _index(self, file: JournalFile) -> None:
         state = self._files.setdefault(file.path, _Progress())
@@ -133,7 +124,7 @@ class Journal:
                 if frame.payload is None:
                     state.damaged += 1
                 else:
-                    self._add(_Location(file.attempt, file.version, frame.offset, file.path), frame.payload)
+                    self._add(_Location(file, frame.offset), frame.payload)
             state.rest = os.fstat(opened.fileno()).st_size - state.end
 
     def _add(self, where: _Location, record: bytes) -> None:
@@ -150,7 +141,7 @@ class Journal:
 
 def _read_record(where: _Location) -> bytes | None:
     """The record, or None if it is gone or was damaged meanwhile."""
-    with _readable(), suppress(FileNotFoundError), where.path.open("rb") as file:
+    with _readable(), suppress(FileNotFoundError), where.file.path.open("rb") as file:
         found = next(read_frames(file, where.offset), None)
         return found.payload if found else None
     return None

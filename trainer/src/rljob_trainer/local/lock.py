@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rljob_trainer.errors import FencedError
-from rljob_trainer.local.file_lock import lock
+from rljob_trainer.local.file_lock import holding
 from rljob_trainer.local.prepare import writable
 from rljob_trainer.volume import Volume
 
@@ -18,18 +18,14 @@ def only_run_in(volume: Volume) -> Iterator[None]:
         FencedError: another process holds it; names its id.
     """
     path = volume.run_lock
-    with writable(volume):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab+", buffering=0)
-    with file:
-        try:
-            lock(file)
-        except BlockingIOError:
-            raise FencedError(
-                f"process {path.read_text()} trains in {volume.root}; wait until it ends, or choose another --dir"
-            ) from None
+    with ExitStack() as held:
         with writable(volume):
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(holding(path, str(os.getpid())))
+            except BlockingIOError:
+                raise FencedError(
+                    f"process {path.read_text()} trains in {volume.root}; wait until it ends, or choose another --dir"
+                ) from None
             volume.request.unlink(missing_ok=True)
         yield

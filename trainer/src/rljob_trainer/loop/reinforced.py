@@ -38,7 +38,6 @@ from rljob_trainer.loop.stages import learning_rate_of
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.progress import names
 from rljob_trainer.rank.client import RankClient
-from rljob_trainer.rank.results import Prepared
 from rljob_trainer.rank.training_state import RankStates
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.rollouts import Rollout, Rollouts
@@ -211,9 +210,9 @@ class ReinforcedSteps:
             prepared.result()  # first: what went wrong there is behind what the update then says
             return RankStates(mark, updating.result())
 
-    def _penalties(self, prepared: list[Prepared], batch: StepBatch) -> tuple[Floats, Metrics]:
+    def _penalties(self, by_rank: list[list[Floats] | None], batch: StepBatch) -> tuple[Floats, Metrics]:
         controller = self.state.kl
-        token_kl = gather(batch, [part.token_kl or [] for part in prepared])
+        token_kl = gather(batch, [part or [] for part in by_rank])
         penalties = (controller.coefficient * token_kl).astype(np.float32)
         controller.update(float(token_kl.sum()) / len(batch.owners), len(batch.owners))
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.progress import names
 from rljob_trainer.progress.answers import question
@@ -15,7 +13,7 @@ from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.calls import GroupRef
-from rljob_trainer.types import Group, Ids, Trajectory
+from rljob_trainer.types import Group, Ids
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for_all
 from rljob_trainer.workers.worker import Answer
@@ -96,7 +94,7 @@ class Reporting:
                     "step": step,
                     "prompt": self._text(group.task.token_ids),
                     "question": question(group.task.messages),
-                    "response": self._text(_sampled(group.trajectories[0])),
+                    "response": self._text(group.trajectories[0].sampled_ids),
                     "groundTruth": group.task.ground_truth,
                     "reward": float(each.summary.rewards[0]),
                 }
@@ -104,8 +102,3 @@ class Reporting:
 
     def _text(self, token_ids: Ids) -> str:
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
-
-
-def _sampled(trajectory: Trajectory) -> Ids:
-    """The tokens of all turns."""
-    return np.concatenate([trajectory.token_ids[turn.start : turn.end] for turn in trajectory.turns])

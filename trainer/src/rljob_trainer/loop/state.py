@@ -16,7 +16,7 @@ from rljob_trainer.rank.training_state import TrainingState
 class LoopState:
     """Saved in each checkpoint as trainer.json.
 
-    step: the last finished one. policy_version: of the newest weights, the step that made them.
+    step: the last finished one, and the version of the newest weights.
     policy_digest: names those weights by how they were made (journal.fingerprint).
     prompts, examples: positions in the data of RL and of supervised steps; None where the job has no such steps.
     template_time: that the prompts were rendered with. reward: mean reward of the last RL step.
@@ -28,7 +28,6 @@ class LoopState:
     policy_digest: str
     template_time: datetime
     step: int = 0
-    policy_version: int = 0
     reward: float | None = None
 
     def exhausted(self, stage: Stage) -> bool:
@@ -39,7 +38,6 @@ class LoopState:
     def advance(self, fingerprint: str, used: Sequence[str]) -> None:
         """One more update. fingerprint: of the settings it follows. used: names of what it learned from, in order."""
         self.step += 1
-        self.policy_version = self.step
         self.policy_digest = next_digest(self.policy_digest, fingerprint, used)
 
     def mark(
@@ -51,7 +49,6 @@ class LoopState:
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "policyVersion": self.policy_version,
             "policyDigest": self.policy_digest,
             "templateTime": self.template_time.isoformat(),
             "reward": self.reward,
@@ -62,7 +59,7 @@ class LoopState:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises DataError where the data is not what the positions were taken in."""
-        self.step, self.policy_version, self.reward = state["step"], state["policyVersion"], state["reward"]
+        self.step, self.reward = state["step"], state["reward"]
         self.policy_digest = state["policyDigest"]
         self.kl.load_state_dict(state["kl"])
         if self.prompts is not None and state["prompts"] is not None:

@@ -25,9 +25,6 @@ _BY_CODE: Mapping[int, State] = {
     ExitCode.DONE: "done", ExitCode.STOPPED: "stopped", 128 + SIGINT: "stopped", 128 + SIGTERM: "stopped"
 }  # fmt: skip
 
-_LAST = (ExitCode.DONE, ExitCode.STOPPED, ExitCode.FENCED)
-"""Exit codes of a run's last attempt. After other codes the supervisor may start another attempt."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
@@ -130,20 +127,13 @@ def _state(attempt: int, ended: ExitRecord | None, quiet: float | None) -> State
 def _state_text(run: RunOverview) -> str:
     heard = "no heartbeat yet" if run.silence is None else f"last heartbeat {duration(run.silence)} ago"
     silent = run.silence is not None and run.silence > 2 * HEARTBEAT
+    ended = f" has ended ({run.exit.reason})" if run.exit is not None else ""  # its supervisor still works
     texts: Mapping[State, str] = {
         "empty": "not started",
-        "running": f"running, attempt {run.attempt}" + _between(run.exit) + (f"; {heard}" if silent else ""),
+        "running": f"running, attempt {run.attempt}" + ended + (f"; {heard}" if silent else ""),
         "lost": f"attempt {run.attempt} died without an exit record; {heard}",
     }
     return texts.get(run.state, f"{run.state}, attempt {run.attempt}")
-
-
-def _between(ended: ExitRecord | None) -> str:
-    """Text for an attempt that has ended while its run has not: Ray and the agent stop seconds later."""
-    if ended is None:
-        return ""
-    next_one = "the run is ending" if ended.code in _LAST else "another attempt follows, or the run ends"
-    return f" has ended ({ended.reason}); {next_one}"
 
 
 def _step_text(state: State, progress: Progress) -> str:

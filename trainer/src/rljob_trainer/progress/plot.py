@@ -57,11 +57,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
+    """points: a metric that only some steps have."""
+
     title: str
     name: str
     stages: tuple[str, ...] = ("rl",)
     bottom: float | None = None
     top: float | None = None
+    points: str | None = None
 
 
 _BOTH: Final = ("sft", "rl")
@@ -74,6 +77,9 @@ _PANELS: Final = {
     "D": _Panel("Log-probability: |engine - trainer| (mean, nats)", names.ROLLOUT_LOG_PROB_DIFF_MEAN, bottom=0),
     "S": _Panel("Effective sample size (share)", names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE, bottom=0, top=1.05),
 }
+_REWARD: Final = _Panel(
+    "Reward (mean of the step's responses; points: validation)", names.REWARD_MEAN, points=names.VALIDATION_REWARD
+)
 _SUPERVISED_LOSS: Final = _Panel("Supervised loss (nats per token)", names.ACTOR_LOSS, ("sft",))
 _LAYOUT: Final = "RRL;EKC;NDS;TTT"
 
@@ -110,10 +116,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     axes = figure.subplot_mosaic(_LAYOUT)
     for one in axes.values():
         _frame(one)
-    if any(line["stage"] == "rl" for run in runs for line in run.lines):
-        _draw_reward(axes["R"], runs)
-    else:
-        _draw_panel(axes["R"], _SUPERVISED_LOSS, runs)
+    with_rl = any(line["stage"] == "rl" for run in runs for line in run.lines)
+    _draw_panel(axes["R"], _REWARD if with_rl else _SUPERVISED_LOSS, runs)
     for label, panel in _PANELS.items():
         _draw_panel(axes[label], panel, runs)
     if len(runs) == 1:
@@ -134,21 +138,14 @@ def smooth(values: Array) -> Array:
     return np.asarray(total / weight)
 
 
-def _draw_reward(axes: Axes, runs: Sequence[Run]) -> None:
-    _title(axes, "Reward (mean of the step's responses; points: validation)")
-    for run, colour in zip(runs, _colours(runs), strict=True):
-        _curve(axes, *run.series(names.REWARD_MEAN), colour)
-        steps, values = run.series(names.VALIDATION_REWARD)
-        if len(steps):
-            axes.plot(steps, values, "o", color=colour, markeredgecolor="white", markersize=7, label="validation")
-    _finish(axes, runs)
-
-
 def _draw_panel(axes: Axes, panel: _Panel, runs: Sequence[Run]) -> None:
     _title(axes, panel.title)
     for run, colour in zip(runs, _colours(runs), strict=True):
         for stage in panel.stages:
             _curve(axes, *run.series(panel.name, stage), colour)
+        if panel.points is not None and len(at := run.series(panel.points)[0]):
+            values = run.series(panel.points)[1]
+            axes.plot(at, values, "o", color=colour, markeredgecolor="white", markersize=7, label="validation")
     _finish(axes, runs)
     if axes.lines:
         axes.set_ylim(panel.bottom, panel.top)

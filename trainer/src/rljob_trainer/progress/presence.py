@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import structlog
 
-from rljob_trainer.local.file_lock import is_locked, lock
+from rljob_trainer.local.file_lock import holding, is_locked
 from rljob_trainer.volume import Volume
 
 log = structlog.get_logger()
@@ -21,10 +21,7 @@ def present(volume: Volume, attempt: int) -> Iterator[None]:
     """Hold the lock file of an attempt's driver, which contains the host name. No effect on a volume without locks."""
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(volume.driver_lock(attempt).open("ab+", buffering=0))
-            lock(file)
-            file.truncate(0)
-            file.write(socket.gethostname().encode())
+            stack.enter_context(holding(volume.driver_lock(attempt), socket.gethostname()))
         except OSError as error:
             log.info("driver_not_locked", reason=error.strerror)
         yield

@@ -15,7 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -63,8 +63,11 @@ class RankCalls(Protocol):
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
         *bundles: Sequence[Group],
-    ) -> Prepared:  # fmt: skip
+    ) -> list[Floats] | None:  # fmt: skip
         """Take this rank's trajectories, score them with whatever the algorithm compares against, and decide the mask.
+
+        Returns the KL estimate of each token in the loss against the reference, [R] for each trajectory in the order of
+        the rank's plan, if the KL acts in the reward; else None.
 
         places: (bundle, index in it) of each group of the whole step, in their order.
         bundles: one argument each, so that Ray hands over groups if the caller has references.

@@ -19,7 +19,7 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.results import RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
 from rljob_trainer.rollouts.calls import GroupRef
@@ -183,7 +183,7 @@ class RankClient:
 
     def prepare(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
-    ) -> Pending[Prepared]:
+    ) -> Pending[list[Floats] | None]:
         """plans: one for each rank. groups: of the whole step, in the order in which plans count trajectories."""
         bundles = list(dict.fromkeys(group.bundle for group in groups))
         places = [(bundles.index(group.bundle), group.index) for group in groups]

@@ -11,9 +11,9 @@ from transformers.initialization import no_init_weights
 from rljob_api.resolve import ResolvedModel
 from rljob_trainer.compute.attention_choice import built_with
 from rljob_trainer.compute.linear import speed_up_linear_layers
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.rank.attention import PACKED_ATTENTION
-from rljob_trainer.rank.model_source import FIELD, first_line
+from rljob_trainer.rank.model_source import FIELD
 
 
 def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:

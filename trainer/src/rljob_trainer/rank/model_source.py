@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.resolve import ResolvedFromScratch, ResolvedModel
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.paths import locate
 
 if TYPE_CHECKING:
@@ -103,8 +103,3 @@ def scratch_config(
         bos_token_id=None,
         architectures=[f"{scratch.architecture.capitalize()}ForCausalLM"],
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Of a message that goes on for pages."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

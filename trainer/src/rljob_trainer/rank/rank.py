@@ -38,7 +38,7 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
@@ -114,7 +114,6 @@ class Rank(RankCalls):
         self.trainee = self.training(self.policy)
         if stage == "rl" and self.spec.needs_reference:
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
-        self.saver.reserve([tensor for role in self.roles() for tensor in role.tensors()])
 
     def training(self, role: ModelRole[Any]) -> Trainee[Any]:
         """What trains a model. role: with an optimizer."""
@@ -156,7 +155,7 @@ class Rank(RankCalls):
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
         *bundles: Sequence[Group],
-    ) -> Prepared:  # fmt: skip
+    ) -> list[Floats] | None:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
         if len(totals) * self.spec.actor.epochs > 1 or self.spec.kl_in_reward or self.rejection is not None:
@@ -164,7 +163,7 @@ class Rank(RankCalls):
         if self.reference is not None:
             score_samples(self.reference.module, shard, "reference_log_probs", self.device)
         self._shard = shard if self.rejection is None else without_rejected(shard, self.rejection)
-        return Prepared(self._token_kl(shard) if self.spec.kl_in_reward else None)
+        return self._token_kl(shard) if self.spec.kl_in_reward else None
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator

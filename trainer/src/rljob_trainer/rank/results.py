@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.diagnostics import ImportanceSums
-from rljob_trainer.types import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +23,6 @@ class RankInfo:
     host: str
     pid: int
     gpu: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What the driver learns of a rank's shard before the update.
-
-    token_kl: KL estimate of each token in the loss against the reference, [R] for each trajectory in the order of the
-        rank's plan, if the KL acts in the reward; else None.
-    """
-
-    token_kl: list[Floats] | None
 
 
 @dataclass(frozen=True, slots=True)

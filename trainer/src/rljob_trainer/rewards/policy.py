@@ -1,7 +1,7 @@
 """Shared by reward functions and models: responses, sums of scores, and responses without a score."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,10 +49,9 @@ def without_score(
 
 def summed(parts: Sequence[GroupScore]) -> GroupScore:
     """The sum of one group's scores by functions and by models; the error of a part becomes the group's."""
-    retries = sum(part.retries for part in parts)
     for part in parts:
         if part.error is not None:
-            return replace(part, retries=retries)
+            return part
     rewards: Floats = np.stack([part.rewards for part in parts]).sum(axis=0, dtype=np.float32)
     components = {name: values for part in parts for name, values in part.components.items()}
-    return GroupScore(parts[0].task_id, rewards, components, retries=retries)
+    return GroupScore(parts[0].task_id, rewards, components)

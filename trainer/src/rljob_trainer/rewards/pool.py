@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -154,7 +154,6 @@ class RewardPool:
         if self._closed:
             job.group.fail(_closed())
         elif answer.outside and job.retries < _RETRIES:
-            job.group.retried()
             job.retries += 1
             return
         else:
@@ -182,7 +181,6 @@ class _Group:
         self._task = task
         self._responses = responses
         self._scores: dict[int, Scores] = {}
-        self._retries = 0
         self._lock = threading.Lock()
 
     def call(self, index: int) -> Call:
@@ -196,10 +194,6 @@ class _Group:
             if len(self._scores) == len(self._responses) and not self.future.done():
                 self.future.set_result(self._compose())
 
-    def retried(self) -> None:
-        with self._lock:
-            self._retries += 1
-
     def blame(self, index: int, error: CallError) -> None:
         """The user's function failed for response `index`; rewards.onError decides the result."""
         function = self._functions[error.function]
@@ -211,7 +205,7 @@ class _Group:
             return
         with self._lock:
             if not self.future.done():
-                self.future.set_result(replace(score, retries=self._retries))
+                self.future.set_result(score)
 
     def fail(self, error: Exception) -> None:
         with self._lock:
@@ -233,7 +227,7 @@ class _Group:
                 components[f"{function.name}/{number}"] = np.array(
                     [score.numbers[number] for score in scores], dtype=np.float32
                 )
-        return GroupScore(self._task.id, total.astype(np.float32), components, retries=self._retries)
+        return GroupScore(self._task.id, total.astype(np.float32), components)
 
 
 def _start(process: RewardProcess) -> Exception | None:

@@ -13,11 +13,9 @@ class GroupScore:
     rewards: [responses], the weighted sum; NaN if the group has an error.
     components: each reward's own value and its logged numbers, [responses] each.
     error: why the group is left out (rewards.onError: drop_group), naming the response; None if it is scored.
-    retries: how often a response was scored again after its process was killed or its server did not answer.
     """
 
     task_id: str
     rewards: Floats
     components: Mapping[str, Floats] = field(default_factory=dict)
     error: str | None = None
-    retries: int = 0

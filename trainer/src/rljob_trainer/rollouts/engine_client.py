@@ -1,10 +1,7 @@
 """The rollout engines of a job, replaced one by one, and the spare that stands by for the next one that is lost."""
 
-from dataclasses import asdict
-
 import structlog
 
-from rljob_trainer.engines.calls import EngineInfo
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 from rljob_trainer.rank.client import RankClient
@@ -39,7 +36,7 @@ class EngineClient:
         self.workers = [living.get(signature) or self._fill(place) for place, signature in enumerate(self._places)]
         self._adopted = set(adopted)
         self._running: set[str] = set()
-        self._started: dict[str, Answer[EngineInfo]] = {}
+        self._started: dict[str, Answer[None]] = {}
         self.replaced = 0
 
     @property
@@ -65,12 +62,13 @@ class EngineClient:
         while self._started:
             name, started = next(iter(self._started.items()))
             try:
-                info = wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
+                wait_for(started, START_SECONDS, f"{name} to start", self._context.heartbeats.check)
             except Exception:
                 if has_raised(started):
                     self._context.roster.end(next(worker for worker in self.workers if worker.name == name))
                 raise
-            log.info("engine_started", name=name, **asdict(info))
+            settings = self._settings
+            log.info("engine_started", name=name, engine=settings.kind, device=settings.device, dtype=settings.dtype)
             self._running.add(name)
             del self._started[name]
 

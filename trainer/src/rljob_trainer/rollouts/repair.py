@@ -26,12 +26,6 @@ class Engines(Protocol):
     def keep_spare(self) -> bool: ...
 
 
-class RolloutHosts(Protocol):
-    """The one rollout host."""
-
-    def replace(self) -> None: ...
-
-
 class Repair:
     """Replaces an engine or the rollout host that is lost, as the recovery policy says.
 
@@ -40,10 +34,10 @@ class Repair:
     """
 
     def __init__(
-        self, policy: Recovery, engines: Engines, host: RolloutHosts, diagnose: Callable[[], WorkerLost | None], *,
-        worth_spare: bool,
+        self, policy: Recovery, engines: Engines, replace_host: Callable[[], None],
+        diagnose: Callable[[], WorkerLost | None], *, worth_spare: bool,
     ) -> None:  # fmt: skip
-        self._policy, self._engines, self._host, self._diagnose = policy, engines, host, diagnose
+        self._policy, self._engines, self._replace_host, self._diagnose = policy, engines, replace_host, diagnose
         self._worth_spare = worth_spare
         self._times: Counter[str] = Counter()
 
@@ -94,5 +88,5 @@ class Repair:
         if decision.action is Action.REPLACE_ENGINE:
             return partial(self._engines.replace, lost.worker)
         if decision.action is Action.RETRY_SAMPLE:
-            return self._host.replace
+            return self._replace_host
         raise lost

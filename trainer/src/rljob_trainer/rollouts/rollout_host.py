@@ -93,7 +93,7 @@ class RolloutProcess:
             with suppress(RLJobError):
                 failed.close()
         with self._lock:
-            self._journal = Journal.read(self._volume, attempt, from_version)
+            self._journal = Journal(self._volume, attempt, from_version)
         damaged = tuple(str(path.relative_to(self._volume.root)) for path in self._journal.incomplete)
         return HostInfo(self._incarnation, len(self._journal), damaged)
 

@@ -69,6 +69,11 @@ class Trajectory:
         """Whether the last turn ended at its limit of tokens."""
         return bool(self.turns) and self.turns[-1].finish_reason == "length"
 
+    @property
+    def sampled_ids(self) -> Ids:
+        """The tokens of all turns, in their order."""
+        return self.token_ids[self.versions != NOT_SAMPLED]
+
     def temperatures(self) -> Floats:
         """[T], the temperature that the trainer scales each token's logits by: 1 outside of turns and where greedy."""
         values = np.ones(len(self.token_ids), dtype=np.float32)

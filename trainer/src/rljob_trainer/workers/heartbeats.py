@@ -8,9 +8,8 @@ import ray
 import structlog
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from rljob_trainer.errors import EngineLost, RankLost, RewardsLost, WorkerLost
+from rljob_trainer.errors import EngineLost, RankLost, RewardsLost, WorkerLost, first_line
 from rljob_trainer.workers.host import Beat
-from rljob_trainer.workers.waiting import first_line
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()

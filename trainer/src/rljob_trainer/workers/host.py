@@ -2,7 +2,7 @@
 
 Ray runs four groups of methods in threads of their own:
 
-    (default)    call, stream      the work, in the order of the calls
+    (default)    call              the work, in the order of the calls
     control      claim, sign, beat answered at once, also while work runs
     background   call              waits beside the work: for a written checkpoint, or for groups
     inbox        call              messages of other workers, in their order: requests, completions
@@ -114,12 +114,6 @@ class Host:
             self._check(attempt)
         with self._busy(method):
             return getattr(self.worker, method)(*arguments, **named)
-
-    def stream(self, attempt: int, method: str, *arguments: Any, **named: Any) -> Iterator[Any]:
-        """Like `call`, for a method that yields. It runs to its end even if the calling driver dies."""
-        self._check(attempt)
-        with self._busy(method):
-            yield from getattr(self, method)(*arguments, **named)
 
     @contextmanager
     def _busy(self, method: str) -> Iterator[None]:

@@ -9,10 +9,10 @@ import ray
 import structlog
 from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, first_line
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.host import CONCURRENCY_GROUPS, Host, HostSettings
-from rljob_trainer.workers.waiting import cause_of, first_line
+from rljob_trainer.workers.waiting import cause_of
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()

@@ -7,7 +7,7 @@ from typing import TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from rljob_trainer.errors import EngineLost, InfrastructureError, RLJobError, WorkerLost
+from rljob_trainer.errors import EngineLost, InfrastructureError, RLJobError, WorkerLost, first_line
 from rljob_trainer.workers.worker import Answer
 
 R = TypeVar("R")
@@ -125,7 +125,3 @@ def cause_of(error: RayTaskError) -> BaseException:
     if not isinstance(error.cause, RLJobError):
         error.cause.__cause__ = error
     return error.cause
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0]

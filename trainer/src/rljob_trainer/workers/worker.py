@@ -10,7 +10,7 @@
 Only this module turns a method into the name that crosses between processes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
@@ -86,13 +86,6 @@ class Worker(Generic[C_co]):
         """As `call`, but in the threads of `group`, beside the default calls."""
         remote = self.handle.call.options(concurrency_group=group)
         return Answer(remote.remote(self.attempt, method.__name__, *args, **kwargs), self.name)
-
-    def stream(
-        self, method: Callable[Concatenate[C_co, P], Iterator[R]], *args: P.args, **kwargs: P.kwargs
-    ) -> "ray.ObjectRefGenerator[R]":
-        """Start a call that yields; returns Ray's generator of references."""
-        streaming = self.handle.stream.options(num_returns="streaming")
-        return streaming.remote(self.attempt, method.__name__, *args, **kwargs)
 
     # Calls that every host answers beside its work (host.py).
 

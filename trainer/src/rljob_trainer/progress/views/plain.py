@@ -20,7 +20,7 @@ from rljob_trainer.progress.views.watch import RunWatch
 from rljob_trainer.volume import Volume
 
 SFT_INTERVAL = 5.0
-"""Minimum seconds between two printed supervised steps; the last one is always printed."""
+"""Minimum seconds between two printed supervised steps."""
 
 _RL_VALUES = (
     (names.REWARD_MEAN, "reward", "6.3f"),
@@ -40,7 +40,6 @@ class PlainView:
         self._run, self._console = run, console
         self._watch = RunWatch(Volume(run.directory))
         self._started = time.monotonic()
-        self._held: Line | None = None
         self._printed = 0.0
 
     def start(self) -> None:
@@ -60,27 +59,14 @@ class PlainView:
 
     def finish(self, record: ExitRecord | None) -> None:
         self.poll()
-        self._release()
         for line in summary(self._run, self._watch, record, time.monotonic() - self._started):
             self._print(line)
 
     def _step(self, line: Line) -> None:
-        """Print an RL step; of supervised steps, one every SFT_INTERVAL and the last."""
+        """Print an RL step; of supervised steps, one every SFT_INTERVAL."""
         if line["stage"] == "sft" and line["time"] - self._printed < SFT_INTERVAL:
-            self._held = line
             return
-        if line["stage"] != "sft":
-            self._release()
-        self._held, self._printed = None, line["time"]
-        self._print_step(line)
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._print_step(self._held)
-            self._held = None
-
-    def _print_step(self, line: Line) -> None:
-        progress = self._watch.progress
+        self._printed, progress = line["time"], self._watch.progress
         eta = (progress.eta - datetime.now(UTC)).total_seconds() if progress.eta else None
         self._print(step_line(line, progress.total_steps, eta))
 

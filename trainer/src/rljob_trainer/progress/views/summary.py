@@ -81,11 +81,8 @@ def _error(record: ExitRecord | None) -> list[str]:
 def _outcome(record: ExitRecord | None) -> str:
     if record is None:
         return "ended without an exit record"
-    if record.code == ExitCode.DONE:
-        return "done"
-    if record.code == ExitCode.STOPPED:
-        return "stopped"
-    return f"failed ({record.reason})"
+    texts: dict[int, str] = {ExitCode.DONE: "done", ExitCode.STOPPED: "stopped"}
+    return texts.get(record.code, f"failed ({record.reason})")
 
 
 def _change(values: Sequence[float], name: str) -> str:

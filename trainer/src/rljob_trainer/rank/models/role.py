@@ -1,11 +1,10 @@
 """A model of a rank, and what it is for."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from rljob_api import ResolvedSpec
@@ -45,11 +44,6 @@ class ModelRole(Generic[M_co]):
         if self.optimizer is not None:
             model, optimizer = state["model"], state["optimizer"]
             set_state_dict(self.network, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors of the shapes that `state` has: AdamW keeps two moments of each parameter."""
-        for _ in range(1 if self.optimizer is None else 3):
-            yield from self.module.parameters()
 
 
 def adamw(module: nn.Module, spec: ResolvedSpec) -> torch.optim.Optimizer:

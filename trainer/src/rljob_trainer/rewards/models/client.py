@@ -55,8 +55,8 @@ class ModelClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
 
-    async def score(self, task: Task, response: str) -> tuple[float, int]:
-        """The score of one response, and the number of retries.
+    async def score(self, task: Task, response: str) -> float:
+        """The score of one response.
 
         Raises:
             Unscored: the answer has no score.
@@ -65,20 +65,20 @@ class ModelClient:
         """
         body = self._format.request(task, response)
         async with self._room:
-            answer, tries = await self._ask(body)
-        return self._format.score(answer), tries - 1
+            answer = await self._ask(body)
+        return self._format.score(answer)
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _ask(self, body: dict[str, Any]) -> tuple[Any, int]:
+    async def _ask(self, body: dict[str, Any]) -> Any:
         wait, tries, why = FIRST_WAIT, 0, "no answer"
         try:
             async with asyncio.timeout(parse_duration(self._lost_after)):
                 while True:
                     tries += 1
                     try:
-                        return await self._try(body), tries
+                        return await self._try(body)
                     except _Again as again:
                         why = str(again)
                     log.warning(

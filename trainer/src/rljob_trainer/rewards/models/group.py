@@ -81,18 +81,15 @@ class RewardModels:
         finally:
             for call in calls:
                 call.cancel()
-        scores = np.array([score for score, _ in results]).reshape(len(self._clients), len(responses))
+        scores = np.array(results).reshape(len(self._clients), len(responses))
         weights = np.array([client.weight for client in self._clients])
         components: dict[str, Floats] = {
             client.component.name: values.astype(np.float32)
             for client, values in zip(self._clients, scores, strict=True)
         }
-        retries = sum(again for _, again in results)
-        return GroupScore(task.id, (weights @ scores).astype(np.float32), components, retries=retries)
+        return GroupScore(task.id, (weights @ scores).astype(np.float32), components)
 
-    async def _one(
-        self, client: ModelClient, task: Task, responses: Sequence[Response], index: int
-    ) -> tuple[float, int]:
+    async def _one(self, client: ModelClient, task: Task, responses: Sequence[Response], index: int) -> float:
         try:
             return await client.score(task, responses[index].text)
         except Unscored as error:
