@@ -17,23 +17,24 @@ from e2e.fuzz.theirs import names_their_field
 from e2e.fuzz.verdicts import judge
 from rljob_api.validation import Problem, Validated
 
-COUNT = 200
 FAILED, WAITS = "failed with a message that names a field of theirs", "waits for what is missing"
 
 
+@pytest.mark.parametrize(("count", "failed"), [(120, 0), pytest.param(500, 1, marks=pytest.mark.slow)])
 def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
-    cluster: Access, client: ApiClient, tmp_path: Path
+    cluster: Access, client: ApiClient, tmp_path: Path, count: int, failed: int
 ) -> None:
-    verdicts = [(mutant, judge(client, mutant.document)) for mutant in mutants(seeds(), COUNT, 7)]
+    """failed: so many at least are good for the API server and not for Kubernetes."""
+    verdicts = [(mutant, judge(client, mutant.document)) for mutant in mutants(seeds(), count, 7)]
 
     assert {str(mutant): verdict.findings for mutant, verdict in verdicts if verdict.findings} == {}
     admitted = [mutant for mutant, verdict in verdicts if verdict.admitted]
-    assert COUNT / 20 < len(admitted) < COUNT / 2, "else it says nothing of one side"
+    assert count / 20 < len(admitted) < count / 2, "else it says nothing of one side"
     with reconciler(cluster, client, tmp_path) as operator:
         outcomes = list(operator.outcomes(admitted))
     assert {str(outcome.mutant): outcome.findings for outcome in outcomes if outcome.findings} == {}
     fates = Counter[str](outcome.fate for outcome in outcomes)
-    assert 0 < fates[FAILED] < fates["reconciled"] / 10, f"else it says nothing of one side: {fates}"
+    assert failed <= fates[FAILED] < fates["reconciled"] / 10, f"else it says nothing of one side: {fates}"
 
 
 @pytest.mark.slow

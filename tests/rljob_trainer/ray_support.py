@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import ray
 
@@ -16,19 +17,24 @@ def own_ray(namespace: str) -> Iterator[None]:
     Ray gives its own processes 30 s to start, which a busy machine may not have.
     """
     path = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with mock.patch.dict(os.environ, PYTHONPATH=path):  # no runtime environment, for which Ray starts an agent
+        _connect(namespace)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(namespace: str) -> None:
     for left in reversed(range(TRIES)):
         try:
             ray.init(
                 address="local",  # another test's Ray may run on this machine
                 num_cpus=2, namespace=namespace, include_dashboard=False, log_to_driver=False, logging_level="error",
-                object_store_memory=100 << 20, runtime_env={"env_vars": {"PYTHONPATH": path}},
+                object_store_memory=100 << 20,
             )  # fmt: skip
-            break
+            return
         except Exception as error:  # Ray raises no other
             ray.shutdown()
             if "timed out during startup" not in str(error) or not left:
                 raise
-    try:
-        yield
-    finally:
-        ray.shutdown()

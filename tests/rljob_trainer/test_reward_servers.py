@@ -1,6 +1,6 @@
 """Servers of reward models beside a run: the run waits for them, restarts them, and ends all their processes.
 
-vLLM is played by a package of its name; test_reward_models_run has the real one.
+vLLM is played by a package of its name; test_reward_models_served.py has the real one.
 """
 
 import os
