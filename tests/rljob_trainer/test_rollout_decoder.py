@@ -56,7 +56,7 @@ def four_steps(model, decoder: Decoder) -> torch.Tensor:
     """Logits [4, rows, VOCAB] of four tokens after prompts of different lengths."""
     torch.manual_seed(1)
     prompts, tokens = torch.randint(VOCAB, (3, int(LENGTHS.max()))), torch.randint(VOCAB, (4, 3))
-    prefix = DynamicCache(config=model.config)
+    prefix = DynamicCache()
     model(prompts, past_key_values=prefix, use_cache=True)
     cache = SlotCache(model.config.num_hidden_layers)
     cache.fit(4, CAPACITY)
@@ -67,8 +67,7 @@ def four_steps(model, decoder: Decoder) -> torch.Tensor:
         positions = LENGTHS + step
         longest = int(positions.max()) + 1
         cache.expect(positions, longest)
-        mask = torch.zeros(3, longest).masked_fill_(torch.arange(longest) > positions[:, None], -torch.inf)
-        logits.append(decoder.step(ids, positions, mask[:, None, None], cache))
+        logits.append(decoder.step(ids, positions, cache))
     return torch.stack(logits)
 
 

@@ -1,6 +1,7 @@
 """The episodes of a group in, the group with its rewards out."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from rljob_api.v1alpha1 import Rewards
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
 from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import RewardError
-from rljob_trainer.rewards.scorer import Scorer
+from rljob_trainer.rewards.scorer import Scorer, _decoder
 from rljob_trainer.types import Episode, Trajectory, Turn
 from tests.rljob_trainer.journal_support import task
 
@@ -91,3 +92,26 @@ def test_the_hosting_process_needs_no_torch():
     program = "import sys, rljob_trainer.rewards.scorer; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+PYTHON_TOKENIZER = """
+from transformers import PreTrainedTokenizer
+
+
+class Own(PreTrainedTokenizer):
+    def get_vocab(self): return {chr(i): i for i in range(128)}
+    def _tokenize(self, text): return list(text)
+    def _convert_token_to_id(self, token): return ord(token)
+    def _convert_id_to_token(self, index): return chr(index)
+    def convert_tokens_to_string(self, tokens): return "".join(tokens)
+    vocab_size = 128
+"""
+
+
+def test_a_tokenizer_of_python_code_decodes_if_it_is_trusted(tmp_path):
+    (tmp_path / "tokenization_own.py").write_text(PYTHON_TOKENIZER)
+    config = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert _decoder(tmp_path, trust_remote_code=True)([104, 105]) == "hi"
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        _decoder(tmp_path, trust_remote_code=False)

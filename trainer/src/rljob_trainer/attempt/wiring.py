@@ -200,6 +200,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
+            trust_remote_code=self._spec.model.trust_remote_code,
         )
 
     def _engine_settings(self) -> EngineSettings:

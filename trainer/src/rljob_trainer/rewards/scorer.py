@@ -23,6 +23,7 @@ class Scorer:
 
     tokenizer_dir: written by the tokenizer's save_pretrained.
     base_dir: base of relative paths of reward files. urls: servers of the reward models, by name.
+    trust_remote_code: run the tokenizer's own Python code.
 
     Raises:
         RewardError: a function cannot be loaded, or a scorePattern is invalid.
@@ -31,9 +32,10 @@ class Scorer:
     """
 
     def __init__(
-        self, rewards: Rewards, tokenizer_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None
-    ) -> None:
-        self._decode = _decoder(tokenizer_dir)
+        self, rewards: Rewards, tokenizer_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None,
+        *, trust_remote_code: bool = False,
+    ) -> None:  # fmt: skip
+        self._decode = _decoder(tokenizer_dir, trust_remote_code=trust_remote_code)
         self._parts: list[RewardPool | RewardModels] = []
         if rewards.models:
             self._parts.append(RewardModels(rewards, urls))
@@ -76,7 +78,7 @@ def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
     return Group(task, rewarded, score.error, score.retries)
 
 
-def _decoder(folder: Path) -> Decode:
+def _decoder(folder: Path, *, trust_remote_code: bool) -> Decode:
     fast = folder / "tokenizer.json"
     if fast.exists():
         tokenizer = Tokenizer.from_file(str(fast))
@@ -84,5 +86,5 @@ def _decoder(folder: Path) -> Decode:
 
     from transformers import AutoTokenizer  # imports torch; needed only for tokenizers without a fast form
 
-    slow = AutoTokenizer.from_pretrained(folder)
+    slow = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     return lambda ids: str(slow.decode(ids, skip_special_tokens=True))

@@ -39,6 +39,7 @@ class RolloutSettings:
     model_dir: with the tokenizer. base_dir: where relative paths of reward files start.
     urls: servers of reward models, by name. log: what reward functions print. volume: the run's.
     fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
+    trust_remote_code: model.trustRemoteCode, for the tokenizer's.
     """
 
     rewards: Rewards
@@ -51,6 +52,7 @@ class RolloutSettings:
     seed: int
     deterministic: bool
     max_staleness: int = 0
+    trust_remote_code: bool = False
 
 
 class RolloutProcess:
@@ -73,7 +75,14 @@ class RolloutProcess:
         self._attempt = attempt
         if self._episodes is None:
             s = self._settings
-            scorer = Scorer(s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log))
+            scorer = Scorer(
+                s.rewards,
+                Path(s.model_dir),
+                Path(s.base_dir),
+                s.urls,
+                Path(s.log),
+                trust_remote_code=s.trust_remote_code,
+            )
             generation = Generation(self._subscriber, whole_requests=s.deterministic)
             self._writer = JournalWriter(self._volume)
             self._scorer = scorer
