@@ -77,7 +77,7 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "gpt_oss": (
         "gpt_oss",
         _LAYERED_WINDOW
-        | _rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False)
+        | _rope("yarn", factor=4.0, original_max_position_embeddings=64, truncate=False, beta_fast=32.0, beta_slow=1.0)
         | {"num_local_experts": 4, "num_experts_per_tok": 2},
     ),
     "olmo2": ("olmo2", {}),

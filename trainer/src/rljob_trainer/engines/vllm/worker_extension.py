@@ -12,6 +12,8 @@ from rljob_trainer.weights.receiver import BucketReceiver
 _PERMANENT = (KeyError, ValueError, AssertionError, AttributeError, IndexError, TypeError)
 """What vLLM's loaders raise for names and shapes that they do not know; also a RuntimeError about a size."""
 
+_PROCESS = "process_weights_after_loading"
+
 EXTENSION = "rljob_trainer.engines.vllm.worker_extension.WorkerExtension"
 
 
@@ -44,10 +46,12 @@ class WorkerExtension:
     def rljob_finish_update(self, version: int) -> None:
         model = self.model_runner.get_model()
         received = self._rljob_receiver.finish(version)
-        missing = {name for name, _ in model.named_parameters()} - self._rljob_loaded | missing_parts(model, received)
-        if missing:
+        untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
+        if missing := untouched | missing_parts(model, received):
             raise not_taken(sorted(missing), "nothing that was sent belongs to them")
         renew_packed_copies(model)
+        for layer in _compressed(model).values():
+            layer.process_weights_after_loading(self.model_runner.dtype)
 
 
 def renew_packed_copies(model: Any) -> None:
@@ -65,6 +69,18 @@ def renew_packed_copies(model: Any) -> None:
 def _packed_experts(model: Any) -> list[tuple[Any, Any, Mapping[str, Any]]]:
     """Layer, what packs it, and its plain parameters (start._keep_plain_experts)."""
     return [(layer, *layer.rljob_experts) for layer in model.modules() if hasattr(layer, "rljob_experts")]
+
+
+def _compressed(model: Any) -> dict[str, Any]:
+    """Attention over compressed keys, which multiplies with other forms of its kv_b_proj."""
+    layers = model.named_modules()
+    return {name: each for name, each in layers if hasattr(each, "kv_b_proj") and hasattr(each, _PROCESS)}
+
+
+def _derived(model: Any) -> set[str]:
+    """Parameters that layers compute from others."""
+    layers = _compressed(model).items()
+    return {f"{name}.{each}" for name, layer in layers for each, _ in layer.named_parameters(recurse=False)}
 
 
 def missing_parts(model: Any, received: Set[str]) -> set[str]:
