@@ -36,12 +36,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="rljob-models-") as folder:
             print(json.dumps(asdict(compare(options.names[0], options.engine[0], Path(folder)))))
         return
-    results = _read()
+    results, failed = _read(), []
     for name in options.names:
         for engine in options.engine or get_args(Engine):
-            results.setdefault(name, {})[engine] = found = in_process(name, engine)
+            try:
+                results.setdefault(name, {})[engine] = found = in_process(name, engine)
+            except subprocess.CalledProcessError:
+                failed.append(f"{name} in {engine}")
+                continue
             print(f"{name:30} {engine:5} {found}", flush=True)
             _write(results)
+    if failed:
+        sys.exit(f"failed without a refusal: {', '.join(failed)}")
 
 
 def in_process(name: str, engine: str) -> Result:

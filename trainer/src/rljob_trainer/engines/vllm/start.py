@@ -16,6 +16,9 @@ CPU_KV_CACHE_BYTES = 1 << 30
 CPU_BLOCK = 32
 """Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
 
+_SHOWN = 300
+"""Characters of vLLM's own message, which may go on for pages."""
+
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -89,8 +92,10 @@ def start(settings: EngineSettings) -> Any:
 
 
 def _not_known(error: Exception) -> JobError:
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return JobError(
-        f"vLLM cannot run this model ({type(error).__name__}: {error}): set the engine to hf",
+        f"vLLM cannot run this model ({type(error).__name__}: {shown}): set the engine to hf",
         field="spec.rollout.engine",
     )
 
