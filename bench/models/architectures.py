@@ -93,7 +93,7 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "seed_oss": ("seed_oss", {}),
     "llama4_text, chunks": (
         "llama4_text",
-        {"attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
+        {"attention_chunk_size": 32, "num_local_experts": 2, "intermediate_size_mlp": 64, "no_rope_layers": [1, 0],
          "layer_types": ["chunked_attention", "full_attention"]},
     ),
     "opt": ("opt", {"ffn_dim": 64, "word_embed_proj_dim": 64}),

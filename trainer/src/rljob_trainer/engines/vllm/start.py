@@ -75,13 +75,13 @@ def start(settings: EngineSettings) -> Any:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
         if "memory" not in str(error):
-            raise _not_known(error) from error
+            raise not_known(error) from error
         raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
     except (KeyError, TypeError, AttributeError, NotImplementedError, IndexError) as error:
-        raise _not_known(error) from error
+        raise not_known(error) from error
     except (RuntimeError, ValueError) as error:
         if "memory" not in str(error) and isinstance(error, ValueError):
-            raise _not_known(error) from error
+            raise not_known(error) from error
         if "memory" not in str(error):
             raise
         raise JobError(
@@ -91,7 +91,8 @@ def start(settings: EngineSettings) -> Any:
         ) from error
 
 
-def _not_known(error: Exception) -> JobError:
+def not_known(error: Exception) -> JobError:
+    """For what vLLM rejects of a model, in its own words."""
     text = " ".join(str(error).split())
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return JobError(
