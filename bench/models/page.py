@@ -47,7 +47,7 @@ def _row(name: str, found: Mapping[str, Result], notes: list[str]) -> str:
 
 def _cell(result: Result | None, notes: list[str]) -> str:
     if result is None:
-        return ""
+        return "not measured"
     if result.refused is None:
         return f"{result.engine:.0e}"
     if result.refused not in notes:
