@@ -6,6 +6,7 @@ import pytest
 from transformers import Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.local.preflight import check
 from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
 from tests.rljob_trainer.rank_support import CONFIGS, make_spec
 
@@ -20,6 +21,7 @@ def longrope(original):
     return Phi3Config(rope_parameters=dict(LONGROPE), original_max_position_embeddings=original)
 
 
+TOKENIZER = '{"model": {"vocab": {"a": 9}}, "added_tokens": []}'
 QUANTIZED = CONFIGS["qwen2"].__class__(quantization_config={"quant_method": "gptq", "bits": 4})
 FITS = {"data": {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}}
 
@@ -66,6 +68,16 @@ def test_a_tokenizer_with_more_ids_than_embedding_rows_is_a_data_error(tmp_path,
         check_token_ids(LlamaConfig(vocab_size=largest), largest)
     assert f"{largest + 1} ids" in refused.value.message
     assert f"{largest} rows" in refused.value.message
+
+
+@pytest.mark.parametrize(("config", "error"), [(Gemma3Config(), JobError), (LlamaConfig(vocab_size=9), DataError)])
+def test_rljob_run_asks_before_it_starts_ray(tmp_path, config, error):
+    config.save_pretrained(tmp_path)
+    files = {"model.safetensors": "", "tokenizer.json": TOKENIZER}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(error):
+        check(make_spec(model={"path": str(tmp_path)}), tmp_path)
 
 
 def test_a_tokenizer_that_says_nothing_is_left_to_the_driver(tmp_path):
