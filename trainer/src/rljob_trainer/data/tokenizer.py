@@ -60,7 +60,7 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the tokenizers library raises just that, and a model's own code anything
         raise DataError(
             f"no tokenizer in {source}: {first_line(error)}; give a folder with the model's files, or a hub model that"
             " is cached or reachable",
