@@ -12,9 +12,9 @@ END: Final = 0
 _ROPE: Final = {"rope_theta": 10_000.0}
 _EXPERTS: Final = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DEEPSEEK: Final = {
-    "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
+    "q_lora_rank": 24, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32, "v_head_dim": 32,
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
-    "first_k_dense_replace": 1, "moe_intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 16,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 64,
 }  # fmt: skip
 _WINDOW: Final = {"sliding_window": 16}
 _LAYERED_WINDOW: Final = _WINDOW | {"layer_types": ["sliding_attention", "full_attention"]}

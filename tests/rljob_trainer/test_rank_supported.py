@@ -23,7 +23,7 @@ def longrope(original):
 
 TOKENIZER = '{"model": {"vocab": {"a": 9}}, "added_tokens": []}'
 QUANTIZED = CONFIGS["qwen2"].__class__(quantization_config={"quant_method": "gptq", "bits": 4})
-FITS = {"data": {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}}
+FITS = {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ FITS = {"data": {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTok
 )
 def test_what_is_not_computed_is_named(config, engine, field, named):
     with pytest.raises((JobError, DataError)) as refused:
-        check_supported(config, make_spec(**FITS, rollout={"engine": engine}))
+        check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))
     assert refused.value.field == field
     assert named in refused.value.message
 
@@ -50,11 +50,11 @@ def test_what_is_not_computed_is_named(config, engine, field, named):
     "config", [*CONFIGS.values(), longrope(100), rope("linear"), GraniteConfig(logits_scaling=1.0)]
 )
 def test_what_is_computed_passes(config, engine):
-    check_supported(config, make_spec(**FITS, rollout={"engine": engine}))
+    check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))
 
 
 def test_dynamic_rotations_do_not_change_within_the_context_that_engine_hf_allows():
-    check_supported(rope("dynamic"), make_spec(**FITS, rollout={"engine": "hf"}))
+    check_supported(rope("dynamic"), make_spec(data=FITS, rollout={"engine": "hf"}))
 
 
 @pytest.mark.parametrize(("vocabulary", "largest"), [({"a": 0, "b": 6}, 9), ([["a", 0.0]] * 12, 11), ({"a": 12}, 12)])

@@ -86,7 +86,8 @@ def _derived(model: Any) -> set[str]:
 def missing_parts(model: Any, received: Set[str]) -> set[str]:
     """What was not received of vLLM's fused parameters, which count as loaded as soon as one of their parts is there.
 
-    "layers.0.self_attn.qkv_proj.weight" takes the same of q_proj, k_proj, v_proj.
+    "layers.0.self_attn.qkv_proj.weight" takes the same of q_proj, k_proj, v_proj. Of parts that vLLM calls otherwise
+    than the checkpoint, none is known.
     """
     fused: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", None) or {}
     known = {_in_layer(name) for name in received}
@@ -96,7 +97,8 @@ def missing_parts(model: Any, received: Set[str]) -> set[str]:
         place = next((i for i, part in enumerate(parts) if part in fused), None)
         if place is not None:
             sources = [".".join((*parts[:place], source, *parts[place + 1 :])) for source in fused[parts[place]]]
-            missing |= {source for source in sources if _in_layer(source) not in known}
+            lacking = {source for source in sources if _in_layer(source) not in known}
+            missing |= lacking if len(lacking) < len(sources) else set()
     return missing
 
 
