@@ -69,8 +69,11 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     ),
     "smollm3": ("smollm3", {}),
     "deepseek_v2": ("deepseek_v2", _DEEPSEEK | {"topk_method": "greedy"}),
-    "deepseek_v3": ("deepseek_v3", _DEEPSEEK | {"topk_method": "noaux_tc"}),
-    "deepseek_v3, narrow values": ("deepseek_v3", _DEEPSEEK | {"topk_method": "noaux_tc", "v_head_dim": 16}),
+    "deepseek_v3": ("deepseek_v3", _DEEPSEEK | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}),
+    "deepseek_v3, narrow values": (
+        "deepseek_v3",
+        _DEEPSEEK | {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "v_head_dim": 16},
+    ),
     "gpt2": ("gpt2", {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256}),
     "gpt_neox": ("gpt_neox", {}),
     "gptj": ("gptj", {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256, "rotary_dim": 16}),
@@ -104,6 +107,10 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "mamba": ("mamba", {"state_size": 8}),
 }  # fmt: skip
 """By name: the type of model, and what its configuration says beyond _SIZES."""
+
+UNLIKE: Final = (("deepseek_v2", "vllm"), ("deepseek_v3", "vllm"), ("deepseek_v3, narrow values", "vllm"))
+"""Where vLLM 0.32 alone, on a CPU, computes other log-probabilities than transformers for the same files: a job ends
+with the reason EngineMismatch."""
 
 _SIZES: Final = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
