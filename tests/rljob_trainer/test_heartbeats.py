@@ -214,6 +214,6 @@ def test_of_calls_that_failed_together_one_may_know_whose_fault_it_is(mine: tupl
     first, second = start(roster, "rank-0"), start(roster, "rank-1")
     value([first.beat(), second.beat()])
     found = cause_among([second.call(Notes.refuse, "the first rank failed"), first.call(Notes.accuse, "engine-3")])
-    assert found is not None
+    assert isinstance(found, EngineLost)
     assert found.worker == "engine-3"
     assert cause_among([second.call(Notes.refuse, "the first rank failed")]) is None
