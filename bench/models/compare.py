@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from bench.models.architectures import END, VOCAB, config_of
-from bench.models.remote import RemoteEngine
+from bench.models.remote import LocalEngine, RemoteEngine
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rollout import Engine
@@ -64,7 +64,8 @@ def compare(name: str, kind: Engine, folder: Path) -> Result:
     try:
         check_supported(load_config(folder, trust_remote_code=False), spec)
         policy = _policy(spec, folder)
-        engine = RemoteEngine(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
+        started = RemoteEngine if kind == "vllm" else LocalEngine
+        engine = started(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
         found = [_difference(engine, policy, spec, folder, version) for version in (1, 2)]
     except (JobError, DataError) as error:
         return Result(refused=str(error))
@@ -107,7 +108,7 @@ def _policy(spec: ResolvedSpec, folder: Path) -> Policy:
 
 
 def _difference(
-    engine: RemoteEngine, policy: Policy, spec: ResolvedSpec, folder: Path, version: int
+    engine: LocalEngine, policy: Policy, spec: ResolvedSpec, folder: Path, version: int
 ) -> tuple[float, float]:
     """Largest differences of engine and trainer to transformers, with the weights of now; then an update."""
     _sync(engine, policy, spec, version)
@@ -121,7 +122,7 @@ def _difference(
     return float((sampled - theirs).abs().max()), float((log_probs.detach() - theirs).abs().max())
 
 
-def _sync(engine: RemoteEngine, policy: Policy, spec: ResolvedSpec, version: int) -> None:
+def _sync(engine: LocalEngine, policy: Policy, spec: ResolvedSpec, version: int) -> None:
     engine.call("begin_update", version)
 
     def deliver(bucket: BucketDescriptor) -> Callable[[], None]:
@@ -134,7 +135,7 @@ def _sync(engine: RemoteEngine, policy: Policy, spec: ResolvedSpec, version: int
     engine.call("wake")
 
 
-def _sampled(engine: RemoteEngine) -> list[Trajectory]:
+def _sampled(engine: LocalEngine) -> list[Trajectory]:
     """Answers to short and long prompts, generated together."""
     draw = np.random.default_rng(0)
     prompts: dict[str, Ids] = {

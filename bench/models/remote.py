@@ -1,4 +1,4 @@
-"""An engine in a process of its own, as in a job: vLLM changes classes of transformers where it runs."""
+"""Engines here, or in a process as in a job: vLLM changes classes of transformers where it runs."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -9,8 +9,27 @@ from rljob_trainer.engines.engine import Completion, EngineSettings, Request
 from rljob_trainer.engines.registry import create_engine
 
 
-class RemoteEngine:
+class LocalEngine:
     """What a comparison asks of an engine. Raises what the engine raises."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._engine = create_engine(settings)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        return getattr(self._engine, name)(*arguments)
+
+    def answer(self, requests: Sequence[Request]) -> list[Completion]:
+        """All samples of these requests."""
+        for request in requests:
+            self.call("submit", request)
+        made: list[Completion] = []
+        while len(made) < sum(len(request.seeds) for request in requests):
+            made += self.call("step")
+        return made
+
+
+class RemoteEngine(LocalEngine):
+    """The same in a process of its own."""
 
     def __init__(self, settings: EngineSettings) -> None:
         context = multiprocessing.get_context("spawn")
@@ -21,15 +40,6 @@ class RemoteEngine:
     def call(self, name: str, *arguments: Any) -> Any:
         self._pipe.send((name, arguments))
         return self._answer()
-
-    def answer(self, requests: Sequence[Request]) -> list[Completion]:
-        """All samples of these requests."""
-        for request in requests:
-            self.call("submit", request)
-        made: list[Completion] = []
-        while len(made) < sum(len(request.seeds) for request in requests):
-            made += self.call("step")
-        return made
 
     def _answer(self) -> Any:
         value, error = self._pipe.recv()
