@@ -56,7 +56,8 @@ def in_process(name: str, engine: str) -> Result:
         [sys.executable, "-m", "bench.models", "--here", "--engine", engine, name],
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
-    return Result(**json.loads(done.stdout.splitlines()[-1]))
+    written = [line for line in done.stdout.splitlines() if line.startswith("{")]  # vLLM writes lines too
+    return Result(**json.loads(written[-1]))
 
 
 def _read() -> Results:

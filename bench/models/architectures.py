@@ -108,9 +108,11 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 }  # fmt: skip
 """By name: the type of model, and what its configuration says beyond _SIZES."""
 
-UNLIKE: Final = (("deepseek_v2", "vllm"), ("deepseek_v3", "vllm"), ("deepseek_v3, narrow values", "vllm"))
-"""Where vLLM 0.32 alone, on a CPU, computes other log-probabilities than transformers for the same files: a job ends
-with the reason EngineMismatch."""
+UNLIKE: Final = (
+    ("deepseek_v2", "vllm"), ("deepseek_v3", "vllm"), ("deepseek_v3, narrow values", "vllm"), ("gpt_neox", "vllm"),
+)  # fmt: skip
+"""Where vLLM 0.32 on a CPU computes other log-probabilities than transformers; of deepseek_v3 it does so without a sync
+too. A job ends with the reason EngineMismatch."""
 
 _SIZES: Final = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
