@@ -36,12 +36,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="rljob-models-") as folder:
             print(json.dumps(asdict(compare(options.names[0], options.engine[0], Path(folder)))))
         return
-    results = _read()
+    results, failed = _read(), []
     for name in options.names:
         for engine in options.engine or get_args(Engine):
-            results.setdefault(name, {})[engine] = found = in_process(name, engine)
+            try:
+                results.setdefault(name, {})[engine] = found = in_process(name, engine)
+            except subprocess.CalledProcessError:
+                failed.append(f"{name} in {engine}")
+                continue
             print(f"{name:30} {engine:5} {found}", flush=True)
             _write(results)
+    if failed:
+        sys.exit(f"failed without a refusal: {', '.join(failed)}")
 
 
 def in_process(name: str, engine: str) -> Result:
@@ -50,7 +56,8 @@ def in_process(name: str, engine: str) -> Result:
         [sys.executable, "-m", "bench.models", "--here", "--engine", engine, name],
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
-    return Result(**json.loads(done.stdout.splitlines()[-1]))
+    written = [line for line in done.stdout.splitlines() if line.startswith("{")]  # vLLM writes lines too
+    return Result(**json.loads(written[-1]))
 
 
 def _read() -> Results:

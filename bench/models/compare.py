@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from bench.models.architectures import END, VOCAB, config_of
+from bench.models.remote import LocalEngine, RemoteEngine
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rollout import Engine
-from rljob_trainer.engines.engine import EngineSettings, Request, RolloutEngine
-from rljob_trainer.engines.registry import create_engine
+from rljob_trainer.engines.engine import EngineSettings, Request
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
@@ -64,7 +64,8 @@ def compare(name: str, kind: Engine, folder: Path) -> Result:
     try:
         check_supported(load_config(folder, trust_remote_code=False), spec)
         policy = _policy(spec, folder)
-        engine = create_engine(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
+        started = RemoteEngine if kind == "vllm" else LocalEngine
+        engine = started(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
         found = [_difference(engine, policy, spec, folder, version) for version in (1, 2)]
     except (JobError, DataError) as error:
         return Result(refused=str(error))
@@ -107,7 +108,7 @@ def _policy(spec: ResolvedSpec, folder: Path) -> Policy:
 
 
 def _difference(
-    engine: RolloutEngine, policy: Policy, spec: ResolvedSpec, folder: Path, version: int
+    engine: LocalEngine, policy: Policy, spec: ResolvedSpec, folder: Path, version: int
 ) -> tuple[float, float]:
     """Largest differences of engine and trainer to transformers, with the weights of now; then an update."""
     _sync(engine, policy, spec, version)
@@ -121,34 +122,29 @@ def _difference(
     return float((sampled - theirs).abs().max()), float((log_probs.detach() - theirs).abs().max())
 
 
-def _sync(engine: RolloutEngine, policy: Policy, spec: ResolvedSpec, version: int) -> None:
-    engine.begin_update(version)
+def _sync(engine: LocalEngine, policy: Policy, spec: ResolvedSpec, version: int) -> None:
+    engine.call("begin_update", version)
 
     def deliver(bucket: BucketDescriptor) -> Callable[[], None]:
-        engine.load_bucket(bucket)
+        engine.call("load_bucket", bucket)
         return lambda: None
 
     tensors = full_tensors(policy.model, _CPU, torch.float32, spec.rollout.engine)
     WeightSender("cpu", "float32", 1 << 20).send(tensors, version, deliver)
-    engine.finish_update(version)
-    engine.wake()
+    engine.call("finish_update", version)
+    engine.call("wake")
 
 
-def _sampled(engine: RolloutEngine) -> list[Trajectory]:
+def _sampled(engine: LocalEngine) -> list[Trajectory]:
     """Answers to short and long prompts, generated together."""
     draw = np.random.default_rng(0)
     prompts: dict[str, Ids] = {
         str(size): draw.integers(2, VOCAB, size).astype(np.int32) for size in (3, 11, 15, 28, 60, LONGEST - 16)
     }
-    for key, ids in prompts.items():
-        engine.submit(Request(key, ids, Sampling(16), (1, 2)))
-    made: list[Trajectory] = []
-    while engine.unfinished:
-        made += [
-            answered(prompts[each.request_id], each.token_ids, each.log_probs, 0, 1.0, each.finish_reason)
-            for each in engine.step()
-        ]
-    return made
+    made = engine.answer([Request(key, ids, Sampling(16), (1, 2)) for key, ids in prompts.items()])
+    return [
+        answered(prompts[each.request_id], each.token_ids, each.log_probs, 0, 1.0, each.finish_reason) for each in made
+    ]
 
 
 @torch.no_grad()

@@ -47,9 +47,9 @@ def _row(name: str, found: Mapping[str, Result], notes: list[str]) -> str:
 
 def _cell(result: Result | None, notes: list[str]) -> str:
     if result is None:
-        return ""
+        return "not measured"
     if result.refused is None:
-        return f"{result.engine:.0e}"
+        return f"{result.engine:.0e}" if result.right else f"differs ({result.engine:.0e}): `EngineMismatch`"
     if result.refused not in notes:
         notes.append(result.refused)
     return f"refused [{notes.index(result.refused) + 1}]"

@@ -1,15 +1,21 @@
 """A run whose engines stay unlike its trainer says so at once, and ends."""
 
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rljob_trainer.attempt.claim import exit_record
-from rljob_trainer.errors import EngineMismatch
+from rljob_trainer.engines.engine import Completion
+from rljob_trainer.errors import EngineLost, EngineMismatch
 from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.losses.diagnostics import importance_sums
 from rljob_trainer.progress import names
+from rljob_trainer.rollouts.weight_sync import WeightSync
+from tests.rljob_trainer.rank_support import make_spec
 
 OWN, PROBE = names.ROLLOUT_LOG_PROB_DIFF_MEAN, names.SYNC_PROBE_MEAN
 
@@ -39,6 +45,23 @@ def test_three_steps_in_a_row_that_differ_end_the_run(steps, ends):
         agreement.check(len(steps), steps[-1])
     record = exit_record(raised.value)
     assert (record.code, record.reason, record.field) == (64, "EngineMismatch", "spec.rollout.engine")
+
+
+def test_a_probe_that_new_engines_fail_too_ends_the_run():
+    """Their replacements come between the syncs; one that agrees makes the next failure the first again."""
+    here: Any = SimpleNamespace(name="engine-0")
+    ids, zeros = np.zeros(1, np.int32), np.zeros(1, np.float32)
+    answers = [[Completion("probe/0", 0, ids, zeros, ids, "length")]]
+    weights = WeightSync(make_spec(), "cpu", here, here, vocab_size=9)
+
+    def sync(difference: float) -> None:
+        weights._compare([here], answers, [[zeros + difference]], version=1)
+
+    for difference in (1.0, 1.0, 0.0, 1.0, 1.0):
+        with nullcontext() if difference == 0 else pytest.raises(EngineLost):
+            sync(difference)
+    with pytest.raises(EngineMismatch):
+        sync(math.nan)
 
 
 def test_the_difference_is_that_of_the_present_version():

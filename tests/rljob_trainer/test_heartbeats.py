@@ -16,7 +16,7 @@ from rljob_trainer.errors import EngineLost, InfrastructureError, RankLost, Rewa
 from rljob_trainer.workers import heartbeats as hosting_pulse
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster
-from rljob_trainer.workers.waiting import loss_among, wait_for_engines, wait_together
+from rljob_trainer.workers.waiting import cause_among, wait_for_engines, wait_together
 from rljob_trainer.workers.worker import Answer
 from tests.rljob_trainer.hosting_support import (
     PATIENT,
@@ -215,7 +215,7 @@ def test_of_calls_that_failed_together_one_may_know_whose_fault_it_is(mine: tupl
     roster, _ = mine
     first, second = start(roster, "rank-0"), start(roster, "rank-1")
     value([first.beat(), second.beat()])
-    found = loss_among([second.call(Notes.refuse, "the first rank failed"), first.call(Notes.accuse, "engine-3")])
-    assert found is not None
+    found = cause_among([second.call(Notes.refuse, "the first rank failed"), first.call(Notes.accuse, "engine-3")])
+    assert isinstance(found, EngineLost)
     assert found.worker == "engine-3"
-    assert loss_among([second.call(Notes.refuse, "the first rank failed")]) is None
+    assert cause_among([second.call(Notes.refuse, "the first rank failed")]) is None

@@ -169,7 +169,9 @@ def test_the_layout_of_the_docstring():
     b = supervised(np.array([5, 6, 9, 4, 3, 1], np.int32), [slice(2, 3), slice(4, 5)])
     batch = pack([a, b], torch.device("cpu"), share=True)
     assert batch.input_ids.tolist() == [[5, 6, 7, 9, 4]]
+    assert batch.position_ids is not None
     assert batch.position_ids.tolist() == [[0, 1, 2, 2, 3]]
+    assert batch.layout is not None
     assert batch.predict_at.tolist() == [1, 2, 1, 4]
     assert batch.targets.tolist() == [7, 8, 9, 3]
     assert batch.layout.boundaries is None
@@ -180,6 +182,7 @@ def test_the_layout_of_the_docstring():
     assert (batch.layout.max_length, batch.loss_tokens, batch.temperature) == (4, (2, 2), 1.0)
     whole = pack([a, b], torch.device("cpu"))
     assert whole.input_ids.tolist() == [[5, 6, 7, 5, 6, 9, 4]]
+    assert whole.layout is not None
     assert whole.layout.boundaries is not None
     assert whole.layout.boundaries.tolist() == [0, 3, 7]
     assert whole.predict_at.tolist() == [1, 2, 4, 6]
@@ -195,6 +198,7 @@ def test_a_trajectory_without_a_token_in_the_loss_takes_one_row():
 def test_a_prompt_is_shared_only_where_that_leaves_out_enough_rows():
     long = [answer_of(np.array([5]), np.array(answer)) for answer in ([6, 7, 8, 9], [8, 7, 6, 5])]
     batch = pack(long, torch.device("cpu"), share=True)
+    assert batch.layout is not None
     assert batch.layout.read is batch.layout.kept is None
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 5, 8, 7, 6]]
 

@@ -6,6 +6,7 @@ import pytest
 from transformers import Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.local.preflight import check
 from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import CONFIGS
@@ -21,8 +22,9 @@ def longrope(original):
     return Phi3Config(rope_parameters=dict(LONGROPE), original_max_position_embeddings=original)
 
 
+TOKENIZER = '{"model": {"vocab": {"a": 9}}, "added_tokens": []}'
 QUANTIZED = CONFIGS["qwen2"].__class__(quantization_config={"quant_method": "gptq", "bits": 4})
-FITS = {"data": {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}}
+FITS = {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ FITS = {"data": {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTok
 )
 def test_what_is_not_computed_is_named(config, engine, field, named):
     with pytest.raises((JobError, DataError)) as refused:
-        check_supported(config, make_spec(**FITS, rollout={"engine": engine}))
+        check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))
     assert refused.value.field == field
     assert named in refused.value.message
 
@@ -49,11 +51,11 @@ def test_what_is_not_computed_is_named(config, engine, field, named):
     "config", [*CONFIGS.values(), longrope(100), rope("linear"), GraniteConfig(logits_scaling=1.0)]
 )
 def test_what_is_computed_passes(config, engine):
-    check_supported(config, make_spec(**FITS, rollout={"engine": engine}))
+    check_supported(config, make_spec(data=FITS, rollout={"engine": engine}))
 
 
 def test_dynamic_rotations_do_not_change_within_the_context_that_engine_hf_allows():
-    check_supported(rope("dynamic"), make_spec(**FITS, rollout={"engine": "hf"}))
+    check_supported(rope("dynamic"), make_spec(data=FITS, rollout={"engine": "hf"}))
 
 
 @pytest.mark.parametrize(("vocabulary", "largest"), [({"a": 0, "b": 6}, 9), ([["a", 0.0]] * 12, 11), ({"a": 12}, 12)])
@@ -67,6 +69,16 @@ def test_a_tokenizer_with_more_ids_than_embedding_rows_is_a_data_error(tmp_path,
         check_token_ids(LlamaConfig(vocab_size=largest), largest)
     assert f"{largest + 1} ids" in refused.value.message
     assert f"{largest} rows" in refused.value.message
+
+
+@pytest.mark.parametrize(("config", "error"), [(Gemma3Config(), JobError), (LlamaConfig(vocab_size=9), DataError)])
+def test_rljob_run_asks_before_it_starts_ray(tmp_path, config, error):
+    config.save_pretrained(tmp_path)
+    files = {"model.safetensors": "", "tokenizer.json": TOKENIZER}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(error):
+        check(make_spec(model={"path": str(tmp_path)}), tmp_path)
 
 
 def test_a_tokenizer_that_says_nothing_is_left_to_the_driver(tmp_path):

@@ -51,12 +51,18 @@ def model_of(config):
     return model
 
 
+def decoder_of(model) -> Decoder:
+    decoder = make_decoder(model)
+    assert decoder is not None
+    return decoder
+
+
 @torch.no_grad()
 def four_steps(model, decoder: Decoder) -> torch.Tensor:
     """Logits [4, rows, VOCAB] of four tokens after prompts of different lengths."""
     torch.manual_seed(1)
     prompts, tokens = torch.randint(VOCAB, (3, int(LENGTHS.max()))), torch.randint(VOCAB, (4, 3))
-    prefix = DynamicCache(config=model.config)
+    prefix = DynamicCache()
     model(prompts, past_key_values=prefix, use_cache=True)
     cache = SlotCache(model.config.num_hidden_layers)
     cache.fit(4, CAPACITY)
@@ -67,8 +73,7 @@ def four_steps(model, decoder: Decoder) -> torch.Tensor:
         positions = LENGTHS + step
         longest = int(positions.max()) + 1
         cache.expect(positions, longest)
-        mask = torch.zeros(3, longest).masked_fill_(torch.arange(longest) > positions[:, None], -torch.inf)
-        logits.append(decoder.step(ids, positions, mask[:, None, None], cache))
+        logits.append(decoder.step(ids, positions, cache))
     return torch.stack(logits)
 
 
@@ -77,7 +82,7 @@ def test_logits_are_those_of_transformers(name):
     model = model_of(FUSED[name])
     plain = four_steps(model, PlainDecoder(model))
     assert plain.std() > 0.1
-    decoder = make_decoder(model)
+    decoder = decoder_of(model)
     assert isinstance(decoder, FusedDecoder)
     torch.testing.assert_close(four_steps(model, decoder), plain, rtol=1e-4, atol=1e-4)
 
@@ -106,7 +111,7 @@ def operations_of(decoder: Decoder, model) -> int:
 @pytest.mark.parametrize("name", FUSED)
 def test_a_step_takes_two_thirds_of_the_operations_or_less(name):
     model = model_of(FUSED[name])
-    fused, plain = operations_of(make_decoder(model), model), operations_of(PlainDecoder(model), model)
+    fused, plain = operations_of(decoder_of(model), model), operations_of(PlainDecoder(model), model)
     assert 0 < fused < 0.7 * plain
 
 
@@ -123,12 +128,12 @@ def test_few_rows_attend_as_in_pytorch(dtype, mask):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_other_models_are_left_to_transformers(name):
-    assert isinstance(make_decoder(model_of(PLAIN[name])), PlainDecoder)
+    assert isinstance(decoder_of(model_of(PLAIN[name])), PlainDecoder)
 
 
 def test_weights_that_are_written_into_the_model_are_used():
     model = model_of(FUSED["qwen2"])
-    decoder = make_decoder(model)
+    decoder = decoder_of(model)
     before = four_steps(model, decoder)
     for tensor in model.state_dict().values():
         tensor.mul_(0.8)
@@ -139,7 +144,7 @@ def test_weights_that_are_written_into_the_model_are_used():
 
 def test_a_model_that_was_elsewhere_is_bound_anew():
     model = model_of(FUSED["qwen3, heads wider than the model"])
-    decoder = make_decoder(model)
+    decoder = decoder_of(model)
     before = four_steps(model, decoder)
     decoder.release()
     for parameter in model.parameters():

@@ -102,7 +102,8 @@ class Model(ApiModel):
         "auto",
         description=(
             "Attention implementation of the trainer. auto computes packed sequences without padding: flash"
-            " attention's variable-length kernel on GPUs, PyTorch's scaled dot product on CPUs."
+            " attention's variable-length kernel on GPUs, PyTorch's scaled dot product on CPUs. An architecture that"
+            " cannot be packed gets a row for each sequence, with every setting."
         ),
     )
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")

@@ -27,7 +27,7 @@ from rljob_trainer.types import Floats, Ids, Trajectory
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import loss_among, wait_for_all, wait_together
+from rljob_trainer.workers.waiting import cause_among, wait_for_all, wait_together
 from rljob_trainer.workers.worker import Answer, Pending, Worker, arriving
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class RankClient:
         except WorkerLost:
             raise
         except InfrastructureError as error:
-            raise loss_among(asked) or heartbeats.diagnose() or error from error
+            raise cause_among(asked) or heartbeats.diagnose() or error from error
 
 
 def _rank_settings(context: WorkerContext, rank: int) -> RankSettings:

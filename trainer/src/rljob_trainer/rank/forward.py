@@ -45,7 +45,7 @@ class Policy(nn.Module):
     def _decoder(self) -> nn.Module:
         """All but the output head: what checkpoints prefix may be another part."""
         base: nn.Module = self.model.base_model
-        return self.model.model if base is self.model else base
+        return self.model.get_submodule("model") if base is self.model else base
 
     @property
     def _takes_layout(self) -> bool:

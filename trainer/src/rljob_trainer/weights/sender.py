@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.weights.bucket import BucketDescriptor, CudaIpcHandle, Handle, TensorSlot, aligned
 from rljob_trainer.weights.transport import Block, allocate
 
@@ -49,7 +49,7 @@ class WeightSender:
                     delivery.start(version, index, slots, block)
                     sent += sum(slot.nbytes for slot in slots) if self._writes else 0
                 delivery.wait()
-        except InfrastructureError:
+        except RLJobError:
             deque(rest, maxlen=0)  # ranks of other groups continue to gather, which needs all ranks
             raise
         return sent

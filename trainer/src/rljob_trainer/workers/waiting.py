@@ -95,16 +95,18 @@ def _of_engine(asked: Answer[R], seconds: float, what: str, alive: Look | None) 
         raise EngineLost(f"{asked.worker} failed to {what}: {error}", worker=asked.worker) from error
 
 
-def loss_among(asked: Sequence[Answer[R]]) -> WorkerLost | None:
-    """The first WorkerLost that these calls raised; None if none did."""
+def cause_among(asked: Sequence[Answer[R]]) -> RLJobError | None:
+    """The first error that these calls raised and that says whose fault it is: a lost worker's, or the job's."""
     ready, _ = ray.wait([each.ref for each in asked], num_returns=len(asked), timeout=LOOK_SECONDS)
     for answer in [each for each in asked if each.ref in ready]:
         try:
             _value(answer, "")
         except WorkerLost as found:
             return found
-        except RLJobError:
+        except InfrastructureError:
             continue
+        except RLJobError as found:
+            return found
     return None
 
 

@@ -87,7 +87,7 @@ class SlotCache(Cache):
         """The next decode step writes column columns[i] of row i and reads the first `longest` columns."""
         self.rows, self.columns, self.longest = torch.arange(len(columns), device=columns.device), columns, longest
 
-    def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]  # noqa: ARG002  for slot_mask
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # noqa: ARG002  for slot_mask
         return self.columns
 
     def admit(self, prompts: DynamicCache, row: int, source: Tensor) -> None:

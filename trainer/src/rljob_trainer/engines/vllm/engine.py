@@ -21,7 +21,7 @@ from rljob_trainer.engines.engine import (
 )
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.engines.stop import end_token_ids
-from rljob_trainer.engines.vllm.start import start
+from rljob_trainer.engines.vllm.start import not_known, start
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError
 from rljob_trainer.types import FinishReason
 from rljob_trainer.weights.bucket import BucketDescriptor
@@ -71,6 +71,7 @@ class VllmEngine:
         self._version = NO_WEIGHTS
         self._asleep: set[str] = set()
         self._paused = False
+        self._works = False  # whether a step has succeeded
         self._samples: dict[str, _Sample] = {}
         self._keys = count()
 
@@ -126,8 +127,9 @@ class VllmEngine:
         if self._paused or not self._samples:
             return ()
         self._check_awake()
-        with _in_our_terms("while generating"):
+        with _in_our_terms("while generating", never_worked=not self._works):
             outputs = self._engine.step()
+        self._works = True
         return [self._samples.pop(each.request_id).completion(each.outputs[0], self._version) for each in outputs]
 
     def abort(self, request_ids: Collection[str]) -> None:
@@ -202,12 +204,19 @@ class VllmEngine:
 
 
 @contextmanager
-def _in_our_terms(where: str) -> Iterator[None]:
-    """Raises JobError with the remedy where memory ran out, InfrastructureError for whatever else goes wrong."""
+def _in_our_terms(where: str, *, never_worked: bool = False) -> Iterator[None]:
+    """Raises JobError with the remedy where memory ran out, InfrastructureError for whatever else goes wrong.
+
+    never_worked: JobError also for what vLLM rejects: a new engine would reject it again.
+    """
     try:
         with explained(ENGINES["vllm"].remedies):
             yield
     except RLJobError:
         raise
+    except (AssertionError, ValueError, KeyError, TypeError, NotImplementedError, AttributeError) as error:
+        if never_worked:
+            raise not_known(error) from error
+        raise InfrastructureError(f"vLLM failed {where}: {error}") from error
     except Exception as error:
         raise InfrastructureError(f"vLLM failed {where}: {error}") from error

@@ -16,6 +16,9 @@ CPU_KV_CACHE_BYTES = 1 << 30
 CPU_BLOCK = 32
 """Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
 
+_SHOWN = 300
+"""Characters of vLLM's own message, which may go on for pages."""
+
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -72,13 +75,13 @@ def start(settings: EngineSettings) -> Any:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
         if "memory" not in str(error):
-            raise _not_known(error) from error
+            raise not_known(error) from error
         raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
     except (KeyError, TypeError, AttributeError, NotImplementedError, IndexError) as error:
-        raise _not_known(error) from error
+        raise not_known(error) from error
     except (RuntimeError, ValueError) as error:
         if "memory" not in str(error) and isinstance(error, ValueError):
-            raise _not_known(error) from error
+            raise not_known(error) from error
         if "memory" not in str(error):
             raise
         raise JobError(
@@ -88,9 +91,12 @@ def start(settings: EngineSettings) -> Any:
         ) from error
 
 
-def _not_known(error: Exception) -> JobError:
+def not_known(error: Exception) -> JobError:
+    """For what vLLM rejects of a model, in its own words."""
+    text = " ".join(str(error).split())
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return JobError(
-        f"vLLM cannot run this model ({type(error).__name__}: {error}): set the engine to hf",
+        f"vLLM cannot run this model ({type(error).__name__}: {shown}): set the engine to hf",
         field="spec.rollout.engine",
     )
 

@@ -12,6 +12,8 @@ from rljob_trainer.weights.receiver import BucketReceiver
 _PERMANENT = (KeyError, ValueError, AssertionError, AttributeError, IndexError, TypeError)
 """What vLLM's loaders raise for names and shapes that they do not know; also a RuntimeError about a size."""
 
+_PROCESS = "process_weights_after_loading"
+
 EXTENSION = "rljob_trainer.engines.vllm.worker_extension.WorkerExtension"
 
 
@@ -44,10 +46,12 @@ class WorkerExtension:
     def rljob_finish_update(self, version: int) -> None:
         model = self.model_runner.get_model()
         received = self._rljob_receiver.finish(version)
-        missing = {name for name, _ in model.named_parameters()} - self._rljob_loaded | missing_parts(model, received)
-        if missing:
+        untouched = {name for name, _ in model.named_parameters()} - self._rljob_loaded - _derived(model)
+        if missing := untouched | missing_parts(model, received):
             raise not_taken(sorted(missing), "nothing that was sent belongs to them")
         renew_packed_copies(model)
+        for layer in _compressed(model).values():
+            layer.process_weights_after_loading(self.model_runner.dtype)
 
 
 def renew_packed_copies(model: Any) -> None:
@@ -67,10 +71,23 @@ def _packed_experts(model: Any) -> list[tuple[Any, Any, Mapping[str, Any]]]:
     return [(layer, *layer.rljob_experts) for layer in model.modules() if hasattr(layer, "rljob_experts")]
 
 
+def _compressed(model: Any) -> dict[str, Any]:
+    """Attention over compressed keys, which multiplies with other forms of its kv_b_proj."""
+    layers = model.named_modules()
+    return {name: each for name, each in layers if hasattr(each, "kv_b_proj") and hasattr(each, _PROCESS)}
+
+
+def _derived(model: Any) -> set[str]:
+    """Parameters that layers compute from others."""
+    layers = _compressed(model).items()
+    return {f"{name}.{each}" for name, layer in layers for each, _ in layer.named_parameters(recurse=False)}
+
+
 def missing_parts(model: Any, received: Set[str]) -> set[str]:
     """What was not received of vLLM's fused parameters, which count as loaded as soon as one of their parts is there.
 
-    "layers.0.self_attn.qkv_proj.weight" takes the same of q_proj, k_proj, v_proj.
+    "layers.0.self_attn.qkv_proj.weight" takes the same of q_proj, k_proj, v_proj. Of parts that vLLM calls otherwise
+    than the checkpoint, none is known.
     """
     fused: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", None) or {}
     known = {_in_layer(name) for name in received}
@@ -80,7 +97,8 @@ def missing_parts(model: Any, received: Set[str]) -> set[str]:
         place = next((i for i, part in enumerate(parts) if part in fused), None)
         if place is not None:
             sources = [".".join((*parts[:place], source, *parts[place + 1 :])) for source in fused[parts[place]]]
-            missing |= {source for source in sources if _in_layer(source) not in known}
+            lacking = {source for source in sources if _in_layer(source) not in known}
+            missing |= lacking if len(lacking) < len(sources) else set()
     return missing
 
 
