@@ -67,6 +67,14 @@ def test_what_may_change_while_a_job_runs_leaves_its_cluster_alone():
     assert phase(plan_for(base=now, **living(cluster=ray_cluster(made_for=job().spec)))) == "Running"
 
 
+@pytest.mark.parametrize("began_with", [None, 99])
+def test_a_run_with_a_length_in_epochs_has_ended_with_its_driver(began_with):
+    driver = attempted("Submitted")["driver"].model_copy(update={"steps": began_with})
+    base = job(training={"steps": None, "epochs": 2})
+    assert base.spec.training.steps is None
+    assert phase(plan_for(base=base, **ended(0, "Completed", driver=driver))) == "Succeeded"
+
+
 @pytest.mark.parametrize(("suspend", "then"), [(False, "Recovering"), (True, "Suspending")])
 def test_a_driver_that_ends_before_the_steps_that_are_wanted_by_now_is_followed_by_another(suspend, then):
     began_with = attempted("Submitted")["driver"].model_copy(update={"steps": 99})

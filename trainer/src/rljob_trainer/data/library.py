@@ -16,6 +16,8 @@ from rljob_trainer.data.tables import has_value
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
 
+FILES = (".parquet", ".jsonl", ".json")
+"""Extensions of files that need no library."""
 ARGUMENTS = ("config", "split", "revision")
 _SOURCE = re.compile(r"(?P<name>[^?*\[]+?)(\?(?P<query>\w+=.*))?")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -45,10 +47,6 @@ def named(source: str, base_dir: Path, field: str) -> Named | None:
     for name in arguments.keys() - set(ARGUMENTS):
         raise DataError(f"{source}: unknown argument {name!r}; use {', '.join(ARGUMENTS)}", field=field)
     return Named(found["name"], folder if folder.is_dir() else None, arguments)
-
-
-FILES = (".parquet", ".jsonl", ".json")
-"""Extensions of files that need no library."""
 
 
 class LibraryTable:
