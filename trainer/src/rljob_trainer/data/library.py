@@ -5,7 +5,7 @@ openai/gsm8k?config=main&split=train       a name on the hub, with load_dataset'
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,17 @@ def named(source: str, base_dir: Path, field: str) -> Named | None:
     folder = locate(found["name"], base_dir)
     if not folder.is_dir() and (folder.suffix in FILES or not _HUB_NAME.fullmatch(found["name"])):
         return None
-    arguments = dict(parse_qsl(found["query"] or ""))
-    for name in arguments.keys() - set(ARGUMENTS):
-        raise DataError(f"{source}: unknown argument {name!r}; use {', '.join(ARGUMENTS)}", field=field)
-    return Named(found["name"], folder if folder.is_dir() else None, arguments)
+    for error in argument_errors(source, field):
+        raise error
+    return Named(found["name"], folder if folder.is_dir() else None, dict(parse_qsl(found["query"] or "")))
+
+
+def argument_errors(source: str, field: str) -> Iterator[DataError]:
+    """An error for each unknown argument of `source`."""
+    found = _SOURCE.fullmatch(source)
+    for name, _ in parse_qsl(found["query"] or "") if found else ():
+        if name not in ARGUMENTS:
+            yield DataError(f"{source}: unknown argument {name!r}; use {', '.join(ARGUMENTS)}", field=field)
 
 
 class LibraryTable:
