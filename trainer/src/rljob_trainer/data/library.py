@@ -15,6 +15,7 @@ from rljob_trainer.data.columns import COLUMNS, Row, without_filler
 from rljob_trainer.data.tables import has_value
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
+from rljob_trainer.rank.model_source import first_line
 
 FILES = (".parquet", ".jsonl", ".json")
 """Extensions of files that need no library."""
@@ -87,11 +88,11 @@ def open_named(source: Named, field: str) -> LibraryTable:
     try:
         found = _load(source)
     except _errors() as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        what = "cannot be read" if source.folder else "is no path here, and the hub's data set cannot be loaded"
-        raise DataError(
-            f"{source.name} {what}: {reason}; correct the name, its config or its split", field=field
-        ) from error
+        what, remedy = "cannot be read", "correct the folder, the config or the split"
+        if source.folder is None:
+            what = "is no path here, and the hub's data set cannot be loaded"
+            remedy = "correct the path, the name, its config or its split, or log in to the hub with HF_TOKEN"
+        raise DataError(f"{source.name} {what}: {first_line(error)}; {remedy}", field=field) from error
     return LibraryTable(_split(found, source, field))
 
 
@@ -120,5 +121,6 @@ def _split(found: Any, source: Named, field: str) -> Any:
 
 def _errors() -> tuple[type[Exception], ...]:
     from datasets.exceptions import DatasetsError
+    from httpx import HTTPError
 
-    return OSError, ValueError, KeyError, DatasetsError
+    return OSError, ValueError, KeyError, DatasetsError, HTTPError
