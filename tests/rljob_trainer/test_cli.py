@@ -166,6 +166,7 @@ SAID_OF_THAT = [
         ),
         ({"functions": "exact_match"}, ["spec.rewards.functions[0]: must be a mapping"]),
         ({"train": "'synthetic://[x'"}, ["spec.data.train[0]: synthetic://[x: "]),
+        ({"train": "'org/name?spilt=test'"}, ["spec.data.train[0]: org/name?spilt=test: unknown argument 'spilt'"]),
     ],
 )
 def test_validate_says_every_error_at_once_whatever_else_is_wrong(

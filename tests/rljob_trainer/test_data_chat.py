@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 import structlog
+from tokenizers.processors import TemplateProcessing
 
 from rljob_api.v1alpha1 import Data, RLJobSpec
 from rljob_trainer.data.chat import ChatFormat
@@ -61,6 +62,16 @@ def test_a_prompt_is_what_transformers_makes_of_it(template, messages):
 def test_what_a_template_cannot_render_is_refused(template, messages, message):
     with pytest.raises(BadRow, match=message):
         ChatFormat(tokenizer_of(template)).render(messages)
+
+
+def test_a_beginning_of_text_is_not_doubled_by_the_tokenizer(tmp_path):
+    tokenizer = tokenizer_of(templates.LLAMA)
+    begun = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", templates.TOKENS.index("<s>"))])
+    tokenizer.backend_tokenizer.post_processor = begun
+    assert tokenizer.decode(tokenizer("a")["input_ids"]) == "<s>a"
+    [task] = tasks(tmp_path, tokenizer, [row(chat(Q))])
+    assert tokenizer.decode(task.token_ids) == "<s>[INST] Say 7 [/INST]"
+    assert example(tmp_path, tokenizer, {"messages": chat(Q, A)}) == ("<s>[INST] Say 7 [/INST] 7 </s>", " 7 </s>")
 
 
 def test_tools_of_a_row_are_rendered(tmp_path):

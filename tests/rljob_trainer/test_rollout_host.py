@@ -30,7 +30,7 @@ REWARDS = Rewards.model_validate({"functions": [{"name": "exact", "builtin": "ex
 class FakeScorer:
     """Drops task 1, as rewards.onError: drop_group does."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *_: Any, **_settings: Any) -> None: ...
 
     async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
         drop = task.id == "0/1/0"

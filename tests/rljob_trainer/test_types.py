@@ -3,8 +3,9 @@
 import pickle
 
 import numpy as np
+import pytest
 
-from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task, Trajectory, Turn, answered, supervised
+from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task, Trajectory, Turn, answered, supervised, text_of
 
 TASK = Task("0/3/0", [{"role": "user", "content": "abc"}], np.arange(5, dtype=np.int32), 3, {"split": "train"}, "test")
 TWO_TURNS = Trajectory(
@@ -51,3 +52,11 @@ def test_a_group_is_the_same_after_it_crossed_a_process():
 
 def test_a_group_without_episodes_crosses_too():
     assert pickle.loads(pickle.dumps(Group(TASK, (), "timed out"))).error == "timed out"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [("a", "a"), (None, ""), ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "ab")],
+)
+def test_the_text_of_a_message(content, text):
+    assert text_of({"role": "user", "content": content}) == text

@@ -49,7 +49,8 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self._arguments = dict(arguments or {})
         self._continues = bool(self._arguments.pop(CONTINUE, False))
-        _check(self._arguments, str(tokenizer.chat_template))
+        check_arguments(self._arguments)
+        _check_read(self._arguments, str(tokenizer.chat_template))
         self._arguments["strftime_now"] = (now or datetime.now(UTC)).strftime
         self._end = turn_end(tokenizer)
 
@@ -118,10 +119,15 @@ class ChatFormat:
         return before + target + [self._end], prompt  # instead of the new line with which this template ends a turn
 
 
-def _check(arguments: Mapping[str, Any], template: str) -> None:
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise DataError for an argument that rows or the trainer determine."""
     for name in arguments:
         if name in _OURS:
             raise DataError("the trainer sets this argument; remove it", field=f"{ARGUMENTS}.{name}")
+
+
+def _check_read(arguments: Mapping[str, Any], template: str) -> None:
+    for name in arguments:
         if not re.search(rf"\b{re.escape(name)}\b", template):
             raise DataError("the chat template has no such argument; correct or remove it", field=f"{ARGUMENTS}.{name}")
 

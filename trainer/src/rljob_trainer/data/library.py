@@ -5,7 +5,7 @@ openai/gsm8k?config=main&split=train       a name on the hub, with load_dataset'
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from rljob_trainer.data.columns import COLUMNS, Row, without_filler
 from rljob_trainer.data.tables import has_value
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate
+from rljob_trainer.rank.model_source import first_line
 
+FILES = (".parquet", ".jsonl", ".json")
+"""Extensions of files that need no library."""
 ARGUMENTS = ("config", "split", "revision")
 _SOURCE = re.compile(r"(?P<name>[^?*\[]+?)(\?(?P<query>\w+=.*))?")
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -41,14 +44,17 @@ def named(source: str, base_dir: Path, field: str) -> Named | None:
     folder = locate(found["name"], base_dir)
     if not folder.is_dir() and (folder.suffix in FILES or not _HUB_NAME.fullmatch(found["name"])):
         return None
-    arguments = dict(parse_qsl(found["query"] or ""))
-    for name in arguments.keys() - set(ARGUMENTS):
-        raise DataError(f"{source}: unknown argument {name!r}; use {', '.join(ARGUMENTS)}", field=field)
-    return Named(found["name"], folder if folder.is_dir() else None, arguments)
+    for error in argument_errors(source, field):
+        raise error
+    return Named(found["name"], folder if folder.is_dir() else None, dict(parse_qsl(found["query"] or "")))
 
 
-FILES = (".parquet", ".jsonl", ".json")
-"""Extensions of files that need no library."""
+def argument_errors(source: str, field: str) -> Iterator[DataError]:
+    """An error for each unknown argument of `source`."""
+    found = _SOURCE.fullmatch(source)
+    for name, _ in parse_qsl(found["query"] or "") if found else ():
+        if name not in ARGUMENTS:
+            yield DataError(f"{source}: unknown argument {name!r}; use {', '.join(ARGUMENTS)}", field=field)
 
 
 class LibraryTable:
@@ -82,11 +88,11 @@ def open_named(source: Named, field: str) -> LibraryTable:
     try:
         found = _load(source)
     except _errors() as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        what = "cannot be read" if source.folder else "is no path here, and the hub's data set cannot be loaded"
-        raise DataError(
-            f"{source.name} {what}: {reason}; correct the name, its config or its split", field=field
-        ) from error
+        what, remedy = "cannot be read", "correct the folder, the config or the split"
+        if source.folder is None:
+            what = "is no path here, and the hub's data set cannot be loaded"
+            remedy = "correct the path, the name, its config or its split, or log in to the hub with HF_TOKEN"
+        raise DataError(f"{source.name} {what}: {first_line(error)}; {remedy}", field=field) from error
     return LibraryTable(_split(found, source, field))
 
 
@@ -115,5 +121,6 @@ def _split(found: Any, source: Named, field: str) -> Any:
 
 def _errors() -> tuple[type[Exception], ...]:
     from datasets.exceptions import DatasetsError
+    from httpx import HTTPError
 
-    return OSError, ValueError, KeyError, DatasetsError
+    return OSError, ValueError, KeyError, DatasetsError, HTTPError

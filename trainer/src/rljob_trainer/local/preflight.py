@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from rljob_api import ResolvedSpec
+from rljob_trainer.data.chat import check_arguments
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
 from rljob_trainer.data.torchless import import_transformers
@@ -14,7 +15,6 @@ from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
-from rljob_trainer.loop.stages import supervised_steps
 from rljob_trainer.rank.model_source import local_model
 from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
 from rljob_trainer.rewards.check import check_code
@@ -53,8 +53,9 @@ def _check_temporary_folder() -> None:
 
 
 def _check_data(spec: ResolvedSpec, base_dir: Path) -> None:
+    check_arguments(spec.data.template_arguments)
     if not spec.supervised_only:
         prompt_rows(spec.data, "train", base_dir, peek)
         prompt_rows(spec.data, "validation", base_dir, peek)
-    if supervised_steps(spec):
+    if spec.sft or spec.supervised_only:
         supervised_rows(spec, base_dir, peek)
