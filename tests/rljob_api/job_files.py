@@ -229,6 +229,20 @@ GOOD = (
             ),
         ),
     ),
+    good(
+        "functions named by default, for some rows, with a variable",
+        (
+            "    - name: exact\n      builtin: gsm8k",
+            "    - builtin: gsm8k\n      dataSources: [openai/gsm8k, 'aime*']\n    - {path: r.py, env: [JUDGE_KEY]}",
+        ),
+    ),
+    good(
+        "a reward model that runs already",
+        (
+            _BUILTIN,
+            f"{_BUILTIN}    models: [{_RM}, url: 'https://h/x', key: {{name: s, key: k}}, rateLimit: 60}}]\n",
+        ),
+    ),
     good("a reward model beside functions", (_BUILTIN, f"{_BUILTIN}    models: [{_RM}}}]\n")),
     good(
         "the longest times and a name of 19 characters",
@@ -322,7 +336,6 @@ BROKEN = (
     broken("    train: [/data/train.parquet]", "    train:", "8:5 spec.data.train"),
     broken("    steps: 100", "    {}", "20:3 spec.training.steps"),
     broken("  training:\n    steps: 100\n", "", "5:1 spec.training"),
-    broken("    - name: exact\n      builtin: gsm8k", "    - builtin: gsm8k", "18:7 spec.rewards.functions[0].name"),
     broken("  rollout:", "  sft: {batchSize: 32}\n  rollout:", "10:3 spec.sft.steps"),
     # values out of bounds
     broken("engine: vllm", "engine: vlm", "11:13 spec.rollout.engine"),
@@ -360,7 +373,7 @@ BROKEN = (
     broken(
         "      builtin: gsm8k",
         "      builtin: gsm8k\n    - {name: exact, builtin: regex}",
-        "20:14 spec.rewards.functions[1].name",
+        "18:5 spec.rewards.functions",
     ),
     # rules across fields
     broken("  training:", "  env: [{name: A}]\n  training:", "20:9 spec.env[0].value"),
@@ -428,6 +441,12 @@ BROKEN = (
         "    steps: 100\n    validateBeforeTraining: false",
         "18:29 spec.training.validateBeforeTraining",
     ),
+    broken(
+        "    - name: exact\n      builtin: gsm8k",
+        "    - builtin: gsm8k\n    - {name: gsm8k, builtin: regex}",
+        "18:5 spec.rewards.functions",
+    ),
+    broken("builtin: gsm8k", "builtin: gsm8k\n      env: [RAY_AUTH_TOKEN]", "20:12 spec.rewards.functions[0].env"),
     broken("name: exact", "name: mean", "18:13 spec.rewards.functions[0].name"),
     broken("  training:", "  cluster: {nodes: 100}\n  training:", "9:21 spec.data.promptsPerStep"),
     broken(
@@ -594,6 +613,8 @@ BROKEN = (
         broken_model(f"{{name: {name}, path: m, kind: classifier}}", "20:21 spec.rewards.models[0].name")
         for name in ("head-svc", "a-head-svc")
     ),
+    broken_model(_RM + ", key: {name: s, key: k}}", "20:62 spec.rewards.models[0].key"),
+    broken_model(_RM + ", url: ftp://x}", "20:62 spec.rewards.models[0].url"),
     broken_model("{name: exact, path: m, kind: classifier}", "20:13 spec.rewards.models"),
     broken_model(_RM + "}, " + _RM + "}", "20:65 spec.rewards.models[1].name"),
     broken_model(_RM + ", scorePattern: x}", "20:45 spec.rewards.models[0].kind"),

@@ -56,7 +56,7 @@ DEEP = f"from ..h import g\nfrom . import i\nimport p.h, i as j\n{HEAD}    retur
         (
             {
                 "p/__init__.py": "", "p/q/__init__.py": "", "p/h.py": HELPER, "p/q/i.py": HELPER,
-                "p/q/r.py": f"from ..h import g\nfrom . import i\nimport p.h, i as j\n{HEAD}    return g() + i.g() + j.g()",
+                "p/q/r.py": DEEP,
             },
             "p/q/r.py",
             1.5,
@@ -112,8 +112,7 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
         # what it leaves behind, and what it changes
         (f"import signal\n{HEAD}    signal.setitimer(signal.ITIMER_REAL, 0.001)\n    return 1", 1),
         (
-            f"{HEAD}    ground_truth.append(1); extra_info['l'].append(1)\n"
-            "    return len(ground_truth + extra_info['l'])",
+            f"{HEAD}    (tags := extra_info['l']).append(1); ground_truth.append(1)\n    return len(ground_truth + tags)",
             2,
         ),
         (f"import argparse\nargparse.ArgumentParser().parse_args()\n{HEAD}    return 1", 1),

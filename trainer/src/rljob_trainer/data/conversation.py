@@ -47,14 +47,18 @@ def read_prompt(row: Mapping[str, Any]) -> Conversation:
     Raises:
         BadRow: a column that RL needs is wrong.
     """
-    reward = row.get("reward_model")
-    if not isinstance(reward, dict) or reward.get("ground_truth") is None:
-        raise BadRow(f"column 'reward_model' is {_short(reward)}; it must be {{style, ground_truth}}")
+    if not isinstance(row.get("reward_model"), dict | None):
+        raise BadRow(f"column 'reward_model' is {_short(row['reward_model'])}; it must be {{style, ground_truth}}")
     if not isinstance(row.get("data_source"), str):
         raise BadRow(f"column 'data_source' is {_short(row.get('data_source'))}; it must be text")
     if not isinstance(row.get("extra_info"), dict | None):
         raise BadRow(f"column 'extra_info' is {_short(row['extra_info'])}; it must be a mapping")
-    return Conversation(read_messages(row, "prompt"), None, repr((row["data_source"], reward["ground_truth"])))
+    return Conversation(read_messages(row, "prompt"), None, repr((row["data_source"], ground_truth(row))))
+
+
+def ground_truth(row: Mapping[str, Any]) -> Any:
+    """Of an RL row; None if it has none."""
+    return (row.get("reward_model") or {}).get("ground_truth")
 
 
 def read_supervised(row: Mapping[str, Any]) -> Conversation:

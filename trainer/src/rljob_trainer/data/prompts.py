@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from rljob_api.v1alpha1 import Data
-from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prompt
+from rljob_trainer.data.conversation import ChatFormat, ground_truth, read_messages, read_prompt
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
@@ -49,7 +49,7 @@ class PromptDataset:
             id=task_id,
             messages=read_messages(row, "prompt"),
             token_ids=self._tokens.ids(index),
-            ground_truth=row["reward_model"]["ground_truth"],
+            ground_truth=ground_truth(row),
             extra_info=row.get("extra_info") or {},
             data_source=row["data_source"],
         )

@@ -2,7 +2,7 @@
 
     data_source   str                                   passed to the reward
     prompt        list of {role, content}
-    reward_model  {style, ground_truth}                 passed to the reward
+    reward_model  {style, ground_truth}, optional       passed to the reward, as None if it is missing
     extra_info    mapping, optional                     passed to the reward
     response      str                                   a supervised target
     messages      list of {role, content}               a supervised conversation, instead of prompt and response

@@ -21,7 +21,7 @@ def prompt_rows(data: Data, part: Literal["train", "validation"], base_dir: Path
     """
     files = data.train if part == "train" else data.validation
     rows = opened(files, base_dir, f"spec.data.{part}")
-    rows.require("data_source", "prompt", "reward_model")
+    rows.require("data_source", "prompt")
     return rows
 
 

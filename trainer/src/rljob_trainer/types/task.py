@@ -19,7 +19,7 @@ class Task:
     id: "EPOCH/ROW/TRY", unique within a run and the same after a resume. TRY grows when the task is issued again.
     messages: the conversation of the row, {role, content} each.
     token_ids: [P], the rendered conversation, which the first turn continues.
-    ground_truth, extra_info, data_source: the row's own, for rewards and environments.
+    ground_truth, extra_info, data_source: the row's own, for rewards and environments. ground_truth may be None.
     """
 
     id: str
