@@ -7,7 +7,7 @@ import pytest
 from rljob_api.contract import DriverJob
 from rljob_operator import names
 from rljob_operator.perform.drift import has_drifted, stamped
-from rljob_operator.render import Placement, lasting_children, reward_models_of
+from rljob_operator.render import Placement, cluster_of, lasting_children, reward_models_of
 from tests.rljob_operator.snapshots import (
     REWARDS,
     SETTINGS,
@@ -53,6 +53,24 @@ def test_the_driver_s_job_says_where_they_are():
     assert DriverJob.model_validate_json(text).reward_models == {
         "rm": "http://job-rm-rm:8000", "judge": "http://job-rm-judge:8000",
     }  # fmt: skip
+
+
+def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers():
+    there = {**REWARDS["models"][0], "url": "https://models.example.com", "key": {"name": "secret", "key": "k"}}
+    here = REWARDS["models"][1]
+    served = job(rewards={"models": [there, here]})
+    assert list(rendered(rewards={"models": [there, here]})) == [
+        ("Service", "job-rm-judge"),
+        ("Deployment", "job-rm-judge"),
+    ]
+    text = lasting_children(served, SETTINGS, trains=True)[0]["data"]["job.json"]
+    assert list(DriverJob.model_validate_json(text).reward_models) == ["judge"]
+    cluster = cluster_of(served, "trainer:1", SETTINGS, Placement())["spec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    variable = {"name": "RLJOB_REWARD_KEY_RM", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "k"}}}
+    assert [variable in group["template"]["spec"]["containers"][0]["env"] for group in groups] == [True, True]
+    model = rendered(rewards={"models": [there, here]})["Deployment", "job-rm-judge"]["spec"]["template"]["spec"]
+    assert variable not in model["containers"][0]["env"], "a server has no use for another's key"
 
 
 def test_the_server_is_vllm_with_its_gpus_and_the_user_s_arguments_last():

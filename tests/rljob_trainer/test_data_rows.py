@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rljob_trainer.data.conversation import read_prompt, read_supervised
+from rljob_trainer.data.conversation import ground_truth, read_prompt, read_supervised
 from rljob_trainer.data.rows import BATCH, BadRow, open_rows, peek
 from rljob_trainer.errors import DataError
 
@@ -152,8 +152,6 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path, name):
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "both text"),
         ({"prompt": [{"role": "user", "content": "\ud800"}]}, "both text in UTF-8"),
         ({"reward_model": "4"}, "column 'reward_model' is '4'; it must be {style, ground_truth}"),
-        ({"reward_model": None}, "column 'reward_model' is None; it must be {style, ground_truth}"),
-        ({"reward_model": {"style": "rule"}}, "it must be {style, ground_truth}"),
         ({"data_source": 3}, "column 'data_source' is 3; it must be text"),
         ({"extra_info": "x"}, "column 'extra_info' is 'x'; it must be a mapping"),
     ],
@@ -163,10 +161,13 @@ def test_what_is_wrong_with_a_prompt_is_said(changes, message):
         read_prompt(row(**changes))
 
 
-def test_extra_info_may_be_missing():
-    value = row()
-    del value["extra_info"]
+@pytest.mark.parametrize("reward_model", [None, {}, {"style": "rule"}, {"ground_truth": None}, "missing"])
+def test_extra_info_and_ground_truth_may_be_missing(reward_model):
+    value = row(reward_model=reward_model)
+    for column in ("extra_info", *(["reward_model"] if reward_model == "missing" else [])):
+        del value[column]
     assert read_prompt(value).messages == row()["prompt"]
+    assert ground_truth(value) is None
 
 
 def test_a_supervised_row_is_a_prompt_and_its_response():

@@ -116,8 +116,8 @@ ROW: dict[str, Any] = {
         ("a.jsonl", b"{\n", "line 1 is not JSON"),
         (
             "a.jsonl",
-            b'{"prompt": 1, "data_source": 2}\n',
-            "no column 'reward_model'; it has prompt, data_source: add it",
+            b'{"prompt": 1, "reward_model": 2}\n',
+            "no column 'data_source'; it has prompt, reward_model: add it",
         ),
         ("a.parquet", b"PAR1 and no more", "a.parquet"),
         ("~nobody/a.jsonl", None, "does not exist"),
