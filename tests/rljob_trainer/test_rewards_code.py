@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rljob_trainer.errors import RewardError
+from rljob_trainer.rewards.check import check_data_sources
+from rljob_trainer.rewards.scorer import by_environment
 from tests.rljob_trainer.journal_support import task
 from tests.rljob_trainer.rewards_support import responses, reward_pools, rewards, scored
 
@@ -112,7 +114,7 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
         # what it leaves behind, and what it changes
         (f"import signal\n{HEAD}    signal.setitimer(signal.ITIMER_REAL, 0.001)\n    return 1", 1),
         (
-            f"{HEAD}    (tags := extra_info['l']).append(1); ground_truth.append(1)\n    return len(ground_truth + tags)",
+            f"{HEAD}    for each in (extra_info['l'], ground_truth): each.append(1)\n    return 2 * len(each)",
             2,
         ),
         (f"import argparse\nargparse.ArgumentParser().parse_args()\n{HEAD}    return 1", 1),
@@ -195,9 +197,20 @@ def test_functions_score_the_rows_of_their_data_sources(pool_of):
         assert (score.rewards.tolist(), set(score.components)) == ([expected] * 2, components)
 
 
+def test_data_that_no_function_scores_is_refused_at_the_start():
+    one, other = {"name": "a", "builtin": "gsm8k", "dataSources": ["aime*"]}, {"name": "b", "builtin": "gsm8k"}
+    check_data_sources(rewards(one), lambda: ["aime2024", "aime"])
+    check_data_sources(rewards(one, other), lambda: pytest.fail("nobody has to read the data"))
+    with pytest.raises(RewardError, match="'math'") as refused:
+        check_data_sources(rewards(one), lambda: ["aime", "math"])
+    assert refused.value.field == "spec.rewards.functions"
+
+
 def test_a_function_sees_the_variables_that_it_names_and_never_rays(pool_of, monkeypatch):
     for name in ("HF_TOKEN", "JUDGE_KEY", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "https_proxy"):
         monkeypatch.setenv(name, "secret")
     source = f"import os\n{HEAD}    return sum(value == 'secret' for value in os.environ.values())"
     assert scores_of(pool_of, {"name": "own", "source": source}) == [0, 0]
     assert scores_of(pool_of, {"name": "own", "source": source, "env": ["JUDGE_KEY"]}) == [1, 1]
+    apart = rewards({"name": "a", "source": source}, {"name": "b", "source": source, "env": ["JUDGE_KEY"]})
+    assert list(by_environment(apart)) == [[0], [1]]

@@ -44,6 +44,7 @@ from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
@@ -172,6 +173,7 @@ class Wiring:
         prompts = examples = None
         if with_prompts:
             dataset = load_prompts(spec.data, tokenizer, self._base_dir)
+            check_data_sources(spec.rewards, dataset.data_sources)
             prompts = TaskStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
         if supervised_steps(spec):
             supervised = load_supervised(spec, tokenizer, self._base_dir)
@@ -184,7 +186,9 @@ class Wiring:
     def _validation(self, tokenizer: "PreTrainedTokenizerBase") -> list[Task]:
         if not self._spec.data.validation:
             return []
-        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation").all("validation")
+        dataset = load_prompts(self._spec.data, tokenizer, self._base_dir, "validation")
+        check_data_sources(self._spec.rewards, dataset.data_sources)
+        return dataset.all("validation")
 
     def _rollout_settings(self) -> RolloutSettings:
         return RolloutSettings(
