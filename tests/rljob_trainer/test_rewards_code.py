@@ -85,6 +85,15 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
 
 # ---- what a function is and does
 
+ALARM = "import signal\nfrom time import sleep\nalarm = signal.alarm"
+GUARD = f"import builtins, json, os\n{HEAD}    builtins.exit = os.kill = os.getcwd = json.dumps = None"
+PATCHED = f"""
+from unittest.mock import patch
+{HEAD}    with patch("builtins.input", lambda: "7"):
+        exec("import math; answer = math.floor(int(input()))", made := {{}})
+    return made["answer"]
+"""
+
 
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -106,13 +115,16 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
         (f"from fractions import Fraction\n{HEAD}    return Fraction(1, 2)", 0.5),
         (f"import numpy\n{HEAD}    return numpy.bool_(True)", 1),
         (f"{HEAD}    return {{'score': 1, 'loss': float('nan'), 'n': float('inf')}}", 1),
+        # programs under test
+        (PATCHED, 7),
+        (f"{GUARD}\n    return 1", 1),
         # output
         (f"import sys\n{HEAD}    sys.stdout = None\n    return 1", 1),
         (f"import sys\n{HEAD}    sys.stdout.close()\n    return 1", 1),
         (f"{HEAD}    print('\\ud800')\n    return 1", 1),
         (f"import logging\nlogging.basicConfig(level=10)\n{HEAD}    logging.info('x')\n    return 1", 1),
         # what it leaves behind, and what it changes
-        (f"import signal\n{HEAD}    signal.setitimer(signal.ITIMER_REAL, 0.001)\n    return 1", 1),
+        (f"{ALARM}\n{HEAD}    alarm(2) if solution_str == 'a' else sleep(2.5)\n    return 1", 1),
         (
             f"{HEAD}    for each in (extra_info['l'], ground_truth): each.append(1)\n    return 2 * len(each)",
             2,

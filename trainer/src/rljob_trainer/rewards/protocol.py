@@ -99,15 +99,17 @@ class Failure(NamedTuple):
     reason: str
 
 
+_write, _dumps = os.write, json.dumps  # reward code may replace them, as guards of programs under test do
+
 Answer = Loaded | LoadFailure | Score | Failure
 
 
 def send(fd: int, answer: Answer) -> None:
     """Write an answer that an Inbox reads."""
-    data = json.dumps([type(answer).__name__, *answer]).encode()
+    data = _dumps([type(answer).__name__, *answer]).encode()
     left = memoryview(_LENGTH.pack(len(data)) + data)
     while left:
-        left = left[os.write(fd, left) :]
+        left = left[_write(fd, left) :]
 
 
 def _parse(data: bytes) -> Answer:
