@@ -13,7 +13,6 @@ import pytest
 
 from rljob_api.v1alpha1 import RewardModel, Rewards
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.rewards.models import client
 from rljob_trainer.rewards.models.formats import Unscored, format_of
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response
@@ -199,7 +198,7 @@ def test_a_rate_limit_spreads_requests_and_the_wait_is_not_held_against_the_serv
         waits.append(seconds)
 
     with played(length) as url, asking(url, rateLimit=1, timeout="50s", lostAfter="50s") as models:
-        monkeypatch.setattr(client.asyncio, "sleep", sleep)
+        monkeypatch.setattr("rljob_trainer.rewards.models.client.asyncio.sleep", sleep)
         assert score(models, "a", "b", "c", "d").rewards.tolist() == [1, 1, 1, 1]
     assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3]
 

@@ -43,7 +43,7 @@ def register(files: Iterable[Path]) -> None:
             sys.path.append(str(path.parent))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-        builtins.__import__ = _import
+        vars(builtins)["__import__"] = _import
 
 
 def register_again() -> None:
@@ -136,7 +136,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    def set_data(self, path: str, data: bytes, *, _mode: int = 0o666) -> None:
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Write no .pyc beside a user's file."""
 
 
