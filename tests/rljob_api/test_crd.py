@@ -144,7 +144,6 @@ def test_lists_of_named_things_are_merged_by_name():
         path: node["x-kubernetes-list-map-keys"] for path, node in NODES.items() if "x-kubernetes-list-map-keys" in node
     }
     assert keys == {
-        ".spec.rewards.functions": ["name"],
         ".spec.rewards.models": ["name"],
         ".status.rewardModels": ["name"],
         ".spec.env": ["name"],

@@ -132,7 +132,7 @@ def test_show_prints_blocks_in_the_order_of_the_api_and_source_as_a_block():
         "suspend: false",
         "ttlAfterFinished: 0s",
     ]
-    assert "      source: |\n        def compute_score(*row):\n          return 1.0\n" in shown
+    assert "    - source: |\n        def compute_score(*row):\n          return 1.0\n" in shown
     assert "clipRatioHigh" not in shown
 
 

@@ -1,11 +1,13 @@
 """From episodes, perhaps of several trajectories, to ranks' plans, and advantages back to each trajectory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
 from rljob_trainer.loop.batches import advantages, batch_of_groups, batch_of_rows, gather
-from rljob_trainer.loop.metrics import length_metrics, reward_metrics
+from rljob_trainer.loop.metrics import length_metrics, reward_metrics, validation_metrics
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.types import Floats, GroupSummary, supervised
@@ -76,3 +78,16 @@ def test_metrics_count_episodes():
     assert rewards["reward/exact"] == 0.5
     assert "reward/calls" not in rewards
     assert (lengths[names.RESPONSE_LENGTH_MEAN], lengths[names.RESPONSE_LENGTH_MAX]) == (pytest.approx(10 / 3), 5)
+
+
+def test_validation_has_means_of_each_data_source_and_component():
+    one, two = summary([1, 0], [0, 1], [3, 2], own=np.array([1, 0]), acc=np.array([1, np.nan])), summary([4], [0], [1])
+    groups = [replace(one, task_id="v/0/0"), replace(two, task_id="v/1/0")]
+    sources = {"v/0/0": "openai/gsm8k", "v/1/0": "a*b"}
+    assert validation_metrics(groups, sources) == {
+        names.VALIDATION_REWARD: pytest.approx(5 / 3), "validation/reward/own": 0.5, "validation/reward/acc": 1,
+        "validation/openai/gsm8k/reward": 0.5, "validation/openai/gsm8k/reward/own": 0.5,
+        "validation/openai/gsm8k/reward/acc": 1, "validation/a_b/reward": 4,
+    }  # fmt: skip
+    assert validation_metrics(groups[1:], {"v/1/0": "a*b"}) == {names.VALIDATION_REWARD: 4}
+    assert validation_metrics([], sources) == {}

@@ -172,11 +172,13 @@ def test_what_is_wrong_with_a_prompt_is_said(changes, message):
         read_prompt(row(**changes))
 
 
-@pytest.mark.parametrize("missing", ["extra_info", "reward_model"])
-def test_what_only_rewards_read_may_be_missing(missing):
-    value = row()
-    del value[missing]
+@pytest.mark.parametrize("reward_model", [None, {}, {"style": "rule"}, {"ground_truth": None}, "missing"])
+def test_extra_info_and_ground_truth_may_be_missing(reward_model):
+    value = row(reward_model=reward_model)
+    for column in ("extra_info", *(["reward_model"] if reward_model == "missing" else [])):
+        del value[column]
     assert read_prompt(value).messages == row()["prompt"]
+    assert ground_truth(value) is None
 
 
 @pytest.mark.parametrize("truth", [{}, {"reward_model": None}, {"reward_model": {"ground_truth": None}}])

@@ -114,6 +114,7 @@ def played(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body["headers"] = self.headers
             with lock:
                 count[0] += 1
                 number = count[0]
@@ -167,6 +168,39 @@ def test_a_group_has_the_weighted_sum_and_each_model_s_own_scores():
     assert group.rewards.tolist() == [0.5 - 2, 2 - 2]
     assert {name: values.tolist() for name, values in group.components.items()} == {"rm": [1, 4], "other": [1, 1]}
     assert (group.task_id, group.error) == ("0/7/0", None)
+
+
+def test_a_server_elsewhere_is_asked_with_its_key_for_the_model_by_name(monkeypatch):
+    asked: list[Any] = []
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        asked.append((body["model"], body["headers"]["Authorization"]))
+        return 200, said("Score: 3")
+
+    with played(answer) as url:
+        model = {**JUDGE, "path": "org/judge", "url": f"{url}/", "key": {"name": "secret", "key": "k"}}
+        rewards = Rewards.model_validate({"models": [model]})
+        with pytest.raises(JobError, match="RLJOB_REWARD_KEY_JUDGE") as missing:
+            RewardModels(rewards, {})
+        monkeypatch.setenv("RLJOB_REWARD_KEY_JUDGE", "sesame\n")
+        models = RewardModels(rewards, {})
+        assert score(models, "a").rewards.tolist() == [3]
+        models.close()
+    assert missing.value.field == "spec.rewards.models[0].key"
+    assert asked == [("org/judge", "Bearer sesame")]
+
+
+def test_a_rate_limit_spreads_requests_and_the_wait_is_not_held_against_the_server(monkeypatch):
+    """One a minute: each waits a minute longer than the one before, beyond lostAfter."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    with played(length) as url, asking(url, rateLimit=1, timeout="50s", lostAfter="50s") as models:
+        monkeypatch.setattr("rljob_trainer.rewards.models.client.asyncio.sleep", sleep)
+        assert score(models, "a", "b", "c", "d").rewards.tolist() == [1, 1, 1, 1]
+    assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3]
 
 
 def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():

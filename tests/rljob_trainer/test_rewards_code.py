@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rljob_trainer.errors import RewardError
+from rljob_trainer.rewards.check import check_data_sources
+from rljob_trainer.rewards.scorer import by_environment
 from tests.rljob_trainer.journal_support import task
 from tests.rljob_trainer.rewards_support import responses, reward_pools, rewards, scored
 
@@ -56,7 +58,7 @@ DEEP = f"from ..h import g\nfrom . import i\nimport p.h, i as j\n{HEAD}    retur
         (
             {
                 "p/__init__.py": "", "p/q/__init__.py": "", "p/h.py": HELPER, "p/q/i.py": HELPER,
-                "p/q/r.py": f"from ..h import g\nfrom . import i\nimport p.h, i as j\n{HEAD}    return g() + i.g() + j.g()",
+                "p/q/r.py": DEEP,
             },
             "p/q/r.py",
             1.5,
@@ -83,6 +85,15 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
 
 # ---- what a function is and does
 
+ALARM = "import signal\nfrom time import sleep\nalarm = signal.alarm"
+GUARD = f"import builtins, json, os\n{HEAD}    builtins.exit = os.kill = os.getcwd = json.dumps = None"
+PATCHED = f"""
+from unittest.mock import patch
+{HEAD}    with patch("builtins.input", lambda: "7"):
+        exec("import math; answer = math.floor(int(input()))", made := {{}})
+    return made["answer"]
+"""
+
 
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -104,16 +115,18 @@ def test_two_folders_may_have_neighbours_of_one_name_and_a_module_lies_beside_th
         (f"from fractions import Fraction\n{HEAD}    return Fraction(1, 2)", 0.5),
         (f"import numpy\n{HEAD}    return numpy.bool_(True)", 1),
         (f"{HEAD}    return {{'score': 1, 'loss': float('nan'), 'n': float('inf')}}", 1),
+        # programs under test
+        (PATCHED, 7),
+        (f"{GUARD}\n    return 1", 1),
         # output
         (f"import sys\n{HEAD}    sys.stdout = None\n    return 1", 1),
         (f"import sys\n{HEAD}    sys.stdout.close()\n    return 1", 1),
         (f"{HEAD}    print('\\ud800')\n    return 1", 1),
         (f"import logging\nlogging.basicConfig(level=10)\n{HEAD}    logging.info('x')\n    return 1", 1),
         # what it leaves behind, and what it changes
-        (f"import signal\n{HEAD}    signal.setitimer(signal.ITIMER_REAL, 0.001)\n    return 1", 1),
+        (f"{ALARM}\n{HEAD}    alarm(2) if solution_str == 'a' else sleep(2.5)\n    return 1", 1),
         (
-            f"{HEAD}    ground_truth.append(1); extra_info['l'].append(1)\n"
-            "    return len(ground_truth + extra_info['l'])",
+            f"{HEAD}    for each in (extra_info['l'], ground_truth): each.append(1)\n    return 2 * len(each)",
             2,
         ),
         (f"import argparse\nargparse.ArgumentParser().parse_args()\n{HEAD}    return 1", 1),
@@ -196,9 +209,20 @@ def test_functions_score_the_rows_of_their_data_sources(pool_of):
         assert (score.rewards.tolist(), set(score.components)) == ([expected] * 2, components)
 
 
+def test_data_that_no_function_scores_is_refused_at_the_start():
+    one, other = {"name": "a", "builtin": "gsm8k", "dataSources": ["aime*"]}, {"name": "b", "builtin": "gsm8k"}
+    check_data_sources(rewards(one), lambda: ["aime2024", "aime"])
+    check_data_sources(rewards(one, other), lambda: pytest.fail("nobody has to read the data"))
+    with pytest.raises(RewardError, match="'math'") as refused:
+        check_data_sources(rewards(one), lambda: ["aime", "math"])
+    assert refused.value.field == "spec.rewards.functions"
+
+
 def test_a_function_sees_the_variables_that_it_names_and_never_rays(pool_of, monkeypatch):
     for name in ("HF_TOKEN", "JUDGE_KEY", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "https_proxy"):
         monkeypatch.setenv(name, "secret")
     source = f"import os\n{HEAD}    return sum(value == 'secret' for value in os.environ.values())"
     assert scores_of(pool_of, {"name": "own", "source": source}) == [0, 0]
     assert scores_of(pool_of, {"name": "own", "source": source, "env": ["JUDGE_KEY"]}) == [1, 1]
+    apart = rewards({"name": "a", "source": source}, {"name": "b", "source": source, "env": ["JUDGE_KEY"]})
+    assert list(by_environment(apart)) == [[0], [1]]

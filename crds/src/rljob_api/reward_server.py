@@ -1,4 +1,4 @@
-"""The vLLM server of a reward model, which `rljob run` or the operator starts."""
+"""The server of a reward model: of vLLM, which `rljob run` or the operator starts, or one that runs already."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,3 +30,8 @@ def command(python: str, model: RewardModel, path: str, host: str, port: int, gp
 def environment(gpus: int) -> dict[str, str]:
     """Environment variables of the server; variables of the job override them."""
     return {**ENVIRONMENT, **({} if gpus else CPU_ENVIRONMENT)}
+
+
+def key_variable(model: RewardModel) -> str:
+    """Environment variable with the API key of a server that runs already."""
+    return f"RLJOB_REWARD_KEY_{model.name.upper().replace('-', '_')}"

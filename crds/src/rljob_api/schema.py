@@ -78,6 +78,8 @@ class _Structural(GenerateJsonSchema):
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         written = self.generate_inner(schema["schema"])
+        if schema.get("default_factory_takes_data"):  # it depends on other fields, so the API server cannot fill it in
+            return written
         default = schema["default_factory"]() if "default_factory" in schema else schema.get("default")  # type: ignore[call-arg]
         return written if default is None else written | {"default": _written_out(default)}
 

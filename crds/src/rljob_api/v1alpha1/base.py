@@ -80,6 +80,8 @@ def list_map(key: str) -> JsonDict:
 
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+URL_PATTERN = r"^https?://[^/?#@ ]+(/[^?#@ ]*)?$"
+REWARD_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_]*[A-Za-z0-9_])?$"
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 VARIABLE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -95,6 +97,8 @@ QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 PATTERN_MEANINGS = {
     DURATION_PATTERN: "a duration such as 90s, 1h30m or 500ms",
     NAME_PATTERN: "lowercase letters, digits and '-', with a letter or digit at both ends",
+    URL_PATTERN: "a URL such as https://models.example.com, without user, query and fragment",
+    REWARD_PATTERN: "letters, digits, '_' and '-', without '-' at the ends",
     OBJECT_NAME_PATTERN: "lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
     KEY_PATTERN: "letters, digits, '-', '_' and '.'",
     VARIABLE_PATTERN: "letters, digits and '_', not beginning with a digit",

@@ -1,10 +1,22 @@
-"""`spec.rewards.models`: models that score responses, each served by vLLM beside the job."""
+"""`spec.rewards.models`: models that score responses, each served by vLLM beside the job, or by a server elsewhere."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import NAME_PATTERN, ApiModel, Count, Duration, Path, Quantity, Rule, Text, sized
+from rljob_api.v1alpha1.base import (
+    NAME_PATTERN,
+    URL_PATTERN,
+    ApiModel,
+    Count,
+    Duration,
+    Path,
+    Quantity,
+    Rule,
+    Text,
+    sized,
+)
+from rljob_api.v1alpha1.cluster import SecretKeyRef
 from rljob_api.v1alpha1.pods import PodTemplate
 
 LONGEST_NAME = 19
@@ -31,8 +43,26 @@ class RewardModel(ApiModel):
     path: Path = Field(
         description=(
             "A model on the Hugging Face hub (org/name), or a folder. `rljob run` reads a relative folder from the"
-            " folder of the RLJob's file; in a cluster the folder must be in one of spec.volumeMounts."
+            " folder of the RLJob's file; in a cluster the folder must be in one of spec.volumeMounts. With url, the"
+            " name of the model at that server."
         )
+    )
+    url: Annotated[str, StringConstraints(pattern=URL_PATTERN, min_length=8, max_length=1024)] | None = Field(
+        None,
+        description=(
+            "A server that runs already, with vLLM's or OpenAI's API; without /v1 at the end. The job then starts no"
+            " server for this model."
+        ),
+    )
+    key: SecretKeyRef | None = Field(
+        None,
+        description=(
+            "The server's API key, in a Secret of the job's namespace. `rljob run` reads it from the environment"
+            " variable RLJOB_REWARD_KEY_NAME instead; NAME is the model's name in capitals with _ for -."
+        ),
+    )
+    rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Requests a minute that the job sends at most, retries included; the default is no limit."
     )
     kind: Literal["classifier", "generative"] = Field(description="How the model scores.")
     weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
@@ -83,6 +113,11 @@ class RewardModel(ApiModel):
 
     rules = (
         sized("memory"),
+        Rule(
+            "!has(self.key) || has(self.url)",
+            "a server that the job starts has no key: remove key, or set url to a server that runs already",
+            "key",
+        ),
         Rule(
             "!(self.name in ['mean', 'std', 'min', 'max'])",
             "mean, std, min and max are reserved for metrics of the sum: choose another name for the reward model",

@@ -6,10 +6,10 @@ from pydantic import Field, StringConstraints
 
 from rljob_api.v1alpha1.base import (
     MODULE_PATTERN,
+    REWARD_PATTERN,
     VARIABLE_PATTERN,
     ApiModel,
     Duration,
-    Name,
     Path,
     Rule,
     Text,
@@ -20,6 +20,14 @@ from rljob_api.v1alpha1.reward_models import RewardModel
 Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown"]
 
 
+def _named(function: str) -> str:
+    """CEL: a function's name, or its default."""
+    return (
+        f"(has({function}.name) ? {function}.name : has({function}.builtin) ? {function}.builtin : {function}.function)"
+    )
+
+
+RewardName = Annotated[str, StringConstraints(pattern=REWARD_PATTERN, min_length=1, max_length=128)]
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
 
 
@@ -31,7 +39,6 @@ class RewardFunction(ApiModel):
     function of lists, (responses, ground_truths), gets the responses of one group and returns a list.
     """
 
-    name: Name = Field(description="Name in logs and metrics: reward/NAME.")
     builtin: Builtin | None = Field(None, description="A reward function of the trainer.")
     path: Path | None = Field(None, description="A Python file; a relative path is relative to the RLJob's file.")
     module: Annotated[str, StringConstraints(pattern=MODULE_PATTERN, min_length=1, max_length=256)] | None = Field(
@@ -42,6 +49,10 @@ class RewardFunction(ApiModel):
     )
     function: Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)] = Field(
         "compute_score", description="Function to call in path, module or source."
+    )
+    name: RewardName = Field(
+        default_factory=lambda given: given.get("builtin") or given.get("function", "compute_score"),
+        description="Name in logs and metrics: reward/NAME. The default is the builtin's or the function's name.",
     )
     arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
         default_factory=dict, description="Keyword arguments of every call, in addition to the four of the signature."
@@ -69,7 +80,7 @@ class RewardFunction(ApiModel):
             "builtin",
         ),
         Rule(
-            "!(self.name in ['mean', 'std', 'min', 'max'])",
+            f"!({_named('self')} in ['mean', 'std', 'min', 'max'])",
             "mean, std, min and max are reserved for metrics of the sum: choose another name",
             "name",
         ),
@@ -87,7 +98,6 @@ class Rewards(ApiModel):
     functions: Annotated[list[RewardFunction], Field(max_length=32)] = Field(
         default_factory=list,
         description="Python functions. The reward includes the weighted sum of their scores.",
-        json_schema_extra=list_map("name"),
     )
     models: Annotated[list[RewardModel], Field(max_length=8)] = Field(
         default_factory=list,
@@ -113,8 +123,18 @@ class Rewards(ApiModel):
             "timeout",
         ),
         Rule(
-            "!self.models.exists(m, self.functions.exists(f, f.name == m.name))",
+            f"self.functions.all(f, self.functions.exists_one(g, {_named('g')} == {_named('f')}))",
+            "two reward functions have the same name, which names their metric: set name of one of them",
+            "functions",
+        ),
+        Rule(
+            f"!self.models.exists(m, self.functions.exists(f, {_named('f')} == m.name))",
             "a reward model and a reward function have the same name, which names their metric: rename one",
             "models",
         ),
     )
+
+    @property
+    def served(self) -> list[RewardModel]:
+        """The models whose servers the job starts."""
+        return [model for model in self.models if model.url is None]

@@ -105,7 +105,6 @@ def once_ended(spec: type[ApiModel]) -> Rule:
 _KEYS = {
     "containers": "name",
     "env": "name",
-    "functions": "name",
     "imagePullSecrets": "name",
     "initContainers": "name",
     "models": "name",

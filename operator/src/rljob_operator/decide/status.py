@@ -71,7 +71,7 @@ def as_it_was(job: Job, now: datetime, reason: str, message: str) -> RLJobStatus
 
 
 def _gpus(spec: RLJobSpec) -> int:
-    servers = sum(model.replicas * model.gpus_per_replica for model in spec.rewards.models)
+    servers = sum(model.replicas * model.gpus_per_replica for model in spec.rewards.served)
     return spec.cluster.nodes * spec.cluster.gpus_per_node + servers
 
 

@@ -31,7 +31,7 @@ def derive_servers(snapshot: Snapshot) -> Servers:
     job = snapshot.job
     if job.read is None:
         return Servers(ServersState.ABSENT, job.status.reward_models)
-    statuses = [_status(snapshot, model) for model in job.read.rewards.models]
+    statuses = [_status(snapshot, model) for model in job.read.rewards.served]
     missing = [each for each in statuses if each.ready_replicas < each.desired_replicas]
     state = ServersState.INCOMPLETE if missing else ServersState.READY
     if not snapshot.children.get(DEPLOYMENT):

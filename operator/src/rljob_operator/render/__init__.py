@@ -55,7 +55,7 @@ def reward_models_of(job: Job, image: str, placement: Placement) -> list[Manifes
     """What exists while the job runs and follows its spec. image: of the job's other pods. Raises CannotMerge."""
     return [
         _child(job, manifest)
-        for model in job.spec.rewards.models
+        for model in job.spec.rewards.served
         for manifest in (service(job, model), deployment(job, model, image, placement))
     ]
 

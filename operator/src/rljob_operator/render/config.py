@@ -26,7 +26,7 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
         generation=generation,
         base_dir=names.VOLUME_FOLDER,
         spec=resolve(spec),
-        reward_models={model.name: url(job, model.name) for model in spec.rewards.models},
+        reward_models={model.name: url(job, model.name) for model in spec.rewards.served},
     )
     needless = set() if spec.checkpoint.resume == "never" else {"start_id"}
     text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=needless), sort_keys=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_api import RLJobSpec, parse_duration
+from rljob_api import RLJobSpec, parse_duration, reward_server
 from rljob_api.v1alpha1.pods import JOB_VOLUMES
 from rljob_operator import names
 from rljob_operator.head import tokens
@@ -47,6 +47,7 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
         ],
         "lifecycle": _stop_before_end(spec),
     }
+    driver["env"] += _reward_keys(spec)
     agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
     template = _template(job, settings, names.HEAD, [driver, agent])
     return tolerant(placement.on(customized(template, head.template.written(), "spec.cluster.head.template")), spec)
@@ -59,6 +60,7 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
     ranks = container(
         names.WORKER_CONTAINER, spec, image, worker.cpu, worker.memory, mounts, gpus=spec.cluster.gpus_per_node
     )
+    ranks["env"] += _reward_keys(spec)
     template = _template(job, settings, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
     return tolerant(placement.on(customized(template, worker.template.written(), "spec.cluster.worker.template")), spec)
@@ -146,6 +148,18 @@ def container(
         "securityContext": RESTRICTED,
         "volumeMounts": [*mounts, *(mount.written() for mount in spec.volume_mounts)],
     }
+
+
+def _reward_keys(spec: RLJobSpec) -> list[dict[str, Any]]:
+    """Keys of reward models' servers that run already, for whichever pod sends their requests."""
+    return [
+        {
+            "name": reward_server.key_variable(model),
+            "valueFrom": {"secretKeyRef": model.key.model_dump(mode="json", by_alias=True)},
+        }
+        for model in spec.rewards.models
+        if model.key is not None
+    ]
 
 
 CHECKPOINTS = "checkpoints"

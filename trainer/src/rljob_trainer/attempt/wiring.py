@@ -48,6 +48,7 @@ from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rank.model_source import locate_model
 from rljob_trainer.rank.supported import max_model_len
+from rljob_trainer.rewards.check import check_data_sources
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
@@ -180,6 +181,7 @@ class Wiring:
         prompts = examples = None
         if with_prompts:
             dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
+            check_data_sources(spec.rewards, dataset.data_sources)
             prompts = TaskStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
             self._spec = with_length(spec, len(dataset))
         if spec.sft or spec.supervised_only:
@@ -195,7 +197,9 @@ class Wiring:
     def _validation(self, tokenizer: "PreTrainedTokenizerBase", now: datetime) -> list[Task]:
         if not self._spec.data.validation:
             return []
-        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation", now=now).all("validation")
+        dataset = load_prompts(self._spec.data, tokenizer, self._base_dir, "validation", now=now)
+        check_data_sources(self._spec.rewards, dataset.data_sources)
+        return dataset.all("validation")
 
     def _rollout_settings(self) -> RolloutSettings:
         return RolloutSettings(

@@ -34,6 +34,10 @@ class PromptDataset:
     def __len__(self) -> int:
         return len(self._tokens.rows)
 
+    def data_sources(self) -> list[str]:
+        """The values of the column data_source, in the order of the files; reads all rows."""
+        return list(dict.fromkeys(row["data_source"] for rows in self._rows.batches() for row in rows))
+
     def item(self, index: int, epoch: int | str) -> Task:
         """Task `index` with the id "EPOCH/ROW/0"; ROW counts the rows of the files."""
         return self._task(index, f"{epoch}/{int(self._tokens.rows[index])}/0")

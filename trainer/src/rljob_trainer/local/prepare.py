@@ -81,7 +81,7 @@ def prepare(
     job = load_rljob(file, overrides)
     spec, base_dir, gpus = job.spec, file.resolve().parent, visible_gpus()
     running = _running(spec, reward_models)
-    started = [(i, model) for i, model in enumerate(spec.rewards.models) if model.name not in running]
+    started = [(i, m) for i, m in enumerate(spec.rewards.models) if m.name not in running and m.url is None]
     taken = sum(model.gpus_per_replica for _, model in started) if gpus else 0
     ranks = ranks or max(len(gpus) - taken, 1)
     if gpus and ranks + taken > len(gpus):

@@ -1,6 +1,7 @@
 """What a step says about itself: from groups, sums and reports to the flat metrics of one line."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from rljob_trainer.types import Floats, GroupSummary
 
 Metrics = dict[str, float]
 
+_NO_NAME = re.compile(r"[^\w./ :-]")
+"""What some loggers accept in no metric's name."""
+
 
 def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
     """Mean, spread and components of the rewards, over episodes."""
@@ -22,12 +26,40 @@ def reward_metrics(groups: Sequence[GroupSummary]) -> Metrics:
         names.REWARD_MIN: float(rewards.min()),
         names.REWARD_MAX: float(rewards.max()),
     }
+    return metrics | {f"reward/{name}": mean for name, mean in _component_means(groups).items()}
+
+
+def validation_metrics(groups: Sequence[GroupSummary], sources: Mapping[str, str]) -> Metrics:
+    """Mean reward and components over all episodes, and over those of each data source if there are several.
+
+    sources: the data source of each task. For "aime" and the function exact: validation/reward,
+    validation/reward/exact, validation/aime/reward, validation/aime/reward/exact.
+    """
+    metrics = _means(names.VALIDATION_REWARD, groups)
+    by_source: dict[str, list[GroupSummary]] = {}
+    for group in groups:
+        by_source.setdefault(sources[group.task_id], []).append(group)
+    for source, own in by_source.items() if len(set(sources.values())) > 1 else ():
+        metrics |= _means(f"validation/{_NO_NAME.sub('_', source)}/reward", own)
+    return metrics
+
+
+def _means(name: str, groups: Sequence[GroupSummary]) -> Metrics:
+    if not groups:
+        return {}
+    components = {f"{name}/{component}": mean for component, mean in _component_means(groups).items()}
+    return {name: float(all_rewards(groups).mean())} | components
+
+
+def _component_means(groups: Sequence[GroupSummary]) -> Metrics:
+    """Of each reward and logged number, over the episodes that have it."""
+    means = {}
     for name in {name for group in groups for name in group.components}:
         values = np.concatenate([group.components[name] for group in groups if name in group.components])
-        known = values[~np.isnan(values)]  # an episode may lack one
+        known = values[~np.isnan(values)]
         if known.size:
-            metrics[f"reward/{name}"] = float(known.mean())
-    return metrics
+            means[name] = float(known.mean())
+    return means
 
 
 def all_rewards(groups: Sequence[GroupSummary]) -> Floats:

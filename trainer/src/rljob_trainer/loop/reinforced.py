@@ -32,6 +32,7 @@ from rljob_trainer.loop.metrics import (
     reward_metrics,
     sync_metrics,
     update_metrics,
+    validation_metrics,
 )
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.stages import learning_rate_of
@@ -241,7 +242,7 @@ class ReinforcedSteps:
         with self.reporting.phase("validation"):
             scored = [group for group in self.rollouts.collect(order).groups if group.summary.error is None]
             self.reporting.samples(step, scored)
-        return {names.VALIDATION_REWARD: float(all_rewards(_summaries(scored)).mean())} if scored else {}
+        return validation_metrics(_summaries(scored), {task.id: task.data_source for task in self.validation})
 
 
 def _scored(rollout: Rollout, step: int) -> tuple[list[GroupRef], dict[str, str]]:

@@ -1,7 +1,8 @@
 """The names of all metrics, for the driver, views, plots, Prometheus and the documentation.
 
 A line of metrics is one step: {"step": 12, "stage": "rl", "time": 1760000000.0, "reward/mean": 0.5, ...}. `step` counts
-supervised steps too. Each reward function adds `reward/<function name>`.
+supervised steps too. Each reward adds `reward/NAME`, and each number that a function returns `reward/NAME/NUMBER`; so
+in `validation/reward/...`. A validation of several data sources also has `validation/SOURCE/reward` and the same below.
 """
 
 from dataclasses import dataclass

@@ -6,6 +6,7 @@ It ends with the thread that started it: an idle process reads the end of the so
 import asyncio
 import ctypes
 import inspect
+import io
 import os
 import signal
 import sys
@@ -36,7 +37,8 @@ def main() -> None:
         return
     del sys.argv[1:]  # reward code may parse it
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  they are files
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     connection = Connection(fd)
     try:
         serve(connection)
@@ -47,7 +49,8 @@ def main() -> None:
 def serve(connection: Connection) -> None:
     """Load, then answer calls until the pool closes the connection."""
     setup: Setup = connection.recv()
-    base_dir, scorers = Path(setup.base_dir), []
+    base_dir = Path(setup.base_dir)
+    scorers: list[_Scorer] = []
     register_files(setup.functions, base_dir)
     for function in setup.functions:
         try:

@@ -43,6 +43,7 @@ def register(files: Iterable[Path]) -> None:
             sys.path.append(str(path.parent))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+        vars(builtins)["__import__"] = _import
 
 
 def register_again() -> None:
@@ -73,7 +74,6 @@ class _Package:
         self.inside = ".".join((name, *file.parent.relative_to(self.root).parts))
         self.searched = {file.parent: self.inside, self.root: name}
         self.files: dict[Path, str] = {}
-        self.builtins = {**vars(builtins), "__import__": self._import}
 
     def add(self, path: Path) -> None:
         self.files[path] = f"{self.inside}.{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}"
@@ -81,19 +81,8 @@ class _Package:
     def path_of(self, module: str) -> Path | None:
         return next((path for path, name in self.files.items() if name == module), None)
 
-    def _import(
-        self, name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,  # noqa: A002
-        fromlist: Sequence[str] | None = (), level: int = 0,
-    ) -> ModuleType:  # fmt: skip
-        top = name.partition(".")[0]
-        inside = self._neighbour(top) if level == 0 else None
-        if inside is None:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        found = builtins.__import__(f"{inside}.{name}", globals, locals, fromlist or (), 0)
-        return found if fromlist else sys.modules[f"{inside}.{top}"]
-
     @cache  # noqa: B019  packages live as long as the process
-    def _neighbour(self, top: str) -> str | None:
+    def neighbour(self, top: str) -> str | None:
         """The private package that has a module `top` for reward code."""
         for folder, inside in self.searched.items():
             found = PathFinder.find_spec(top, [str(folder)])
@@ -108,6 +97,21 @@ class _Package:
 
 
 _PACKAGES: dict[str, _Package] = {}
+_ordinary_import = builtins.__import__
+
+
+def _import(
+    name: str, globals: Mapping[str, Any] | None = None, locals: Mapping[str, Any] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (), level: int = 0,
+) -> ModuleType:  # fmt: skip
+    """Python's own, except that a module of a private package finds its neighbours first."""
+    package = _PACKAGES.get(str((globals or {}).get("__name__")).partition(".")[0])
+    top = name.partition(".")[0]
+    inside = package.neighbour(top) if package is not None and level == 0 else None
+    if inside is None:
+        return _ordinary_import(name, globals, locals, fromlist or (), level)
+    found = _ordinary_import(f"{inside}.{name}", globals, locals, fromlist or (), 0)
+    return found if fromlist else sys.modules[f"{inside}.{top}"]
 
 
 class _Finder(MetaPathFinder):
@@ -124,25 +128,15 @@ class _Finder(MetaPathFinder):
             return _namespace(fullname, package.root)
         file = package.path_of(fullname)
         if file is not None:
-            return spec_from_file_location(fullname, file, loader=_Loader(package, fullname, str(file)))
+            return spec_from_file_location(fullname, file, loader=_Loader(fullname, str(file)))
         found = PathFinder.find_spec(fullname, path, target)
         if found is not None and isinstance(found.loader, SourceFileLoader):
-            found.loader = _Loader(package, fullname, found.loader.path)
+            found.loader = _Loader(fullname, found.loader.path)
         return found
 
 
 class _Loader(SourceFileLoader):
-    """Gives a module the package's own __import__."""
-
-    def __init__(self, package: _Package, fullname: str, path: str) -> None:
-        super().__init__(fullname, path)
-        self._package = package
-
-    def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__builtins__"] = self._package.builtins
-        super().exec_module(module)
-
-    def set_data(self, path: str, data: bytes, *, _mode: int = 0o666) -> None:
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Write no .pyc beside a user's file."""
 
 

@@ -27,6 +27,11 @@ _LARGEST = 1 << 26
 """Bytes of an answer."""
 
 
+def covers(patterns: Sequence[str], data_source: str) -> bool:
+    """Whether rewards.functions[].dataSources has that data source; an empty list has all."""
+    return not patterns or any(fnmatchcase(data_source, pattern) for pattern in patterns)
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionSetup:
     """One of rewards.functions. place: its index there. data_sources: as in the spec."""
@@ -47,7 +52,7 @@ class FunctionSetup:
 
     def scores(self, data_source: str) -> bool:
         """Whether the function scores responses to rows of that data source."""
-        return not self.data_sources or any(fnmatchcase(data_source, pattern) for pattern in self.data_sources)
+        return covers(self.data_sources, data_source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +99,17 @@ class Failure(NamedTuple):
     reason: str
 
 
+_write, _dumps = os.write, json.dumps  # reward code may replace them, as guards of programs under test do
+
 Answer = Loaded | LoadFailure | Score | Failure
 
 
 def send(fd: int, answer: Answer) -> None:
     """Write an answer that an Inbox reads."""
-    data = json.dumps([type(answer).__name__, *answer]).encode()
+    data = _dumps([type(answer).__name__, *answer]).encode()
     left = memoryview(_LENGTH.pack(len(data)) + data)
     while left:
-        left = left[os.write(fd, left) :]
+        left = left[_write(fd, left) :]
 
 
 def _parse(data: bytes) -> Answer:

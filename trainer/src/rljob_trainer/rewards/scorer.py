@@ -39,7 +39,7 @@ class Scorer:
         self._parts: list[RewardPool | RewardModels] = []
         if rewards.models:
             self._parts.append(RewardModels(rewards, urls))
-        for places in _by_environment(rewards):
+        for places in by_environment(rewards):
             self._parts.append(RewardPool(rewards, base_dir, log, places))
 
     async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
@@ -71,7 +71,7 @@ class Scorer:
         return ids[:-1] if ids and ids[-1] in self._ends else ids
 
 
-def _by_environment(rewards: Rewards) -> Iterable[list[int]]:
+def by_environment(rewards: Rewards) -> Iterable[list[int]]:
     """Indices of the functions that see the same variables: they share processes."""
     places: dict[frozenset[str], list[int]] = {}
     for place, function in enumerate(rewards.functions):

@@ -3,6 +3,7 @@ r"""Expressions in \boxed{}: found in a text, written as math-verify reads them,
 import re
 import time
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -60,7 +61,7 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)"
-_WRITTEN = [
+_WRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+"), lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}"),
     (re.compile(r"^\s*(?:\\\[|\\\(|\$+)(.*?)(?:\\\]|\\\)|\$+)\s*$", re.DOTALL), r"\1"),  # $5$
     (re.compile(r"^\s*\\(?:text|math|mbox)[a-z]*\s*\{([^{}]*)\}\s*$"), r"\1"),  # \text{5 dollars}

@@ -7,15 +7,17 @@
 """
 
 import asyncio
+import os
 from http import HTTPStatus
 from typing import Any
 
 import httpx
 import structlog
 
+from rljob_api import reward_server
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
-from rljob_trainer.errors import InfrastructureError, RewardError
+from rljob_trainer.errors import InfrastructureError, JobError, RewardError
 from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
 from rljob_trainer.rewards.policy import Component
 from rljob_trainer.types import Task
@@ -44,6 +46,7 @@ class ModelClient:
 
     Raises:
         RewardError: scorePattern is invalid.
+        JobError: its key is missing.
     """
 
     def __init__(self, model: RewardModel, url: str, field: str) -> None:
@@ -51,9 +54,12 @@ class ModelClient:
         self._url, self._lost_after = url, model.lost_after
         self._format: Format = format_of(model, field)
         self._room = asyncio.Semaphore(CONCURRENCY * model.replicas)
+        self._pace = _Pace(model.rate_limit)
         timeout = httpx.Timeout(parse_duration(model.timeout), connect=CONNECT_SECONDS, pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=_key(model, field), timeout=timeout, limits=limits, trust_env=False
+        )
 
     async def score(self, task: Task, response: str) -> float:
         """The score of one response.
@@ -74,9 +80,10 @@ class ModelClient:
     async def _ask(self, body: dict[str, Any]) -> Any:
         wait, tries, why = FIRST_WAIT, 0, "no answer"
         try:
-            async with asyncio.timeout(parse_duration(self._lost_after)):
+            async with asyncio.timeout(parse_duration(self._lost_after)) as limit:
                 while True:
                     tries += 1
+                    await self._pace.wait(limit)
                     try:
                         return await self._try(body)
                     except _Again as again:
@@ -101,12 +108,38 @@ class ModelClient:
         if status in _BUSY or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _Again(f"it answered {status}: {text}")
         if status != HTTPStatus.OK:
-            message = (
-                f"{self._url}{self._format.path} answered {status}: {text}; check the model's path, and its URL if "
-                "--reward-model gives it"
-            )
+            message = f"{self._url}{self._format.path} answered {status}: {text}; check the server's URL, model and key"
             raise RewardError(message, field=self.component.field)
         try:
             return answer.json()
         except ValueError as error:
             raise _Again(f"its answer is not JSON: {text}") from error
+
+
+class _Pace:
+    """Spreads requests evenly. limit: requests a minute; None for no limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._interval, self._next = 60.0 / limit if limit else 0.0, 0.0
+
+    async def wait(self, deadline: asyncio.Timeout) -> None:
+        """Until the next request may be sent. The server does not answer for this time, so the deadline moves."""
+        if not self._interval:
+            return
+        now = asyncio.get_running_loop().time()
+        at = max(self._next, now)
+        self._next = at + self._interval
+        deadline.reschedule((deadline.when() or now) + at - now)
+        await asyncio.sleep(at - now)
+
+
+def _key(model: RewardModel, field: str) -> dict[str, str]:
+    if model.key is None:
+        return {}
+    variable = reward_server.key_variable(model)
+    if not (key := os.environ.get(variable, "").strip()):
+        raise JobError(
+            f"a cluster reads the key from the Secret; on this machine, set the environment variable {variable}",
+            field=f"{field}.key",
+        )
+    return {"Authorization": f"Bearer {key}"}

@@ -45,9 +45,10 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A model with one label. template: None to send the conversation itself."""
+    """A model with one label. template: None to send the conversation itself. model: its name at a server elsewhere."""
 
     template: str | None
+    model: str | None = None
     path: str = "/pooling"
 
     def request(self, task: Task, response: str) -> dict[str, Any]:
@@ -56,7 +57,8 @@ class Classifier:
             text = {"messages": [*task.messages, {"role": "assistant", "content": response}]}
         else:
             text = {"input": filled(self.template, task, response)}
-        return text | {"task": "classify", "use_activation": False, "encoding_format": "base64"}
+        text |= {"task": "classify", "use_activation": False, "encoding_format": "base64"}
+        return text | ({"model": self.model} if self.model else {})
 
     def score(self, answer: Any) -> float:
         try:
@@ -70,16 +72,18 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A chat model. pattern: its only group matches the score."""
+    """A chat model. pattern: its only group matches the score. model: its name at a server elsewhere."""
 
     template: str
     pattern: re.Pattern[str]
     max_tokens: int
+    model: str | None = None
     path: str = "/v1/chat/completions"
 
     def request(self, task: Task, response: str) -> dict[str, Any]:
         message = {"role": "user", "content": filled(self.template, task, response)}
-        return {"messages": [message], "temperature": 0, "max_tokens": self.max_tokens}
+        body = {"messages": [message], "temperature": 0, "max_tokens": self.max_tokens}
+        return body | ({"model": self.model} if self.model else {})
 
     def score(self, answer: Any) -> float:
         try:
@@ -97,8 +101,9 @@ class Judge:
 
 def format_of(model: RewardModel, field: str) -> Format:
     """field: the model's field in the spec. Raises RewardError for an invalid scorePattern."""
+    name = model.path if model.url else None
     if model.kind == "classifier":
-        return Classifier(model.prompt_template)
+        return Classifier(model.prompt_template, name)
     try:
         pattern = re.compile(str(model.score_pattern))
     except re.error as error:
@@ -106,7 +111,7 @@ def format_of(model: RewardModel, field: str) -> Format:
     if pattern.groups != 1:
         message = f"has {pattern.groups} groups; use exactly one, for the score, and write others as (?:...)"
         raise RewardError(message, field=f"{field}.scorePattern")
-    return Judge(str(model.prompt_template), pattern, model.max_tokens or MAX_TOKENS)
+    return Judge(str(model.prompt_template), pattern, model.max_tokens or MAX_TOKENS, name)
 
 
 def filled(template: str, task: Task, response: str) -> str:

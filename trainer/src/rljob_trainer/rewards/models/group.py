@@ -26,15 +26,16 @@ class _WithoutScore(Exception):
 
 
 class RewardModels:
-    """The clients of rewards.models. urls: of their servers, by name.
+    """The clients of rewards.models. urls: of their servers, by name, before the models' own.
 
     Raises:
         RewardError: a scorePattern is invalid.
-        JobError: a model has no URL.
+        JobError: a model has no URL, or its server's key is missing.
     """
 
     def __init__(self, rewards: Rewards, urls: Mapping[str, str]) -> None:
         self._rewards = rewards
+        urls = {model.name: model.url.rstrip("/") for model in rewards.models if model.url} | dict(urls)
         missing = [model.name for model in rewards.models if model.name not in urls]
         if missing:
             raise JobError(
