@@ -88,6 +88,7 @@ process_guard.wake_when_orphaned = tell
 @pytest.mark.parametrize("command", [["ray_head", "FOLDER", "0", "hf"], ["process_guard", "FOLDER", "sleep", "1000"]])
 def test_it_ends_whenever_it_is_told_to(tmp_path: Path, command: list[str]):
     with machine() as place:
+        (place.temporary / "rljob-ray").mkdir()
         given = [str(place.temporary / "rljob-ray") if each == "FOLDER" else each for each in command]
         told = place.start([sys.executable, "-c", TOLD, *given])
         assert told.wait(GONE_SECONDS) == 128 + signal.SIGTERM

@@ -126,6 +126,7 @@ time.sleep(1000)
 @pytest.mark.parametrize("frozen", [False, True], ids=["that runs", "that is frozen"])
 def test_the_processes_of_a_guard_end_also_when_its_parent_is_killed(tmp_path: Path, frozen: bool):
     folder = tmp_path / "temporary"
+    folder.mkdir()
     command = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(folder)]
     command += ["sh", "-c", 'touch "$TMPDIR/socket"; sleep 1001 & sleep 1002']
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log"), *command])
@@ -150,7 +151,7 @@ time.sleep(1000)
 
 
 def test_the_shared_memory_of_what_is_killed_goes_with_it(tmp_path: Path):
-    holder = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(tmp_path / "temporary")]
+    holder = [sys.executable, "-m", "rljob_trainer.local.process_guard", str(tmp_path)]
     ignorant = ["sh", "-c", 'trap "" TERM; "$@"; sleep 1000', "sh", sys.executable, "-c", SHARER]
     pipe = subprocess.PIPE
     with subprocess.Popen([*holder, *ignorant], stdin=pipe, stdout=pipe, text=True) as process:

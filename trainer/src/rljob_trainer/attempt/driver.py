@@ -19,6 +19,7 @@ from rljob_trainer.attempt.interrupt import STOPPED_EARLY, Interrupt
 from rljob_trainer.attempt.job_file import job_of_generation
 from rljob_trainer.attempt.wiring import Wiring
 from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
+from rljob_trainer.local.private_folder import read_private
 from rljob_trainer.loop.requests import Requests
 from rljob_trainer.progress.presence import present
 from rljob_trainer.progress.reporter import ProgressReporter
@@ -115,4 +116,7 @@ def _appeared(address: str) -> str:
         if time.monotonic() > deadline:
             raise InfrastructureError(f"waited {RAY_SECONDS:.0f} s for Ray to start")
         time.sleep(0.05)
-    return path.read_text()
+    try:
+        return read_private(path)
+    except OSError as error:
+        raise InfrastructureError(f"reading the address of Ray failed: {error}") from error

@@ -22,7 +22,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_trainer.checkpoint.files import FileEntry, entries
 from rljob_trainer.checkpoint.host_copy import HostCopy, shapes_of
 from rljob_trainer.checkpoint.random_state import random_state, write_random_state
-from rljob_trainer.checkpoint.shards import METADATA, save_shards
+from rljob_trainer.checkpoint.shard_reader import METADATA
+from rljob_trainer.checkpoint.shards import save_shards
 
 
 class ShardSaver:

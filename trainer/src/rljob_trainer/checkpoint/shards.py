@@ -1,6 +1,7 @@
 """Write and read a checkpoint's tensors with torch.distributed.checkpoint; map its failures to job errors."""
 
 import errno
+import pickle
 import shutil
 import warnings
 from pathlib import Path
@@ -12,12 +13,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from rljob_trainer.checkpoint.shard_reader import METADATA, DataPlanner, ShardReader
 from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended for one rank
-
-METADATA = ".metadata"
-"""torch writes it last; without it no shard can be read."""
 
 _FILE_BYTES = 4 << 30
 _MAX_FILES = 8
@@ -48,19 +47,34 @@ def save_shards(state: dict[str, Any], directory: Path, group: dist.ProcessGroup
 def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) -> None:
     """Read `state`'s tensors in place, whatever number of ranks wrote them; collective unless `alone`.
 
-    Raises JobError if the checkpoint belongs to another model or algorithm, InfrastructureError if it is unreadable.
+    Raises JobError if the checkpoint belongs to another model or algorithm or its index is damaged,
+    InfrastructureError if it is unreadable.
     """
     if not (directory / METADATA).is_file():
         raise InfrastructureError(f"the checkpoint's storage failed: {directory / METADATA} is missing")
     try:
-        dcp.load(state, checkpoint_id=directory, no_dist=alone)
+        dcp.load(state, storage_reader=ShardReader(directory), planner=DataPlanner(), no_dist=alone)
+    except pickle.UnpicklingError as error:
+        raise _forged(directory, error) from error
+    except OSError as error:
+        raise InfrastructureError(f"the checkpoint's storage failed: {error}") from error
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
+        if isinstance(reason, pickle.UnpicklingError):
+            raise _forged(directory, reason) from error
         raise _storage_problem(reason) or JobError(
             f"{directory.parent.name} does not match this job ({reason}); restore the model and algorithm.kl with "
             "which it was written, or set this field to never",
             field="spec.checkpoint.resume",
         ) from error
+
+
+def _forged(directory: Path, reason: pickle.UnpicklingError) -> JobError:
+    return JobError(
+        f"a file of {directory} is damaged or forged ({str(reason).partition(chr(10))[0]}); delete this checkpoint or "
+        "continue from another one",
+        field="spec.checkpoint.resume",
+    )
 
 
 def _bytes(state: dict[str, Any]) -> int:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -41,10 +41,11 @@ def start_child(
 ) -> Child:
     """Start a process that logs to `log`. The kernel sends it the signal `orphaned` when this process dies.
 
-    It leads its own process group, so that Ctrl-C in the terminal reaches this process alone.
+    It leads its own process group, so that Ctrl-C in the terminal reaches this process alone. With orphaned=SIGTERM the
+    child cleans up when it ends: SIGTERM waits until it calls accept_termination.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("wb") as output, _held_back(orphaned):
         return subprocess.Popen(
             dying_with_its_parent(command, orphaned),
             stdin=stdin,
@@ -53,6 +54,24 @@ def start_child(
             env=dict(environment),
             start_new_session=True,
         )
+
+
+@contextmanager
+def _held_back(orphaned: signal.Signals) -> Iterator[None]:
+    """Children that start here inherit the mask of this thread."""
+    if orphaned != signal.SIGTERM:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def accept_termination() -> None:
+    """Let SIGTERM through, which start_child(orphaned=SIGTERM) held back: this process can clean up from now on."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def dying_with_its_parent(command: Sequence[str], how: signal.Signals = signal.SIGKILL) -> list[str]:

@@ -2,7 +2,7 @@
 
 vLLM's engine survives the death of its API server, and a starting server ignores SIGTERM. This process ends all its
 descendants when the command ends or when it receives SIGTERM, which the kernel also sends when the parent dies. Then it
-deletes FOLDER, which it created for temporary files: vLLM leaves sockets there.
+deletes FOLDER, which holds temporary files: vLLM leaves sockets there.
 """
 
 import os
@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from rljob_trainer.local.machine import adopt_orphans, end_descendants, wake_when_orphaned
+from rljob_trainer.local.machine import accept_termination, adopt_orphans, end_descendants, wake_when_orphaned
 
 STOP_SECONDS = 5.0
 """Time for the command to end after SIGTERM."""
@@ -28,8 +27,8 @@ def main() -> None:
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     command: subprocess.Popen[bytes] | None = None
-    Path(folder).mkdir(mode=0o700)
     try:
+        accept_termination()
         wake_when_orphaned()
         command = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder})
         while (code := command.poll()) is None and not received:

@@ -4,7 +4,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,15 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, is_stopped, last_line, start_child
+from rljob_trainer.local.private_folder import new_private_folder
 
 ADDRESS = "address"
-"""File in Ray's folder with its address; it appears when Ray accepts connections."""
+"""File in the cluster's folder with Ray's address; it appears when Ray accepts connections."""
+
+RAY_FOLDER = "r"
+"""Ray's own folder, in the cluster's: Ray lets every user write to it, and the folder around it keeps them out."""
 
 
 def ray_environment() -> dict[str, str]:
     """Variables of all processes of one local cluster.
 
-    The second makes Ray listen on the loopback address alone. The token excludes other users of the machine. Without
+    All of them listen on the loopback address alone; Ray does so with the second. The token excludes other users of the machine. Without
     prestart the first driver connects at once: else it waits inside Ray for one worker per core, cannot send heartbeats
     there, and looks hung.
     """
@@ -32,10 +35,12 @@ def ray_environment() -> dict[str, str]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_worker_niceness": "0",  # by default workers yield to all other processes
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines request no GPU: they share their ranks' GPUs
+        **{name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},  # the ranks' own connections
+        "VLLM_HOST_IP": "127.0.0.1",
     }
 
 
-LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+LONGEST_TEMPORARY = 107 - len("/rljob-ray-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 """Longest folder for temporary files: a socket's name has at most 107 characters and begins with it."""
 
 
@@ -82,8 +87,7 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
 
     engine: which engine its workers preload.
     """
-    # The head creates the folder once it can delete it again, even if this process is killed.
-    folder = Path(tempfile.gettempdir()) / f"rljob-ray-{secrets.token_hex(4)}"
+    folder = new_private_folder("rljob-ray-")
     try:
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # TMPDIR covers its workers too: vLLM leaves files there.

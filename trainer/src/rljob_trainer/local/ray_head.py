@@ -4,7 +4,7 @@
     watch         polls Ray's processes from their start on, and ends this process when one of them fails
 
 On SIGTERM, or when Ray ends, is stopped or does not start in time, it kills all processes that Ray started here and
-deletes FOLDER, which it created. The kernel sends SIGTERM when the parent dies, so a run leaves nothing behind.
+deletes FOLDER. The kernel sends SIGTERM when the parent dies, so a run leaves nothing behind.
 
 `ray.init` and `ray start` would also start a dashboard, an autoscaler and a log monitor, which take several seconds and
 which a local run does not use, and cannot replace setup_worker.py. Hence Ray's own class for the processes of a node.
@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,12 +34,13 @@ from ray.exceptions import RaySystemError
 from rljob_trainer.local import ray_worker
 from rljob_trainer.local.machine import (
     MODULE,
+    accept_termination,
     adopt_orphans,
     dying_with_its_parent,
     end_descendants,
     wake_when_orphaned,
 )
-from rljob_trainer.local.ray_cluster import ADDRESS, STOPPED_SECONDS
+from rljob_trainer.local.ray_cluster import ADDRESS, RAY_FOLDER, STOPPED_SECONDS
 
 OBJECT_STORE_BYTES = 512 << 20
 """It carries groups of responses, a few MB a step for small models. Ray spills what does not fit."""
@@ -150,9 +150,8 @@ def main() -> None:
     watch = _Watch(folder)
     adopt_orphans()
     signal.signal(signal.SIGTERM, watch.leave)
-    folder.mkdir(mode=0o700)
     try:
-        tempfile.tempdir = None  # drop the cached folder: TMPDIR now exists
+        accept_termination()
         wake_when_orphaned()
         watch.begin(psutil.Process(_preload(folder / "preloaded", engine, "cuda" if gpus else "cpu")))
         address = _start(folder, gpus)
@@ -177,7 +176,7 @@ def _preload(path: Path, engine: str, device: str) -> int:
 
 def _start(folder: Path, gpus: int) -> str:
     settings = RayParams(
-        temp_dir=str(folder),
+        temp_dir=str(folder / RAY_FOLDER),
         num_cpus=len(os.sched_getaffinity(0)),
         num_gpus=gpus,
         object_store_memory=OBJECT_STORE_BYTES,

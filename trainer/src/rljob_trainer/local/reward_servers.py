@@ -7,13 +7,11 @@
 Servers that already run (--reward-model NAME=URL) are only checked for health.
 """
 
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, last_error, start_child
+from rljob_trainer.local.private_folder import new_private_folder
 
 START_SECONDS = 3600.0
 """Time for a server to become ready: it may have to download its model."""
@@ -120,13 +119,14 @@ class _Server:
         # The server must not import modules from the current folder.
         safe = {"PYTHONSAFEPATH": "1"}
         self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices, **safe}
-        # Short, because names of sockets begin with it. The guard creates it, and deletes it even if we are killed.
-        self._temporary = Path(tempfile.gettempdir()) / f"rljob-rm-{secrets.token_hex(4)}"
+        self._temporary: Path | None = None
         self._child: Child | None = None
 
     def start(self) -> None:
         plan = self.plan
         command = reward_server.command(sys.executable, plan.model, plan.path, _LOOPBACK, self._port, len(plan.gpus))
+        # Short, because names of sockets begin with it. The guard deletes it even if this process is killed.
+        self._temporary = new_private_folder("rljob-rm-")
         # SIGTERM, not SIGKILL, when we die: the guard then ends vLLM's processes.
         self._child = start_child(
             [*_GUARD, str(self._temporary), *command],
@@ -154,7 +154,8 @@ class _Server:
         if self._child is not None:
             end_child(self._child)
             end_session(self._child.pid)
-            shutil.rmtree(self._temporary, ignore_errors=True)  # the guard may have been killed
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)  # the guard may have been killed
             self._child = None
 
 

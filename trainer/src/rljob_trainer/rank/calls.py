@@ -15,6 +15,7 @@ from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
+from rljob_trainer.rank.rendezvous import Rendezvous
 from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
@@ -38,11 +39,11 @@ class RankCalls(Protocol):
 
     # ------------------------------------------------------------------ start
 
-    def open_store(self, host: str | None = None) -> tuple[str, int]:
+    def open_store(self, host: str | None = None) -> Rendezvous:
         """Rank 0: open the store that all ranks meet at. host: of this rank, as others reach it; by default Ray's."""
 
-    def connect(self, address: tuple[str, int]) -> RankInfo:
-        """Join the process group. address: of the store."""
+    def connect(self, rendezvous: Rendezvous) -> RankInfo:
+        """Join the process group."""
 
     def visible_gpu(self) -> str | None:
         """The GPU that this rank owns, as CUDA_VISIBLE_DEVICES names it."""

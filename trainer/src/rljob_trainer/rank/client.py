@@ -126,8 +126,8 @@ class RankClient:
     def connect(self) -> list[RankInfo]:
         """Build the process group over all ranks."""
         opened = self.workers[0].call(RankCalls.open_store)
-        (address,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
-        return self._all(lambda rank: rank.call(RankCalls.connect, address), START_SECONDS, "connect").result()
+        (rendezvous,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
+        return self._all(lambda rank: rank.call(RankCalls.connect, rendezvous), START_SECONDS, "connect").result()
 
     def end(self) -> None:
         for worker in self.workers:

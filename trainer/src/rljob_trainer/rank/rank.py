@@ -37,6 +37,7 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.packing import pack
 from rljob_trainer.rank.plan import RankPlan
+from rljob_trainer.rank.rendezvous import Rendezvous, join_store, open_store
 from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
@@ -74,16 +75,15 @@ class Rank(RankCalls):
 
     # ------------------------------------------------------------------ start
 
-    def open_store(self, host: str | None = None) -> tuple[str, int]:
-        host = host or str(ray.util.get_node_ip_address())
-        self.store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        return host, self.store.port
+    def open_store(self, host: str | None = None) -> Rendezvous:
+        self.store, rendezvous = open_store(host or str(ray.util.get_node_ip_address()))
+        return rendezvous
 
     @explained(LOADING)
-    def connect(self, address: tuple[str, int]) -> RankInfo:
+    def connect(self, rendezvous: Rendezvous) -> RankInfo:
         timeout = datetime.timedelta(seconds=self.settings.collective_seconds)
         if self.settings.rank > 0:
-            self.store = dist.TCPStore(*address, is_master=False, timeout=timeout)
+            self.store = join_store(rendezvous, timeout)
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         rank, world = self.settings.rank, self.settings.world
         dist.init_process_group(backend, store=self.store, rank=rank, world_size=world, timeout=timeout)

@@ -1,0 +1,85 @@
+"""A checkpoint is data: reading a forged one runs nothing."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from rljob_trainer.checkpoint.shard_reader import METADATA
+from rljob_trainer.checkpoint.shards import load_shards
+from rljob_trainer.errors import JobError
+
+
+class _Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    folder = tmp_path / "step-1-a1" / "ranks"
+    more = {"half": torch.ones(2).bfloat16(), "groups": [{"lr": 0.1}]}
+    dcp.save({"weights": torch.arange(3.0), "more": more}, checkpoint_id=folder)
+    return folder
+
+
+def _edit(folder: Path, name: str, value: Any) -> None:
+    metadata = pickle.loads((folder / METADATA).read_bytes())
+    setattr(metadata, name, value)
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+
+def test_tensors_and_numbers_are_read(saved: Path) -> None:
+    weights, half = torch.zeros(3), torch.zeros(2).bfloat16()
+    state: dict[str, Any] = {"weights": weights, "more": {"half": half, "groups": [{"lr": 0.0}]}}
+    load_shards(state, saved, alone=True)
+    assert (weights.tolist(), half.tolist(), state["more"]["groups"]) == ([0, 1, 2], [1, 1], [{"lr": 0.1}])
+
+
+def test_an_index_that_would_run_code_is_refused(saved: Path, tmp_path: Path) -> None:
+    _edit(saved, "planner_data", _Touch(tmp_path / "ran"))
+    _refused(saved)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_bytes_in_the_place_of_a_tensor_are_not_unpickled(saved: Path, tmp_path: Path) -> None:
+    metadata = pickle.loads((saved / METADATA).read_bytes())
+    (index, info), *_ = [each for each in metadata.storage_data.items() if each[0].fqn == "weights"]
+    torch.save(_Touch(tmp_path / "ran"), saved / info.relative_path)
+    info.offset, info.length = 0, (saved / info.relative_path).stat().st_size
+    metadata.storage_data = {type(index)("weights"): info}
+    metadata.state_dict_metadata = {"weights": BytesStorageMetadata()}
+    (saved / METADATA).write_bytes(pickle.dumps(metadata))
+    _refused(saved)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc/hostname"])
+def test_files_outside_the_checkpoint_are_not_read(saved: Path, path: str) -> None:
+    metadata = pickle.loads((saved / METADATA).read_bytes())
+    for info in metadata.storage_data.values():
+        info.relative_path = path
+    _edit(saved, "storage_data", metadata.storage_data)
+    _refused(saved)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40, -10])
+def test_a_damaged_index_is_a_short_error(saved: Path, kept: int) -> None:
+    (saved / METADATA).write_bytes((saved / METADATA).read_bytes()[:kept])
+    _refused(saved)
+
+
+def _refused(folder: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        load_shards({"weights": torch.zeros(3)}, folder, alone=True)
+    assert caught.value.field == "spec.checkpoint.resume"
+    assert str(folder) in str(caught.value)

@@ -1,0 +1,83 @@
+"""Read the files that torch.distributed.checkpoint wrote, as data alone.
+
+torch keeps an index of the tensors as a pickle, and a pickle can run any code. Whoever can write to the volume of a job
+must not decide what the job's processes run, so the index may name only the types below.
+"""
+
+import io
+import pickle
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
+from torch.distributed.checkpoint._nested_dict import set_element
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
+
+METADATA = ".metadata"
+"""torch writes it last; without it no shard can be read."""
+
+_TYPES = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    "pathlib": {"PosixPath"},
+}
+
+
+class ShardReader(FileSystemReader):
+    """Reads one checkpoint's shards. Raises pickle.UnpicklingError if the index is damaged or names another type."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._metadata = _Unpickler((directory / METADATA).read_bytes()).metadata()
+
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        self._metadata.storage_meta = self._metadata.storage_meta or StorageMeta()
+        self._metadata.storage_meta.load_id = self.load_id
+        return self._metadata
+
+
+class DataPlanner(DefaultLoadPlanner):
+    """Loads tensors, numbers, texts and lists of them. torch's own planner unpickles all that is no tensor."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        place = self.mappings[read_item.dest_index.fqn]
+        set_element(self.original_state_dict, place, torch.load(value, weights_only=True))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _TYPES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of a checkpoint")
+        return super().find_class(module, name)
+
+    def metadata(self) -> Metadata:
+        try:
+            metadata = self.load()
+        except pickle.UnpicklingError:
+            raise
+        except Exception as error:  # what a damaged pickle raises depends on where it is damaged
+            raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
+        if not isinstance(metadata, Metadata) or not all(map(_is_inside, (metadata.storage_data or {}).values())):
+            raise pickle.UnpicklingError("it is no index of files in this folder")
+        return metadata
+
+
+def _is_inside(info: Any) -> bool:
+    path = PurePosixPath(info.relative_path)
+    return not path.is_absolute() and ".." not in path.parts
