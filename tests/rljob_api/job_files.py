@@ -237,6 +237,9 @@ GOOD = (
             f"{_BUILTIN}    models: [{{name: {'a' * 19}, path: m, kind: classifier, timeout: 1h, lostAfter: 1h}}]\n",
         ),
     ),
+    good(
+        "a name that is no part of another's", (_BUILTIN, f"{_BUILTIN}    models: [{_RM.replace('rm', 'b-rm', 1)}}}]\n")
+    ),
     good("a name that is no head's", (_BUILTIN, f"{_BUILTIN}    models: [{_RM.replace('rm', 'ahead-svc', 1)}}}]\n")),
     good("whole floats are integers", ("steps: 100", "steps: 100.0")),
     good("numbers of YAML 1.1", ("steps: 100", "steps: 1_000"), ("promptsPerStep: 64", "promptsPerStep: 0x40")),
@@ -592,7 +595,22 @@ BROKEN = (
     broken_model("{name: mean, path: m, kind: classifier}", "20:21 spec.rewards.models[0].name"),
     *(
         broken_model(f"{{name: {name}, path: m, kind: classifier}}", "20:21 spec.rewards.models[0].name")
-        for name in ("head-svc", "a-head-svc")
+        for name in ("head-svc", "a-head-svc", "b-rm-c", "rm-c")
+    ),
+    broken(
+        "  training:",
+        "  cluster: {head: {template: {metadata: {labels: {ray.io/cluster: a}}}},\n"
+        "    worker: {template: {metadata: {labels: {app.kubernetes.io/name: kuberay}}}}}\n  training:",
+        "20:50 spec.cluster.head.template.metadata.labels",
+        "21:44 spec.cluster.worker.template.metadata.labels",
+    ),
+    broken_model(
+        _RM + ", template: {metadata: {labels: {app.kubernetes.io/created-by: kuberay-operator}}}}",
+        "20:87 spec.rewards.models[0].template.metadata.labels",
+    ),
+    broken_model(
+        _RM + ", template: {metadata: {labels: {team: 7}}}}",
+        "20:94 spec.rewards.models[0].template.metadata.labels.team",
     ),
     broken_model("{name: exact, path: m, kind: classifier}", "20:13 spec.rewards.models"),
     broken_model(_RM + "}, " + _RM + "}", "20:65 spec.rewards.models[1].name"),

@@ -1,5 +1,7 @@
 """What is made for reward models."""
 
+import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -46,6 +48,20 @@ def test_a_model_gets_a_deployment_and_a_service_that_finds_its_pods_alone():
         for each in (deployed, service):
             assert each["metadata"]["ownerReferences"][0]["uid"] == UID
             assert each["metadata"]["labels"][names.JOB_LABEL] == "job"
+
+
+def test_no_two_models_of_two_jobs_share_a_name():
+    parts = [
+        *product(("a", "rm", "b"), repeat=1),
+        *product(("a", "rm", "b"), repeat=2),
+        *product(("a", "rm"), repeat=4),
+    ]
+    words = ["-".join(each) for each in parts]
+    admitted = [word for word in words if not re.search("(^|-)rm-", word)]  # tests/rljob_api: b-rm-c and rm-c are not
+    named = [names.reward_model(job, model) for job in words for model in admitted]
+
+    assert len({*admitted} & {"rm", "a-rm", "a-b"}) == 3
+    assert len({*named}) == len(named)
 
 
 def test_the_driver_s_job_says_where_they_are():
