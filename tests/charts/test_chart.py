@@ -224,8 +224,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "half a digest": ({"image": {"digest": "sha256:ab"}}, "at '/image/digest': 'sha256:ab' does not match pattern"),
     "no Secret's name": (
-        {"admission": {"jobs": {"secrets": ["a'b"]}}},
-        "at '/admission/jobs/secrets/0': \"a'b\" does not match pattern",
+        {"admission": {"jobs": {"secrets": ["a b"]}}},
+        "at '/admission/jobs/secrets/0': 'a b' does not match pattern",
     ),
     "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
 }
