@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock ARGS="ray vllm", or ARGS=all.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-learning bench-operator chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-learning bench-operator models chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,7 @@ test: go $(READY)  ## Run the tests, two files at a time; make test ARGS="-k los
 test-slow: go $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
 	$(BIN)/python -m e2e.cluster build
 	$(PYTEST) -m slow $(ARGS)
+	RLJOB_SCHEDULES=100 $(PYTEST) tests/rljob_operator/test_world_schedules.py
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)
@@ -54,6 +55,9 @@ bench-learning: $(READY)  ## Train every task, control and algorithm, best on GP
 bench-operator: go $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/python -m bench.operator $(ARGS)
+
+models: $(READY)  ## Compare every architecture in both engines with transformers (half an hour); writes docs/models.md
+	$(BIN)/python -m bench.models $(ARGS)
 
 chaos-local: $(READY)  ## Kill and freeze processes of runs, 100 times; writes its part of docs/benchmarks/recovery.md
 	$(BIN)/python -m e2e.chaos --output docs/benchmarks $(ARGS)

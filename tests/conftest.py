@@ -18,13 +18,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 pytest_plugins = ["e2e.cluster.fixtures"]
 
 LONGEST = (
-    "e2e/test_lost_node", "rljob_trainer/test_run_recovery", "rljob_trainer/test_examples", "e2e/test_fuzz",
+    "e2e/test_lost_node", "e2e/test_fuzz", "rljob_trainer/test_run_recovery", "rljob_trainer/test_examples",
     "rljob_trainer/test_reward_models_served", "e2e/test_lifecycle", "rljob_trainer/test_run_chain",
-    "e2e/test_operator_deaths", "rljob_trainer/test_chaos", "rljob_trainer/test_run_resume",
-    "e2e/test_operator_life", "rljob_trainer/test_run_failures", "charts/test_install",
-    "rljob_trainer/test_supervisor", "rljob_trainer/test_rollouts",
-    "rljob_trainer/test_hosting", "rljob_trainer/test_pulse", "rljob_operator/test_world_deaths",
-    "rljob_operator/test_world_schedules",
+    "rljob_trainer/test_chaos", "rljob_trainer/test_run_resume", "e2e/test_operator_deaths",
+    "rljob_trainer/test_heartbeats", "e2e/test_operator_life", "rljob_trainer/test_run_failures", "charts/test_install",
+    "rljob_trainer/test_supervisor", "rljob_trainer/test_rollouts", "rljob_trainer/test_rank_splits",
+    "rljob_trainer/test_engine_conformance", "rljob_trainer/test_rollout_vllm", "rljob_trainer/test_hosting",
+    "e2e/test_lease", "rljob_operator/test_world_deaths", "rljob_operator/test_world_schedules",
 )  # fmt: skip
 """They begin first, so that at the end no process of pytest-xdist is alone with one of them."""
 

@@ -4,14 +4,14 @@ import pytest
 
 from tools.newcomer_path import PATHS, STARTED, file_of, gaps
 
-MOST = {"from a watch's event to the status patch": 14, "from `rljob run` to the optimizer step": 18}
-"""Files that a newcomer opens; the aim is 14 for each path."""
+MOST = 14
+"""Files that a newcomer opens for one path."""
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_each_file_of_a_path_is_imported_on_the_way(name: str) -> None:
     assert gaps(PATHS[name]) == []
-    assert len(PATHS[name]) <= MOST[name]
+    assert len(PATHS[name]) <= MOST
 
 
 def test_the_module_that_starts_a_process_names_its_command() -> None:

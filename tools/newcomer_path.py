@@ -32,26 +32,22 @@ PATHS: dict[str, tuple[str, ...]] = {
     "from `rljob run` to the optimizer step": (
         "rljob_trainer.cli.run",
         "rljob_trainer.local.supervisor",
-        "rljob_trainer.cli.driver",
         "rljob_trainer.attempt.driver",
         "rljob_trainer.attempt.wiring",
         "rljob_trainer.loop.loop",
         "rljob_trainer.loop.reinforced",
         "rljob_trainer.rollouts.rollouts",
-        "rljob_trainer.rollouts.rollout_client",
         "rljob_trainer.rollouts.rollout_host",
         "rljob_trainer.rollouts.episodes",
         "rljob_trainer.rollouts.generation",
-        "rljob_trainer.rollouts.engine_client",
         "rljob_trainer.engines.engine_host",
         "rljob_trainer.rank.client",
-        "rljob_trainer.rank.rank_host",
         "rljob_trainer.rank.rank",
         "rljob_trainer.rank.step",
     ),
 }
 
-STARTED = {"rljob_trainer.local.supervisor": "rljob_trainer.cli.driver"}
+STARTED = {"rljob_trainer.local.supervisor": "rljob_trainer.attempt.driver"}
 """The module that starts a process, and the module of its command: `rljob driver`."""
 
 

@@ -39,7 +39,7 @@ START_SECONDS = 10.0
 USUAL = 3.0
 """So many times as long as any step before is the one that waits for vLLM to start again."""
 
-ASKED_AGAIN = r"""grep -rhs reward_model_asked_again /tmp/ray | grep -cE 'model\W*rm\b' || true"""
+ASKED_AGAIN = r"""grep -rhs reward_model_retried /tmp/ray | grep -cE 'model\W*rm\b' || true"""
 """Counts that event of the trainer's in Ray's logs: the process that scores is none of the driver's log."""
 
 ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]

@@ -1,48 +1,19 @@
 """The operator's roles against what it asks for in a job's whole life: nothing is missing, and nothing is idle."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from e2e.cluster.access import Access
 from e2e.cluster.helm import Helm
 from e2e.cluster.layout import Layout
-from e2e.cluster.rights import Call, Right, calls, granted, missing, unused
+from e2e.cluster.rights import Right, calls, granted, missing, unused
 from tests.charts.release import Release, installed
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import running_operator
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import Driver
 from tests.rljob_operator.played_head import PlayedHeads
-
-
-def test_a_refused_call_and_an_idle_right_are_told_apart(tmp_path):
-    log = tmp_path / "audit.log"
-    log.write_text("".join(f"{json.dumps(event)}\n" for event in (audited("list", 200), audited("delete", 403))))
-    metadata = {"name": "a", "namespace": "team"}
-    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-    role = {"kind": "Role", "metadata": metadata, "rules": [rule]}
-    binding = {
-        "kind": "RoleBinding", "metadata": metadata, "roleRef": {"kind": "Role", "name": "a"},
-        "subjects": [{"kind": "ServiceAccount", "name": "operator"}],
-    }  # fmt: skip
-    rights, asked = granted([role, binding], "operator"), calls(log, "operator's user")
-
-    assert missing(rights, asked) == [Call("delete", "pods", "team", "", allowed=False)]
-    assert unused(rights, asked) == [Right("watch", "pods", "team", "")]
-    assert calls(log, "somebody else") == granted([role, binding], "somebody else") == set()
-
-
-def audited(verb: str, code: int) -> dict[str, Any]:
-    target = {"resource": "pods", "namespace": "team"}
-    return {
-        "verb": verb,
-        "user": {"username": "operator's user"},
-        "objectRef": target,
-        "responseStatus": {"code": code},
-    }
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """The tables of files and of changes before the real API server, which must judge them as its stand-in does."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes.client import ApiException, CustomObjectsApi
 
 from e2e.cluster.fixtures import JOBS
@@ -16,6 +18,7 @@ from tests.rljob_api.job_files import BROKEN, GOOD
 
 RLJOBS = JOBS[0]
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 
 ROOT = "<nil>"
 """Where the API server finds what is wrong with a whole object; our line names metadata.name, as its message does."""
@@ -58,6 +61,12 @@ def reasons(call):
 
 def test_good_files_are_admitted(api):
     assert {row.name: told for row in GOOD if (told := refusal(api, row))} == {}
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
+def test_an_example_is_admitted(api, file):
+    for job in yaml.safe_load_all(file.read_text()):
+        api.create_namespaced_custom_object(**RLJOBS, **STRICT, body=job)
 
 
 def test_broken_files_are_refused(api):

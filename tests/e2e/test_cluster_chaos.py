@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.recovery_page import write_part
-from e2e.cluster.errors import ClusterError
 from e2e.cluster_chaos.cluster_watch import Running, SideBySide
 from e2e.cluster_chaos.faults import FAULTS
-from e2e.cluster_chaos.report import costs, page
-from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, patiently, problems, recovery_after
+from e2e.cluster_chaos.trial import PROMPTS, STEPS, SUPERVISED, Struck, Trial, problems, recovery_after
 from e2e.cluster_chaos.verdicts import durable_step, made_again, renamed, repeated_within, unseen, went_back
 from e2e.cluster_chaos.volume_watch import Attempts, Match, VolumeWatch
 from rljob_trainer.checkpoint.lineage import Claim
@@ -68,37 +65,6 @@ def sound():
 
 def test_a_sound_job_has_no_problems(sound):
     assert problems(sound) == []
-
-
-def test_the_page_tells_the_undisturbed_jobs_own_ratio(sound):
-    """Its driver began at 90 s; the other one took twice as long, and waited 50 s in each of its steps."""
-    slow = replace(
-        sound,
-        history=[line(step, **{"time/step": 51.0}) for step in ALL_STEPS],
-        status=sound.status | {"completionTime": "1970-01-01T00:24:50Z"},
-    )
-    told = page("About.", sound, [slow], "All well.")
-    assert (sound.seconds, slow.seconds) == (700.0, 1400.0)
-    assert "ETTR: 0.43 for the undisturbed job, which ran alone; 0.21 for the others" in told
-    assert "a fault every 1400 s" in told
-    assert "beside the next one for 30 s (here at most 0 s)" in told
-    assert replace(sound, status={}).seconds == float("inf")
-
-
-def test_the_page_tells_what_fills_the_time_between_two_jobs(sound):
-    """The first RL step of both began at 121 s."""
-    timed = [replace(sound, applied=at, removal=seconds) for at, seconds in ((100.0, 31.0), (91.0, 12.0))]
-    told = page("About.", sound, [*timed, sound], "All well.")
-    assert "Removal of a deleted job took 31 s at most;" in told
-    assert "supervised steps, it took 30 s at most." in told
-    assert page("About.", sound, [sound], "All well.").count("not recorded") == 2
-
-
-def test_a_campaign_whose_jobs_end_before_any_fault_has_its_page(sound):
-    told = page("About.", sound, [replace(sound, struck=[])], "**WRONG**: one fault was to strike")
-    assert "**WRONG**" in told
-    assert "shared the cores and had no fault." in told
-    assert "No fault struck." in told
 
 
 @pytest.mark.parametrize(
@@ -243,33 +209,6 @@ def test_an_attempt_does_a_step_once_and_none_that_it_had():
 # ---- what faults cost
 
 
-def test_costs_are_told_by_fault():
-    last = costs([STRUCK, replace(STRUCK, fault=FAULTS[-1], next_update=8.0, repeated=0)]).splitlines()
-    assert [row.split("|")[1].strip() for row in last if row][2:] == [FAULTS[0].name, FAULTS[-1].name, "**all**"]
-    assert last[2] == "| driver killed | 1 | 2.0 | 2.0 | 4.0 | 4.0 | 3.0 | 3 | 24 |"
-
-
-def test_a_fault_that_the_jobs_end_came_before_counts_but_has_no_times(sound):
-    ended = replace(STRUCK, next_update=None, next_step=None)
-    assert problems(replace(sound, struck=[ended])) == []
-    only, both = costs([ended]), costs([STRUCK, ended])
-    assert "| driver killed | 1 | the job ended |" in only
-    assert "| driver killed | 2 | 2.0 | 2.0 | 4.0 | 4.0 |" in both
-
-
-def test_an_api_server_that_is_away_is_waited_for_from_the_first_failure_on(monkeypatch):
-    clock, failures = iter([50.0, 55.0]), iter([True, True, False])
-    monkeypatch.setattr("e2e.cluster_chaos.trial.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("e2e.cluster_chaos.trial.time.sleep", lambda _: None)
-
-    def call():
-        if next(failures):
-            raise ClusterError("away")
-        return "there"
-
-    assert patiently(call) == "there"
-
-
 @pytest.mark.parametrize(
     ("at", "lost", "update", "step"),
     [
@@ -289,10 +228,3 @@ def test_what_comes_after_a_fault_that_costs_the_attempt():
     found = recovery_after(lines, 125.0, lost=1)
     assert found is not None
     assert (found.update, found.step, found.repeated) == (152.0, 154.0, 2)
-
-
-def test_the_page_holds_every_part_that_is_there(tmp_path):
-    write_part(tmp_path, "recovery_cluster.md", "# In a cluster\n\n## Costs\n")
-    write_part(tmp_path, "recovery_local.md", "# On one machine\n")
-    headings = ["# Recovery from faults", "## On one machine", "## In a cluster", "### Costs"]
-    assert (tmp_path / "recovery.md").read_text().split("\n\n") == [*headings[:-1], "### Costs\n"]

@@ -17,7 +17,7 @@ from e2e.fuzz.theirs import names_their_field
 from e2e.fuzz.verdicts import judge
 from rljob_api.validation import Problem, Validated
 
-COUNT = 500
+COUNT = 200
 FAILED, WAITS = "failed with a message that names a field of theirs", "waits for what is missing"
 
 
@@ -36,6 +36,7 @@ def test_each_is_refused_with_the_name_of_a_field_or_good_for_everybody(
     assert 0 < fates[FAILED] < fates["reconciled"] / 10, f"else it says nothing of one side: {fates}"
 
 
+@pytest.mark.slow
 def test_what_is_broken_there_was_good_for_the_operator_too(cluster: Access, client: ApiClient, tmp_path: Path) -> None:
     whole = [Mutant(number, (), seed) for number, seed in enumerate(seeds())]
     with reconciler(cluster, client, tmp_path) as operator:
@@ -44,6 +45,7 @@ def test_what_is_broken_there_was_good_for_the_operator_too(cluster: Access, cli
     assert {json.dumps(each.mutant.document): each for each in outcomes if each.fate not in good} == {}
 
 
+@pytest.mark.slow
 def test_a_job_that_names_what_is_not_there_waits_and_says_so(
     cluster: Access, client: ApiClient, tmp_path: Path
 ) -> None:

@@ -85,31 +85,9 @@ def test_a_cluster_outlives_its_command_and_a_crash_but_not_its_last_user(folder
     eventually(lambda: leaves_nothing(plane, ports))
 
 
-def test_what_a_killed_start_left_is_removed_by_down(folder):
-    with subprocess.Popen(command("up", folder=folder)) as starting:
-        eventually(lambda: "kube-apiserver" in Plane(folder).running)
-        starting.kill()
-    assert Plane(folder).running
-    ports = Plane(folder).layout.ports.values()
-    assert run("down", folder=folder) == "the cluster is down\n"
-    assert leaves_nothing(Plane(folder), ports)
-    assert run("down", folder=folder) == f"there is no cluster in {folder}\n"
-
-
 def test_a_user_that_is_killed_while_it_starts_leaves_nothing(folder):
     with start_user(folder) as user:
         eventually(lambda: "etcd" in Plane(folder).running)
         ports = Plane(folder).layout.ports.values()
         user.kill()
     eventually(lambda: leaves_nothing(Plane(folder), ports))
-
-
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    failed = subprocess.run(command("up", folder=tmp_path), capture_output=True, text=True, check=False)
-    assert failed.returncode == 1
-    assert failed.stderr == (
-        f"cluster: {tmp_path} holds other files: give --dir a folder that does not exist, or an empty one\n"
-    )
-    assert run("down", folder=tmp_path) == f"there is no cluster in {tmp_path}\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

@@ -32,44 +32,6 @@ def test_a_job_trains_to_its_end_and_gives_everything_back_but_its_volume(operat
     ]  # fmt: skip
 
 
-def test_a_driver_that_fails_is_restarted_on_the_living_cluster(operator, heads, jobs):
-    head = heads.add(jobs.namespace, "job")
-    jobs.create()
-    runs(heads, jobs).end(75, "RankLost", "rank-1 died")
-
-    runs(heads, jobs, attempt=2).end(0)
-    done = jobs.reaches("Succeeded")
-    assert (done["attempt"], done["restarts"]) == (2, 1)
-    assert [driver.beside for driver in head.drivers] == [(), ()]
-    assert "RankLost" in [reason for reason, _ in jobs.events()]
-
-
-def test_a_driver_that_hangs_is_ended_and_followed_by_another(operator, heads, jobs):
-    heads.add(jobs.namespace, "job")
-    jobs.create(recovery={"hangAfter": "1s"})
-    first = runs(heads, jobs)
-    first.freeze()
-
-    runs(heads, jobs, attempt=2).end(0)
-    done = jobs.reaches("Succeeded")
-    assert (done["attempt"], done["restarts"]) == (2, 1)
-    assert first.stopping, "Ray was told to end it"
-    assert "DriverHung" in [reason for reason, _ in jobs.events()]
-
-
-def test_reward_code_that_is_wrong_ends_the_job_in_its_own_words(operator, heads, jobs):
-    heads.add(jobs.namespace, "job")
-    jobs.create()
-    runs(heads, jobs).end(66, "RewardError", "KeyError: 'answer'", "spec.rewards.functions[0]")
-
-    jobs.reaches("Failed")
-    status, reason, message = jobs.conditions()["Failed"]
-    assert (status, reason) == ("True", "RewardError")
-    assert "spec.rewards.functions[0]" in message
-    assert "KeyError: 'answer'" in message
-    assert jobs.status()["attempt"] == 1
-
-
 def test_a_head_that_is_lost_means_another_cluster_and_attempt(operator, heads, jobs):
     head = heads.add(jobs.namespace, "job")
     jobs.create()
@@ -85,25 +47,6 @@ def test_a_head_that_is_lost_means_another_cluster_and_attempt(operator, heads, 
     assert [driver.beside for driver in head.drivers] == [(), ()]
 
 
-def test_suspend_saves_and_frees_and_resume_goes_on(operator, heads, jobs):
-    head = heads.add(jobs.namespace, "job")
-    jobs.create()
-    driver = runs(heads, jobs)
-    driver.step(3)
-    jobs.patch(suspend=True)
-    eventually(lambda: head.volume.request)
-    assert jobs.reaches("Suspending")
-    driver.checkpoint(3)
-    driver.end(76, "StoppedOnRequest", "saved")
-
-    suspended = jobs.reaches("Suspended")
-    assert jobs.clusters() == []
-    assert suspended["restarts"] == 0
-    jobs.patch(suspend=False, actor={"learningRate": 0.001})
-    runs(heads, jobs, attempt=2)
-    assert jobs.status()["restarts"] == 0
-
-
 def test_a_deleted_job_is_gone_when_its_pods_are(operator, heads, jobs):
     heads.add(jobs.namespace, "job")
     jobs.create(checkpoint={"volume": {"retain": False}})
@@ -116,25 +59,27 @@ def test_a_deleted_job_is_gone_when_its_pods_are(operator, heads, jobs):
     eventually(lambda: not jobs.claims())
 
 
-def test_a_template_that_the_api_server_refuses_fails_with_its_words(operator, heads, jobs):
-    wrong = {"spec": {"containers": [{"name": "ray-worker", "ports": [{"containerPort": "http"}]}]}}
-    jobs.create(cluster={"nodes": 2, "gpusPerNode": 4, "worker": {"template": wrong}})
+def test_a_template_that_the_api_server_refuses_ends_its_job_and_names_the_field(operator, jobs):
+    """Of the cluster itself, of a pod that KubeRay makes from it, and of a reward model's Deployment."""
+    port = {"spec": {"containers": [{"name": "ray-worker", "ports": [{"containerPort": "http"}]}]}}
+    unnamed = {"spec": {"containers": [{"name": "side"}]}}
+    size = {"nodes": 2, "gpusPerNode": 4}
+    model = {"name": "rm", "path": "m", "kind": "classifier", "template": unnamed}
+    jobs.create("cluster", cluster={**size, "worker": {"template": port}})
+    jobs.create("pod", cluster={**size, "worker": {"template": unnamed}})
+    jobs.create("volume", volumes=[{"name": "data", "hostPath": {"path": "/a/../b"}}])
+    jobs.create("server", rewards={"models": [model]})
 
-    jobs.reaches("Failed")
-    _, reason, message = jobs.conditions()["Failed"]
-    assert reason == "ObjectInvalid"
-    assert "spec.cluster.worker.template" in message
-
-
-def test_a_reward_model_that_the_api_server_refuses_fails_a_new_job_which_gives_its_cluster_back(operator, heads, jobs):
-    model = {"name": "rm", "path": "m", "kind": "classifier", "template": {"spec": {"containers": [{"name": "side"}]}}}
-    jobs.create(rewards={"models": [model]})
-
-    jobs.reaches("Failed")
-    _, reason, message = jobs.conditions()["Failed"]
-    assert reason == "ObjectInvalid"
-    assert "image: Required value" in message
-    assert "spec.rewards.models[0].template" in message
+    for name, field in (
+        ("cluster", "spec.cluster.worker.template"),
+        ("pod", "spec.cluster.worker.template"),
+        ("volume", "hostPath.path: Invalid"),
+        ("server", "spec.rewards.models[0].template"),
+    ):
+        jobs.reaches("Failed", name)
+        _, reason, message = jobs.conditions(name)["Failed"]
+        assert reason == "ObjectInvalid"
+        assert field in message
     eventually(lambda: not jobs.clusters())
 
 
@@ -165,31 +110,6 @@ def test_a_claim_that_an_earlier_job_has_left_in_another_shape_is_named_and_wait
     cluster.kubectl("delete", "pvc", "job-checkpoints", f"--namespace={jobs.namespace}")
     eventually(lambda: jobs.clusters() and jobs.conditions()["Stalled"][0] == "False")
     assert jobs.claims() == ["job-checkpoints"]
-
-
-def test_the_head_s_service_of_somebody_else_is_named_before_kuberay_meets_it(operator, heads, jobs, cluster):
-    heads.add(jobs.namespace, "job", script=train(2, seconds=0.1, every=1))
-    where = f"--namespace={jobs.namespace}"
-    cluster.kubectl("create", "service", "clusterip", "job-head-svc", "--tcp=80", where)
-    jobs.create()
-    eventually(lambda: jobs.conditions().get("Stalled", ("", "", ""))[:2] == ("True", "NameTaken"))
-    assert "Service job-head-svc" in jobs.conditions()["Ready"][2]
-    assert not jobs.clusters()
-
-    cluster.kubectl("delete", "service", "job-head-svc", where)
-    jobs.reaches("Succeeded")
-
-
-def test_the_operator_ends_cleanly_and_the_next_goes_on(operator, heads, jobs):
-    head = heads.add(jobs.namespace, "job")
-    jobs.create()
-    driver = runs(heads, jobs)
-    assert operator.end() == 0
-    driver.end(0)
-    operator.start()
-
-    jobs.reaches("Succeeded")
-    assert len(head.drivers) == 1
 
 
 def test_jobs_at_which_our_own_code_raises_do_not_stop_the_others(cluster, namespace, heads, jobs, tmp_path):
@@ -240,23 +160,6 @@ def nested(name: str, depth: int) -> str:
     cluster = json.dumps(SPEC["cluster"] | {"worker": {"template": {"spec": {"affinity": "here"}}}})
     spec = json.dumps({**SPEC, "cluster": "here"}).replace('"here"', cluster.replace('"here"', affinity))
     return f'{{"apiVersion":"rljob.dev/v1alpha1","kind":"RLJob","metadata":{{"name":"{name}"}},"spec":{spec}}}'
-
-
-def test_a_pod_that_the_api_server_finds_invalid_ends_the_job_and_names_its_field(operator, heads, jobs):
-    """KubeRay takes a container without an image, and a path with a step back; the API server takes neither."""
-    heads.add(jobs.namespace, "job")
-    unnamed = {"nodes": 2, "gpusPerNode": 4, "worker": {"template": {"spec": {"containers": [{"name": "side"}]}}}}
-    jobs.create(cluster=unnamed)
-    jobs.create("other", volumes=[{"name": "data", "hostPath": {"path": "/a/../b"}}])
-
-    for name, field in (
-        ("job", "spec.cluster.worker.template"),
-        ("other", "hostPath.path: Invalid"),
-    ):
-        jobs.reaches("Failed", name)
-        _, reason, message = jobs.conditions(name)["Failed"]
-        assert reason == "ObjectInvalid"
-        assert field in message
 
 
 def test_a_killed_operator_leaves_its_keys_in_no_folder_but_its_own(cluster, namespace, heads, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from e2e.cluster import health, processes
+from e2e.cluster import processes
 from e2e.cluster.components import COMPONENTS
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import HOST
@@ -18,17 +18,6 @@ pytestmark = pytest.mark.slow
 def requests_of(plane, user):
     events = (json.loads(line) for line in plane.layout.audit_log.read_text().splitlines())
     return [(event["verb"], event["requestURI"]) for event in events if event["user"]["username"] == user]
-
-
-def test_nodes_have_the_gpus_that_were_asked_for(plane):
-    """A node that exists keeps its GPUs."""
-    before = set(plane.access.kubectl("get", "nodes", "--output=name").split())
-    plane.up(nodes=len(before) + 1, gpus=2)
-    columns = (
-        "custom-columns=GPUS:.status.allocatable.nvidia\\.com/gpu,READY:.status.conditions[?(@.type=='Ready')].status"
-    )
-    listed = plane.access.kubectl("get", "nodes", "--no-headers", f"--output={columns}").splitlines()
-    assert sorted(line.split() for line in listed) == [["2", "True"], *[["8", "True"]] * len(before)]
 
 
 @pytest.mark.parametrize("grace", [0, 10], ids=["killed", "asked"])
@@ -50,36 +39,6 @@ def test_a_frozen_api_server_takes_connections_and_answers_later(plane):
         with pytest.raises(ClusterError, match="imeout"):
             plane.access.kubectl("get", "nodes", "--request-timeout=1s")
     assert plane.access.kubectl("get", "nodes", "--output=name")
-
-
-def test_up_starts_what_a_test_stopped(plane):
-    plane.stop("kube-scheduler")
-    plane.stop("kwok")
-    assert plane.up() == ["kube-scheduler", "kwok"]
-    assert plane.up() == []
-
-
-def test_a_component_that_ends_is_reported_with_the_end_of_its_log(plane):
-    plane.stop("kube-scheduler")
-    kubeconfig = plane.layout.kubeconfig_of("system:kube-scheduler")
-    moved = kubeconfig.rename(kubeconfig.with_suffix(".moved"))
-    log = plane.layout.log("kube-scheduler")
-    with pytest.raises(
-        ClusterError, match=rf"(?s)^kube-scheduler ended; the end of {log}:\n.*{kubeconfig}: no such file"
-    ):
-        plane.up()
-    moved.rename(kubeconfig)
-    assert plane.up() == ["kube-scheduler"], "what had run went on"
-
-
-def test_a_component_that_is_not_ready_in_time_is_reported(plane, monkeypatch):
-    monkeypatch.setattr(health, "READY_SECONDS", 0.1)
-    monkeypatch.setattr(health, "ANSWER_SECONDS", 0.1)
-    with (
-        plane.frozen("kube-scheduler"),
-        pytest.raises(ClusterError, match=r"^kube-scheduler is not ready after 0 s; the end"),
-    ):
-        plane.start("kube-scheduler")
 
 
 def test_the_audit_log_says_who_asked_what(plane, tmp_path):

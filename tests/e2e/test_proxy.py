@@ -2,12 +2,11 @@
 
 import http.client
 import json
-import socket
 import urllib.parse
 
 import pytest
 
-from e2e.cluster.proxy import WRITES, Fault, Proxy, answer, cut_watch, delay, drop, expire_watch, fail_watch, hang, run
+from e2e.cluster.proxy import WRITES, Fault, Proxy, answer, cut_watch, drop, expire_watch, fail_watch, hang
 from e2e.cluster.proxy.call import parse
 from tests.e2e.waiting import eventually
 
@@ -64,75 +63,6 @@ def added(stream):
     return event["type"], event["object"]["metadata"]["name"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "query", "expected"),
-    [
-        ("GET", "/version", {}, ("get", "", "", "", "")),
-        ("GET", "/api/v1/nodes", {}, ("list", "", "nodes", "", "")),
-        ("GET", "/api/v1/nodes/n", {}, ("get", "", "nodes", "", "n")),
-        ("POST", "/api/v1/namespaces", {}, ("create", "", "namespaces", "", "")),
-        ("GET", "/api/v1/namespaces/a", {}, ("get", "", "namespaces", "", "a")),
-        ("PUT", "/api/v1/namespaces/a/finalize", {}, ("update", "", "namespaces/finalize", "", "a")),
-        ("GET", "/api/v1/namespaces/a/pods", {"watch": "true"}, ("watch", "", "pods", "a", "")),
-        ("POST", "/api/v1/namespaces/a/pods/p/eviction", {}, ("create", "", "pods/eviction", "a", "p")),
-        (
-            "DELETE",
-            "/apis/ray.io/v1/namespaces/a/rayclusters",
-            {},
-            ("deletecollection", "ray.io", "rayclusters", "a", ""),
-        ),
-        (
-            "PATCH",
-            "/apis/rljob.dev/v1alpha1/namespaces/a/rljobs/j/status",
-            {},
-            ("patch", "rljob.dev", "rljobs/status", "a", "j"),
-        ),
-    ],
-)
-def test_a_request_is_named_in_the_terms_of_rbac(method, path, query, expected):
-    call = parse(method, path, query)
-    assert (call.verb, call.group, call.resource, call.namespace, call.name) == expected
-
-
-def test_it_passes_requests_on_and_records_them(proxy, config_maps):
-    assert request(proxy, "POST", config_maps, config_map("a"))[0] == 201
-    assert request(proxy, "POST", config_maps, config_map("a"))[0] == 409
-    assert names(proxy, config_maps) == {"a"}
-    assert request(proxy, "DELETE", f"{config_maps}/a")[0] == 200
-    assert [(call.verb, call.name, call.status) for call in proxy.calls if call.writes] == [
-        ("create", "", 201),
-        ("create", "", 409),
-        ("delete", "a", 200),
-    ]
-
-
-def test_it_passes_a_watch_on_event_by_event(proxy, config_maps):
-    with watch(proxy, config_maps, resourceVersion="0", fieldSelector="metadata.name!=kube-root-ca.crt") as stream:
-        for name in ("a", "b"):
-            request(proxy, "POST", config_maps, config_map(name))
-            assert added(stream) == ("ADDED", name)
-
-
-def test_a_kubernetes_client_works_through_it(proxy, namespace, tmp_path):
-    through = proxy.access(tmp_path / "kubeconfig")
-    through.kubectl("create", "configmap", "a", f"--namespace={namespace}")
-    assert [call.path for call in proxy.calls if call.writes] == [f"/api/v1/namespaces/{namespace}/configmaps"]
-
-
-def test_a_service_account_has_the_rights_of_its_roles_and_no_others(cluster, namespace, config_maps, tmp_path):
-    in_namespace = f"--namespace={namespace}"
-    cluster.kubectl("create", "serviceaccount", "operator", in_namespace)
-    cluster.kubectl("create", "role", "reader", "--verb=list", "--resource=configmaps", in_namespace)
-    account = f"--serviceaccount={namespace}:operator"
-    cluster.kubectl("create", "rolebinding", "reader", "--role=reader", account, in_namespace)
-    with Proxy(cluster.as_service_account(namespace, "operator", tmp_path / "kubeconfig")) as proxy:
-        eventually(lambda: request(proxy, "GET", config_maps)[0] == 200)  # the API server learns of roles by a watch
-        status, refusal = request(proxy, "POST", config_maps, config_map("a"))
-        assert status == 403
-        assert f"system:serviceaccount:{namespace}:operator" in refusal["message"]
-        assert request(proxy, "GET", config_maps, token="of somebody else")[0] == 401
-
-
 def test_the_second_write_alone_is_answered_with_a_conflict(proxy, config_maps):
     proxy.faults.append(Fault(answer(409), verbs={"create"}, resource="configmaps", nth=2))
     statuses = [request(proxy, "POST", config_maps, config_map(name))[0] for name in ("a", "b", "c")]
@@ -143,24 +73,6 @@ def test_the_second_write_alone_is_answered_with_a_conflict(proxy, config_maps):
         (None, True),
         (201, False),
     ]
-
-
-@pytest.mark.parametrize(("status", "reason"), [(429, "TooManyRequests"), (500, "InternalError"), (410, "Expired")])
-def test_an_answer_looks_like_the_api_server_s(proxy, config_maps, status, reason):
-    proxy.faults.append(Fault(answer(status, retry_after=7)))
-    with open_request(proxy, "GET", config_maps) as response:
-        body = json.loads(response.read())
-        assert (response.status, response.headers["Retry-After"]) == (status, "7")
-    assert (body["kind"], body["code"], body["reason"]) == ("Status", status, reason)
-
-
-def test_a_delayed_request_is_answered_later(proxy, config_maps):
-    proxy.faults.append(Fault(delay(2.0), nth=1))
-    with pytest.raises(TimeoutError):
-        request(proxy, "GET", config_maps, seconds=0.5)
-    assert proxy.calls[0].status is None
-    proxy.faults = [Fault(delay(0.1))]
-    assert names(proxy, config_maps) == set()
 
 
 @pytest.mark.parametrize("landed", [False, True])
@@ -179,16 +91,6 @@ def test_a_broken_connection_may_hide_a_write_that_landed(proxy, config_maps, la
         request(proxy, "POST", config_maps, config_map("a"))
     assert names(proxy, config_maps) == ({"a"} if landed else set())
     assert proxy.calls[0].status == (201 if landed else None)
-
-
-def test_a_callback_strikes_at_the_nth_write(proxy, config_maps):
-    struck = []
-    proxy.faults.append(Fault(run(lambda: struck.append(len(proxy.calls)), landed=True), verbs=WRITES, nth=2))
-    request(proxy, "POST", config_maps, config_map("a"))
-    with pytest.raises(ConnectionError):
-        request(proxy, "POST", config_maps, config_map("b"))
-    assert struck == [2]
-    assert names(proxy, config_maps) == {"a", "b"}
 
 
 def test_a_watch_is_cut_after_some_events(proxy, config_maps):
@@ -218,11 +120,3 @@ def test_a_seed_repeats_the_same_faults():
     struck = [first.strikes(call) for call in calls]
     assert struck == [again.strikes(call) for call in calls]
     assert 0 < sum(struck) < len(calls)
-
-
-def test_the_port_is_free_when_it_is_closed(cluster):
-    with Proxy(cluster) as proxy, watch(proxy, "/api/v1/namespaces") as stream:
-        added(stream)
-    address = urllib.parse.urlsplit(proxy.url)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((address.hostname, address.port))

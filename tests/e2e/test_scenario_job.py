@@ -1,9 +1,7 @@
 """The job of the scenarios, as it is sent to a cluster, and what they ask of its policy and do to its driver."""
 
 import json
-import subprocess
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,35 +9,9 @@ import pytest
 from e2e.cluster.access import Access
 from e2e.scenarios.job import Job
 from e2e.scenarios.policy import OPERATOR, guarded, with_token
-from e2e.scenarios.test_life import KILL_DRIVER
 from e2e.scenarios.test_losses import nodes_for_pods
-from rljob_api.validation import validate
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.render.protection import network_policy
-
-
-@dataclass(frozen=True)
-class Cluster(Access):
-    """Keeps what is applied to it."""
-
-    applied: list[str] = field(default_factory=list)
-
-    def kubectl(self, *_: str, objects: str = "") -> str:
-        self.applied.append(objects)
-        return ""
-
-
-@pytest.mark.parametrize("mode", [None, "ReadWriteOnce"])
-def test_its_volume_has_the_access_mode_that_the_environment_names(mode, monkeypatch):
-    monkeypatch.delenv("E2E_ACCESS_MODE", raising=False)
-    if mode is not None:
-        monkeypatch.setenv("E2E_ACCESS_MODE", mode)
-    cluster = Cluster()
-    Job(cluster, "somewhere").apply(checkpoint={"volume": {"retain": False}})
-
-    (job,) = validate(cluster.applied[0], "applied.yaml").jobs
-    volume = job.spec.checkpoint.volume
-    assert (volume.access_mode, volume.retain, volume.size) == (mode, False, "1Gi")
 
 
 def pod(name: str, job: str) -> dict[str, Any]:
@@ -101,22 +73,3 @@ class Nodes(Access):
 
 def test_nodes_that_take_no_pods_are_not_counted():
     assert nodes_for_pods(Nodes()) == 2
-
-
-PROCESSES = """
-class Process:
-    def __init__(self, *words):
-        self.info = {"cmdline": words or None}
-
-    def kill(self):
-        assert "driver" in self.info["cmdline"], "another's"
-
-def process_iter(_):
-    return [Process(), Process("ray", "start"), Process("python", "rljob", "driver", "--attempt", "1")]
-"""
-
-
-def test_a_killed_drivers_time_is_told_where_it_is_killed(tmp_path):
-    (tmp_path / "psutil.py").write_text(PROCESSES)
-    told = subprocess.run([sys.executable, "-c", KILL_DRIVER], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert float(told.stdout) > 0

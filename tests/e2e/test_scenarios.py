@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from bench.commits import ROOT, content
 from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster_chaos.__main__ import _CODE as CHAOS_CODE
-from e2e.scenarios import __main__ as scenarios
 from e2e.scenarios.conftest import SECONDS
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
@@ -89,14 +87,6 @@ def test_the_same_command_goes_on_where_it_stopped(story, file):
     assert run(story, Recorder(file, "abc1234", "code", again=True)) == ["passes", *others]
 
 
-def test_only_those_that_are_asked_for_are_left_out(story, file):
-    """A name that is none is an error, though others have passed."""
-    run(story, Recorder(file, "abc1234", "code"))
-    for name, left_out in (("passes", 1), ("mistyped", 0)):
-        assert run(story, recorder := Recorder(file, "abc1234", "code"), "-k", name) == []
-        assert recorder.left_out == left_out
-
-
 def test_the_last_run_with_the_same_code_decides():
     results = [
         result("failed later", True, "code"), result("failed later", False, "code"),
@@ -105,15 +95,6 @@ def test_the_last_run_with_the_same_code_decides():
         result("failed with other code", True, "code"), result("failed with other code", False, "other"),
     ]  # fmt: skip
     assert passed(results, "code") == {"mended", "failed with other code"}
-
-
-def test_lines_of_before_there_were_digests_are_read(file):
-    line = (
-        '"scenario": "a", "passed": true, "seconds": 1.0, "recovery": null, "commit": "a3853e5", "date": "2026-11-24"'
-    )
-    file.write_text(f"{{{line}}}\n")
-    assert [each.code for each in read(file)] == [""]
-    assert read(file.with_name("none")) == []
 
 
 def test_the_code_is_what_is_there_committed_or_not(tmp_path):
@@ -138,17 +119,6 @@ def test_the_code_is_what_is_there_committed_or_not(tmp_path):
     (code / "file").unlink()
     assert len({first, changed, added, content(["code"], tmp_path), ""}) == 5
     assert content(["nothing"], tmp_path) == ""
-
-
-def test_the_page_tells_where_the_seconds_of_a_loss_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(scenarios, "PAGES", tmp_path)
-    lost = Result("test_life.py::test_a_killed_driver", True, 89.0, 6.46, "abc1234", "2026-11-24", "code")
-    scenarios.write_page([replace(lost, recovery=9.0), lost, result("test_life.py::test_nothing_lost", True, "code")])
-
-    page = (tmp_path / "recovery.md").read_text()
-    assert scenarios.CLOCKS in page
-    assert "| a killed driver | passed | 89 | 6.5 |" in page
-    assert "| nothing lost | passed | 1 | - |" in page
 
 
 def test_what_decides_results_is_there_and_holds_no_result():

@@ -57,6 +57,7 @@ AT_ANY_TIME: list[tuple[str, Any]] = [
 ]
 WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("data.promptsPerStep", 7),
+    ("data.templateArguments", {"a": None}),
     ("algorithm.preset", "rloo"),
     ("sft", {"steps": 5}),
     ("rollout.temperature", 0.5),

@@ -54,7 +54,7 @@ def test_values_are_yaml_and_paths_begin_below_spec(job):
         ("training.steps=x", "spec.training.steps", "got 'x'"),
         ("training.steps='2'", "spec.training.steps", "Remove the quotes"),
         ("training.steps=0", "spec.training.steps", "got 0"),
-        ("training.steps=", "spec.training.steps", "is required"),
+        ("training.steps=", "spec.training.steps", "set training.steps, training.epochs, or both"),
         ("actor.miniBatchSize=48", "spec.actor.miniBatchSize", "must divide"),
         ("rewards.functions[3].weight=1", "spec.rewards.functions[3]", "length 1"),
         ("rewards.functions.weight=1", "spec.rewards.functions", "[0]"),

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from rljob_api.v1alpha1 import RecoveryStatus, RLJobStatus
 from rljob_operator.plan import Plan
 from tests.rljob_operator.situations import situations
-
-_DELETIONS = ("delete", "short_grace", "force")
 
 FILE = Path(__file__).with_name("golden_messages.txt")
 
@@ -27,8 +26,24 @@ def _lines(plan: Plan) -> list[str]:
         others = [each for each in plan.status.conditions if each.message not in repeats]
         others = [each for each in others if not {each.type, each.reason} & {*usual}]
         lines += [f"{each.type} {each.status} {each.reason}: {each.message}" for each in others]
+        lines += _counts(plan.status)
     events = [f"{'!' if each.warning else ''}{each.reason}" for each in plan.events]
     return [*lines, *([f"events: {', '.join(events)}"] if events else []), f"does: {_done(plan)}"]
+
+
+def _counts(status: RLJobStatus) -> list[str]:
+    """What the next look begins with, as far as there is any."""
+    driver, recovery, lines = status.driver, status.recovery, list[str]()
+    if driver is not None:
+        asked = f", asked to stop at {driver.stop_requested:%H:%M:%S}" if driver.stop_requested else ""
+        read = f"generation {driver.generation}, {driver.steps} steps"
+        lines.append(f"attempt {status.attempt} {driver.state} on {driver.cluster_uid}, {read}{asked}")
+    if recovery != RecoveryStatus() or status.restarts:
+        when = f" not before {recovery.not_before:%H:%M:%S}" if recovery.not_before else ""
+        counted = f"{recovery.charged} since step {recovery.durable_step}"
+        lines.append(f"restarts {status.restarts}, {counted}; {recovery.action} on {recovery.cluster_uid}{when}")
+    times = ((name, getattr(status, name)) for name in ("start_time", "completion_time"))
+    return [*lines, *(f"{name} {when:%H:%M:%S}" for name, when in times if when is not None)]
 
 
 def _done(plan: Plan) -> str:
@@ -36,6 +51,7 @@ def _done(plan: Plan) -> str:
     done = [
         *(f"create {each['kind']}" for each in plan.create),
         *(f"apply {each['kind']}" for each in plan.apply if each["kind"] == "Deployment"),
+        *([] if plan.apply else ["apply nothing"]),
         *(
             f"{verb} {ref.kind} {ref.name}"
             for verb in ("delete", "short_grace", "force")

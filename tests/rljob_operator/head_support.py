@@ -1,30 +1,23 @@
 """Clients for tests, which pytest runs without an event loop."""
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import TypeVar
 
 import aiohttp
 
 from rljob_operator.head.agent import Agent
 from rljob_operator.head.ray_jobs import RayJob, RayJobs
+from tests.rljob_operator.loops import in_loop
 
 PATIENCE = 240.0
 """Deadline of everything that must happen; a test that is right never waits for it."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-
-def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+asynchronous = in_loop
 
 
 @asynccontextmanager

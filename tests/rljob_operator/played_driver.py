@@ -128,12 +128,6 @@ class Driver:
         with self._acting():
             self._ended(code)
 
-    def lose_supervisor(self) -> None:
-        """The process between Ray and the driver dies, and takes the driver along: Ray knows no exit code."""
-        with self._acting():
-            self.error = ("JOB_SUPERVISOR_ACTOR_DIED", "Job supervisor actor died: The actor died unexpectedly.")
-            self._finish("FAILED")
-
     def stop(self) -> bool:
         """What Ray does on a stop: SIGTERM, which scripts see as `stopping`, and after a while SIGKILL."""
         with self.head.lock:
@@ -191,7 +185,7 @@ Script = Callable[[Driver], Coroutine[None, None, None]]
 class Head:
     """One head pod and its volume. drivers: all that were ever accepted, in order, through all restarts of the head.
 
-    duplicates: ids that were submitted again while Ray knew them. requests: all that came to the agent.
+    requests: all that came to the agent.
     A token that is None is any.
     """
 
@@ -201,7 +195,6 @@ class Head:
     volume: Volume = field(default_factory=Volume)
     drivers: list[Driver] = field(default_factory=list)
     known: dict[str, Driver] = field(default_factory=dict)
-    duplicates: list[str] = field(default_factory=list)
     requests: list[Json] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -214,7 +207,6 @@ class Head:
         """False where Ray has one of that id."""
         with self.lock:
             if driver.submission_id in self.known:
-                self.duplicates.append(driver.submission_id)
                 return False
             driver.beside = tuple(other.submission_id for other in self.drivers if other.alive)
             self.drivers.append(driver)

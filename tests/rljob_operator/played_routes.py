@@ -134,7 +134,7 @@ async def _exit(request: web.Request) -> web.Response:
 async def _request_checkpoint(request: web.Request) -> web.Response:
     head, stop = request[HEAD], request.query.get("stop", "false")
     if stop not in ("true", "false"):
-        return _error(400, "stop is true or false")
+        return _error(400, "stop must be true or false")
     asked = {"id": uuid.uuid4().hex, "checkpoint": True, "stop": stop == "true"}
     with head.lock:
         head.volume.request = asked

@@ -35,6 +35,7 @@ from tests.rljob_operator.decisions import (
     refused,
     restarted,
 )
+from tests.rljob_operator.lives import GROUPS
 from tests.rljob_operator.snapshots import (
     CLAIM,
     NOW,
@@ -75,7 +76,20 @@ error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it
 
 @cache
 def situations() -> dict[str, Plan]:
-    groups = (starting, waiting, images, servers, heard, failing, recovery, stopping, over, refusals, checkpoints)
+    groups = (
+        starting,
+        waiting,
+        images,
+        servers,
+        heard,
+        failing,
+        recovery,
+        stopping,
+        over,
+        refusals,
+        checkpoints,
+        *GROUPS,
+    )
     return {name: plan for group in groups for name, plan in group()}
 
 
@@ -143,7 +157,6 @@ def waiting() -> Rows:
         ("no KubeRay", {**JUST_MADE, "status": {}}, []),
         ("no room", JUST_MADE, [_unscheduled("0/3 nodes: 3 Insufficient nvidia.com/gpu")]),
         ("no claim", JUST_MADE, [_unscheduled('persistentvolumeclaim "data" not found')]),
-        ("another scheduler", JUST_MADE, [pod("w", names.WORKER, "Pending") | {"spec": {"schedulerName": "mine"}}]),
         ("an image", JUST_MADE, [_pulling("ErrImagePull", "EOF")]),
         ("its node", JUST_MADE, [_pulling("ContainerCreating")]),
     ]
@@ -184,19 +197,17 @@ def images() -> Rows:
     gone = _pulling("ImagePullBackOff", "not found")
     left = {**gone, "metadata": {**gone["metadata"], "deletionTimestamp": stamp(NOW)}}
     late = {"cluster": ray_cluster(0), "pods": [PODS[0], gone]}
+    partial = {"cluster": PARTIAL, "pods": [*PODS[:2], gone]}
     rows: list[tuple[str, dict[str, Any]]] = [
-        ("of a new job", {"cluster": PARTIAL, "pods": [*PODS[:2], gone]}),
-        ("of a pod that leaves", {"cluster": PARTIAL, "pods": [*PODS[:2], left]}),
-        ("after all pods were ready", {"cluster": ray_cluster(1), "pods": [*PODS[:2], gone]}),
+        ("of a new job", partial), ("of a pod that leaves", partial | {"pods": [*PODS[:2], left]}),
+        ("after all pods were ready", partial | {"cluster": ray_cluster(1)}), ("after an attempt here", late | ENDED),
         ("of workers that a quota admitted late", late),
-        ("beside a driver", living(cluster=ray_cluster(1), pods=[*PODS[:2], gone])),
-        ("after an attempt elsewhere", {"cluster": PARTIAL, "pods": [*PODS[:2], gone]} | ENDED),
-        ("after an attempt here", late | ENDED),
+        ("beside a driver", living(**partial | {"cluster": ray_cluster(1)})),
+        ("after an attempt elsewhere", partial | ENDED), ("of an older cluster", {"pods": [gone]}),
         ("of a resumed job", {"cluster": PARTIAL, "pods": [gone]} | attempted("Ended", phase="Starting")),
-        ("of an older cluster", {"pods": [gone]}),
         ("at the first try", {"cluster": PARTIAL, "pods": [_pulling("ErrImagePull", "401 Unauthorized")]}),
         ("at the first try, begun", {"cluster": PARTIAL, "pods": [_pulling("ErrImagePull", "denied")], "attempt": 1}),
-    ]
+    ]  # fmt: skip
     for name, given in rows:
         yield f"an image {name}", plan_for(**given)
     pulls = (
@@ -204,18 +215,11 @@ def images() -> Rows:
         "failed to extract layer sha256:a: content digest sha256:a: not found",
         "mkdir /var/lib/containerd/tmpmounts: permission denied", "dial tcp: lookup reg: no such host",
     )  # fmt: skip
-    starts = (
-        'exec: "ray": executable file not found in $PATH', "exec /opt/rljob/bin/rljob: exec format error",
-        "nvidia-container-cli: initialization error: nvml error: driver not loaded",
-        'exec: "nvidia-container-runtime": executable file not found in $PATH',
-        "error mounting /var/lib/kubelet/pods/1/volumes to rootfs: no such file or directory",
-    )  # fmt: skip
-    for reason, messages in (("ImagePullBackOff", pulls), ("RunContainerError", starts)):
-        for message in messages:
-            yield f"{reason}: {message}", plan_for(cluster=PARTIAL, pods=[*PODS[:2], _pulling(reason, message)])
-
-
-_REPLICA_QUOTA = {"type": "ReplicaFailure", "status": "True", "reason": "x", "message": "quota"}
+    for message in pulls:
+        yield (
+            f"ImagePullBackOff: {message}",
+            plan_for(cluster=PARTIAL, pods=[*PODS[:2], _pulling("ImagePullBackOff", message)]),
+        )
 
 
 def servers() -> Rows:

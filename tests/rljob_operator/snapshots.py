@@ -94,44 +94,27 @@ def ray_cluster(
     key: bytes = SETTINGS.key,
 ) -> Manifest:
     """A RayCluster with so many ready workers of two. made_for: None for the spec as it is."""
+    since = {"reason": "x", "lastTransitionTime": stamp(NOW - timedelta(seconds=300))}
     conditions = [
         {"type": "HeadPodReady", "status": "True" if ready >= 0 else "False", "reason": "x"},
-        {
-            "type": "RayClusterProvisioned",
-            "status": str(provisioned),
-            "reason": "x",
-            "lastTransitionTime": stamp(NOW - timedelta(seconds=300)),
-        },
+        {"type": "RayClusterProvisioned", "status": str(provisioned)} | since,
     ]
     metadata = {"name": "job", "namespace": "team", "uid": uid, "generation": 1, "resourceVersion": "9"}
     annotations = {names.KEY_ANNOTATION: tokens.fingerprint(key)}
     annotations |= {} if made_for is None else {names.SPEC_ANNOTATION: spec_digest(made_for)}
     owner = [{"uid": UID, "controller": True, "kind": "RLJob", "name": "job"}]
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": metadata
-        | {"ownerReferences": owner, "annotations": annotations}
-        | ({"deletionTimestamp": stamp(NOW)} if deleting else {}),
-        "status": {
-            "observedGeneration": 1,
-            "readyWorkerReplicas": max(ready, 0),
-            "desiredWorkerReplicas": 2,
-            "conditions": conditions,
-        },
-    }
+    metadata |= {"ownerReferences": owner, "annotations": annotations}
+    status = {"observedGeneration": 1, "readyWorkerReplicas": max(ready, 0), "desiredWorkerReplicas": 2}
+    return RAY_CLUSTER.manifest(
+        metadata | ({"deletionTimestamp": stamp(NOW)} if deleting else {}), status=status | {"conditions": conditions}
+    )
 
 
 REWARDS: Mapping[str, Any] = {
     "models": [
         {"name": "rm", "path": "org/rm", "kind": "classifier", "replicas": 2},
-        {
-            "name": "judge",
-            "path": "org/chat",
-            "kind": "generative",
-            "promptTemplate": "{response}",
-            "scorePattern": "(.)",
-        },
+        {"name": "judge", "path": "org/chat", "kind": "generative"}
+        | {"promptTemplate": "{response}", "scorePattern": "(.)"},
     ]
 }
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from rljob_operator.head.address import HeadAddress
-from rljob_operator.head.errors import HeadError, HeadRefused, HeadUnreachable
+from rljob_operator.head.errors import HeadError, HeadUnreachable
 from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_trainer.local.machine import end_child, last_line, start_child
 from rljob_trainer.local.ray_cluster import ray_environment
@@ -168,31 +168,6 @@ def _belongs(process: psutil.Process, session: int, token: str) -> bool:
 # --- what both do
 
 
-@asynchronous
-async def test_an_unknown_submission(server: Server) -> None:
-    async with ray_jobs(server.url, server.token) as jobs:
-        assert await jobs.status("nobody-a1") is None
-        assert await jobs.stop("nobody-a1") is False
-
-
-@asynchronous
-async def test_a_wrong_token_is_refused(server: Server) -> None:
-    async with ray_jobs(server.url, "wrong") as jobs:
-        for call in (jobs.status(FIRST), jobs.stop(FIRST), jobs.submit("mine", SUCCEEDS, stop_wait=1)):
-            with pytest.raises(HeadRefused, match="answered 403: Forbidden: Invalid authentication token"):
-                await call
-    async with ray_jobs(server.url, server.token) as jobs:
-        assert await jobs.status("mine") is None
-
-
-@asynchronous
-async def test_success(server: Server) -> None:
-    async with ray_jobs(server.url, server.token) as jobs:
-        job = await finished(jobs, FIRST)
-        assert (job.state, job.driver_exit_code, job.error_type) == (RayJobState.SUCCEEDED, 0, None)
-        await poll(lambda: jobs.stop(FIRST), lambda stopped: not stopped)  # Ray looks after it a moment longer
-
-
 @pytest.mark.parametrize(("entrypoint", "code"), [(FAILS, 65), (KILLED, -9)], ids=["code", "signal"])
 @asynchronous
 async def test_failure(server: Server, entrypoint: str, code: int) -> None:
@@ -200,7 +175,6 @@ async def test_failure(server: Server, entrypoint: str, code: int) -> None:
         await jobs.submit(f"failure-a{abs(code)}", entrypoint, stop_wait=1)
         job = await finished(jobs, f"failure-a{abs(code)}")
     assert (job.state, job.driver_exit_code) == (RayJobState.FAILED, code)
-    assert job.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR"
     assert f"failed with exit code {code}" in job.message
 
 
@@ -213,7 +187,7 @@ async def test_a_submission_that_runs_is_started_once_and_stopped(server: Server
         await jobs.submit("running-a1", FAILS, stop_wait=600)
         assert await jobs.stop("running-a1") is True
         job = await finished(jobs, "running-a1")
-        assert (job.state, job.driver_exit_code, job.error_type) == (RayJobState.STOPPED, None, None)
+        assert (job.state, job.driver_exit_code) == (RayJobState.STOPPED, None)
         await poll(lambda: jobs.stop("running-a1"), lambda stopped: stopped is False)  # Ray ends its supervisor later
         await jobs.submit("running-a1", SLEEPS, stop_wait=600)
         assert await finished(jobs, "running-a1") == job

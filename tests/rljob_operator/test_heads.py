@@ -50,18 +50,12 @@ async def look(heads: Heads, of: Job) -> Heard:
     return await heads.report(of)
 
 
-@asynchronous
-async def test_a_driver_is_told_which_generation_of_the_spec_it_is_for_and_whose_it_is() -> None:
-    async with submitted_to() as (_, driver, _, _):
-        assert driver.runtime_env is not None
-        assert driver.runtime_env["env_vars"]["RLJOB_GENERATION"] == "4"
-        assert driver.runtime_env["env_vars"]["RLJOB_UID"] == UID
-
-
 @pytest.mark.parametrize("attempts", [1, 3])
 @asynchronous
 async def test_nothing_that_an_earlier_job_left_on_the_volume_is_told_of_this_one(attempts: int) -> None:
     async with submitted_to() as (heads, driver, of, _):
+        variables = driver.variables
+        assert (variables["RLJOB_GENERATION"], variables["RLJOB_UID"]) == ("4", UID), "it knows its own"
         volume = driver.head.volume
         volume.claims |= {number: {"attempt": number, "owner": "of another"} for number in range(1, attempts + 1)}
         volume.exits[attempts] = {"code": 0, "reason": "Done", "message": "trained to the last step"}
@@ -95,19 +89,6 @@ async def test_a_frozen_driver_falls_silent_and_is_ended_by_ray() -> None:
 
 
 @asynchronous
-async def test_another_attempt_is_not_blamed_for_the_silence_of_the_one_before() -> None:
-    async with submitted_to() as (heads, driver, of, _):
-        driver.start()
-        driver.freeze()
-        while (await look(heads, of)).silent == 0:
-            pass
-        assert of.status.driver is not None
-        second = of.status.driver.model_copy(update={"submission_id": names.submission(UID, 2)})
-        after = replace(of, status=of.status.model_copy(update={"attempt": 2, "driver": second}))
-        assert (await look(heads, after)).silent == 0
-
-
-@asynchronous
 async def test_who_does_not_answer_and_who_has_not_begun_are_silent_too() -> None:
     async with submitted_to() as (heads, driver, of, played):
         assert [(await look(heads, of)).silent > 0 for _ in range(3)] == [False, True, True], "it has not begun"
@@ -137,13 +118,6 @@ async def test_who_refuses_the_token_does_not_pass_for_who_does_not_answer() -> 
         played.disturb(driver.head, unreachable, "ray")
         heard = await look(heads, of)
         assert (heard.head is None, heard.unauthorized) == (True, False)
-
-
-@asynchronous
-async def test_a_driver_that_ray_does_not_know_has_nothing_to_say() -> None:
-    async with submitted_to() as (heads, driver, of, _):
-        driver.head.restart()
-        assert [(await look(heads, of)) for _ in range(3)] == [Heard(HeadReport(empty=True))] * 3
 
 
 class Swallows:
@@ -185,6 +159,9 @@ async def test_a_stop_is_asked_for_until_it_is_heard_and_an_end_that_is_not_hear
         for _ in range(2):
             await heads.stop(of)
         assert [each["stop"] for each in driver.head.requests] == [True]
+        await look(heads, of)  # it is wanted again: its status has no stop
+        await heads.stop(of)
+        assert [each["stop"] for each in driver.head.requests] == [True, True], "the next one is another"
 
 
 @asynchronous
@@ -208,51 +185,42 @@ def stop_requested(of: Job) -> DriverStatus:
 
 
 @asynchronous
-async def test_an_attempt_has_begun_once_the_volume_has_its_claim_whatever_ray_has_forgotten() -> None:
-    async with submitted_to() as (heads, driver, of, _):
-        seen = [(await look(heads, of)).head]
-        driver.start()
-        seen.append((await look(heads, of)).head)
-        driver.head.restart()
-        seen.append((await look(heads, of)).head)
-        assert [each and (each.begun, each.driver is not None) for each in seen] == [
-            (False, True), (True, True), (True, False),
-        ]  # fmt: skip
-
-
-@asynchronous
-async def test_the_next_stop_of_an_attempt_that_went_on_is_asked_for_too() -> None:
-    async with submitted_to() as (heads, driver, of, _):
-        driver.start()
-        await look(heads, of)
-        await heads.stop(of)
-        await look(heads, of)  # it is wanted again: its status has no stop
-        await heads.stop(of)
-        assert [each["stop"] for each in driver.head.requests] == [True, True]
-
-
-@asynchronous
-async def test_that_there_is_no_checkpoint_is_known_only_where_the_agent_says_so() -> None:
+async def test_what_the_volume_has_is_known_whatever_ray_has_forgotten_and_nothing_if_the_agent_is_silent() -> None:
     async with submitted_to() as (heads, driver, of, played):
+        found = list[object]()
+
+        async def see() -> None:
+            seen = (await look(heads, of)).head
+            assert seen is not None
+            found.append((seen.begun, seen.driver is not None, seen.empty, seen.checkpoint and seen.checkpoint.step))
+
+        await see()
         driver.start()
-        seen = [(await look(heads, of)).head]
         driver.checkpoint(3)
-        seen.append((await look(heads, of)).head)
+        await see()
         driver.head.volume.checkpoints.clear()
-        seen.append((await look(heads, of)).head)
+        await see()
         played.disturb(driver.head, unreachable, "agent")
-        seen.append((await look(heads, of)).head)
-        assert [each and (each.empty, each.checkpoint and each.checkpoint.step) for each in seen] == [
-            (True, None), (False, 3), (True, None), (False, None),
-        ]  # fmt: skip
+        await see()
+        played.heal(driver.head)
+        driver.head.restart()
+        await see()
+    assert found == [
+        (False, True, True, None), (True, True, False, 3), (True, True, True, None), (False, True, False, None),
+        (True, False, True, None),
+    ]  # fmt: skip
 
 
 @asynchronous
-async def test_nothing_is_kept_of_a_job_that_is_gone() -> None:
+async def test_neither_the_next_attempt_nor_a_later_job_of_the_name_is_blamed_for_a_silence() -> None:
     async with submitted_to() as (heads, driver, of, _):
         driver.start()
         driver.freeze()
-        while (await look(heads, of)).silent == 0:
-            pass
-        heads.drop(Key(of.namespace, of.name))
-        assert (await look(heads, of)).silent == 0, "one of the same name is another"
+        assert of.status.driver is not None
+        second = of.status.driver.model_copy(update={"submission_id": names.submission(UID, 2)})
+        for after in (replace(of, status=of.status.model_copy(update={"attempt": 2, "driver": second})), of):
+            while (await look(heads, of)).silent == 0:
+                pass
+            if after is of:
+                heads.drop(Key(of.namespace, of.name))
+            assert (await look(heads, after)).silent == 0

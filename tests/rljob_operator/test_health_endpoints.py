@@ -38,19 +38,12 @@ async def test_each_endpoint_answers_from_its_own_checks() -> None:
 
 
 @in_loop
-async def test_nobody_answers_after_the_end() -> None:
-    async with serve(":0", healthy={}, ready={}, metrics=bytes, content_type=CONTENT_TYPE) as url:
-        port = url.rpartition(":")[2]
-    async with aiohttp.ClientSession() as session:
-        with pytest.raises(aiohttp.ClientConnectorError):
-            await session.get(f"http://127.0.0.1:{port}/healthz")
-
-
-@in_loop
 async def test_an_address_that_is_taken_is_named() -> None:
     serving = partial(serve, healthy={}, ready={}, metrics=bytes, content_type=CONTENT_TYPE)
     async with serving("127.0.0.1:0") as url:
-        address = url.removeprefix("http://")
-        with pytest.raises(CannotListen, match=r"address already in use.*: choose another address or port"):
-            async with serving(address):
-                pass
+        for address in (url.removeprefix("http://"), "127.0.0.1:99999"):
+            with pytest.raises(CannotListen, match="choose another address or port"):
+                async with serving(address):
+                    pass
+    async with serving(url.removeprefix("http://")):
+        """It is free again."""

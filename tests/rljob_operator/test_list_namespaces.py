@@ -4,7 +4,6 @@ import asyncio
 from typing import cast
 
 import pytest
-from structlog.testing import capture_logs
 
 from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, KubeError, Unavailable
@@ -58,51 +57,6 @@ def _object(key: Key, version: str, **labels: str) -> Manifest:
 
 def denied(status: int = 403) -> Forbidden:
     return Forbidden("it is forbidden", status=status, reason="Forbidden")
-
-
-@pytest.mark.parametrize("kind", [RLJOB, POD], ids=str)
-@in_loop
-async def test_a_namespace_that_may_not_be_read_for_a_while_keeps_what_is_known_and_is_named_when_it_is_back(
-    kind: Kind,
-) -> None:
-    lists, store = Lists(), Store()
-    assert await lists.told_to(store, *BOTH) == {A, B}
-    lists.refusals[kind, "a"] = denied()
-    with capture_logs() as logs:
-        for _ in range(2):
-            assert await lists.told_to(store, *BOTH) == set()
-            assert store.unreadable == {"a"}
-    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_not_readable", "a")]
-    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
-
-    lists.refusals.clear()
-    with capture_logs() as logs:
-        assert await lists.told_to(store, *BOTH) == {A}, "to look at what was not looked at"
-        assert await lists.told_to(store, *BOTH) == set()
-    assert [(each["event"], each["namespace"]) for each in logs] == [("namespace_readable_again", "a")]
-    assert not store.unreadable
-
-
-@in_loop
-async def test_one_that_may_be_read_only_later_is_known_from_then_on() -> None:
-    lists, store = Lists(), Store()
-    lists.refusals[RLJOB, "a"] = denied()
-    assert await lists.told_to(store, *BOTH) == {B}
-    lists.refusals.clear()
-    assert await lists.told_to(store, *BOTH) == {A}
-    assert set(store.all(RLJOB)) == set(store.all(POD)) == {A, B}
-
-
-@in_loop
-async def test_one_that_is_made_anew_meanwhile_has_nothing_of_the_old_one() -> None:
-    lists, store = Lists(), Store()
-    await lists.told_to(store, *BOTH)
-    lists.refusals[RLJOB, "a"] = denied()
-    await lists.told_to(store, *BOTH)
-    lists.refusals.clear()
-    lists.kinds = {RLJOB: [_object(Key("a", "another"), "120"), *lists.kinds[RLJOB][1:]], POD: lists.kinds[POD][1:]}
-    assert await lists.told_to(store, *BOTH) == {A, Key("a", "another")}
-    assert (set(store.all(RLJOB)), set(store.all(POD))) == ({Key("a", "another"), B}, {B})
 
 
 @in_loop

@@ -22,35 +22,25 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_call_of_the_api_server_counts_by_verb_resource_and_code() -> None:
-    metrics = Metrics()
-    metrics.api_call("apply", "pods", "200", 0.02)
-    metrics.api_call("apply", "pods", "200", 0.04)
-    metrics.api_call("apply", "pods", "409", 0.06)
-    told = samples(metrics)
-    assert told["rljob_operator_api_requests_total", "200", "pods", "apply"] == 2
-    assert told["rljob_operator_api_requests_total", "409", "pods", "apply"] == 1
-    assert told["rljob_operator_api_request_seconds_sum", "pods", "apply"] == pytest.approx(0.12)
-
-
-def test_a_reconcile_counts_by_how_it_ended_and_its_error_goes_on() -> None:
-    metrics = Metrics()
+def test_what_its_parts_report_is_counted_and_an_error_goes_on() -> None:
+    metrics, other = Metrics(), Metrics()
+    for code, seconds in (("200", 0.02), ("200", 0.04), ("409", 0.06)):
+        metrics.api_call("apply", "pods", code, seconds)
     with metrics.reconcile():
         pass
     with pytest.raises(LookupError), metrics.reconcile():
         raise LookupError
-    told = samples(metrics)
-    assert told["rljob_operator_reconcile_seconds_count", "success"] == 1
-    assert told["rljob_operator_reconcile_seconds_count", "LookupError"] == 1
-
-
-def test_restarts_and_waits_are_counted() -> None:
-    metrics = Metrics()
     metrics.restarted("NodeLost")
     metrics.queue_waited(0.3)
     told = samples(metrics)
+    assert told["rljob_operator_api_requests_total", "200", "pods", "apply"] == 2
+    assert told["rljob_operator_api_requests_total", "409", "pods", "apply"] == 1
+    assert told["rljob_operator_api_request_seconds_sum", "pods", "apply"] == pytest.approx(0.12)
+    assert told["rljob_operator_reconcile_seconds_count", "success"] == 1
+    assert told["rljob_operator_reconcile_seconds_count", "LookupError"] == 1
     assert told["rljob_operator_restarts_total", "NodeLost"] == 1
     assert told["rljob_operator_queue_seconds_sum",] == pytest.approx(0.3)
+    assert ("rljob_operator_restarts_total", "NodeLost") not in samples(other), "of this operator alone"
 
 
 def test_every_reason_is_exposed_before_its_first_restart() -> None:
@@ -73,13 +63,6 @@ def test_what_is_read_at_a_scrape_is_as_it_is_then_and_names_every_phase() -> No
         assert told["rljob_operator_jobs", "Failed"] == 0
         assert told["rljob_operator_queue_depth",] == depth
         assert told["rljob_operator_leader",] == leader
-
-
-def test_two_operators_in_one_process_do_not_share_numbers() -> None:
-    first, second = Metrics(), Metrics()
-    first.restarted("NodeLost")
-    assert ("rljob_operator_restarts_total", "NodeLost") not in samples(second)
-    assert samples(first)["process_resident_memory_bytes",] > 0
 
 
 def test_the_page_lists_every_metric_with_its_labels_and_what_it_says():

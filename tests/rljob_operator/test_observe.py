@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from rljob_operator import names
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, VOLUME_CLAIM, Key, Manifest
@@ -34,33 +36,25 @@ def observed(*found: tuple[Any, Manifest]) -> Snapshot:
     return snapshot
 
 
-def test_what_the_operator_made_is_the_job_s():
-    seen = observed(
+BOARD = pod("board-x", "board")
+del BOARD["metadata"]["labels"]
+BEFORE = [{**OWNER[0], "uid": "before"}]
+
+LABELLED = [
+    ("what the operator made", 3, ["job", "job-checkpoints", "job-job", "job-rm-rm"], [
         (RAY_CLUSTER, ray_cluster()), (DEPLOYMENT, deployment("rm", 1)), (VOLUME_CLAIM, child("job-checkpoints")),
         (CONFIG_MAP, child("job-job", ownerReferences=OWNER)), *((POD, each) for each in PODS),
-    )  # fmt: skip
-
-    assert sorted(name for each in seen.children.values() for name in each) == [
-        "job", "job-checkpoints", "job-job", "job-rm-rm",
-    ]  # fmt: skip
-    assert len(seen.pods) == 3
-
-
-def test_what_somebody_labelled_like_the_job_is_left_alone():
-    """A pod that wants to be let in by the job's NetworkPolicy has to carry its label."""
-    board = pod("board-x", "board")
-    del board["metadata"]["labels"]
-    seen = observed(
+    ]),
+    ("what a user labelled, to be let in by the NetworkPolicy", 0, [], [
         (CONFIG_MAP, child("mine")), (DEPLOYMENT, child("board")), (VOLUME_CLAIM, child("scratch")),
-        (CONFIG_MAP, child("another", ownerReferences=SOMEBODY)), (POD, board),
-    )  # fmt: skip
+        (CONFIG_MAP, child("another", ownerReferences=SOMEBODY)), (POD, BOARD),
+    ]),
+    ("what an earlier job of the name left", 0, ["job-job"], [(CONFIG_MAP, child("job-job", ownerReferences=BEFORE))]),
+]  # fmt: skip
 
-    assert not any(seen.children.values())
-    assert seen.pods == []
 
-
-def test_what_an_earlier_job_of_the_name_left_is_seen():
-    before = [{**OWNER[0], "uid": "before"}]
-    seen = observed((CONFIG_MAP, child("job-job", ownerReferences=before)))
-
-    assert list(seen.children[CONFIG_MAP]) == ["job-job"]
+@pytest.mark.parametrize(("pods", "names_", "found"), [row[1:] for row in LABELLED], ids=[row[0] for row in LABELLED])
+def test_what_is_labelled_like_the_job_is_its_own_if_the_operator_made_it(pods, names_, found):
+    seen = observed(*found)
+    assert sorted(name for each in seen.children.values() for name in each) == names_
+    assert len(seen.pods) == pods

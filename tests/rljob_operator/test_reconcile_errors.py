@@ -1,12 +1,10 @@
 """What becomes of a job at which the operator's own code raises."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from rljob_api.conditions import CONDITIONS
 from rljob_api.v1alpha1 import Condition
 from rljob_operator import reconcile as reconcile_module
 from rljob_operator.head.errors import HeadUnreachable
@@ -14,13 +12,12 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.kube.errors import Forbidden
 from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe.snapshot import Snapshot
-from rljob_operator.perform.performer import NotTaken, Performer, Refused
+from rljob_operator.perform.performer import Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.reconcile import FAILING_SECONDS, Reconciler
 from rljob_operator.runtime.store import Store
-from tests.rljob_operator.decisions import broken, decide
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
-from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, job, manifest, snapshot
+from tests.rljob_operator.snapshots import NOW, SETTINGS, conditions, manifest
 
 BUG = AttributeError("'str' object has no attribute 'get'")
 
@@ -85,7 +82,7 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
     performed, key = Performed(), Key("team", "job")
     looks = reconciler(performed)
     for _ in range(2):
-        performed.raising, performed.plans = (NotTaken(error, "7"),), []
+        performed.raising, performed.plans = (Refused(error, "7"),), []
         with pytest.raises(HeadUnreachable):
             await looks.reconcile(key)
         assert len(performed.plans) == (1 if status is None else 2)
@@ -102,33 +99,10 @@ async def test_a_head_that_takes_nothing_is_told_of_at_once_where_it_says_so_and
 async def test_nor_is_it_a_bug_where_an_object_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_module, "decide", lambda *_: Plan(end="job-a1"))
     refused, error = Refused(Forbidden("no", status=403), "7"), HeadUnreachable("words", status=500)
-    performed = Performed(refused, NotTaken(error, "7"))
+    performed = Performed(refused, Refused(error, "7"))
     with pytest.raises(HeadUnreachable):
         await reconciler(performed).reconcile(Key("team", "job"))
     _, rest, told = performed.plans
     assert rest.end == "job-a1", "what needs no object is done without it"
     assert told.status is not None
     assert conditions(told.status)["Ready"] == ("False", "DriverNotHeard")
-
-
-def test_it_is_told_once_is_not_final_and_goes_when_it_is_mended():
-    first = broken(snapshot(), BUG)
-    assert first.status is not None
-    found = conditions(first.status)
-    assert list(found) == [kind for kind in CONDITIONS if kind != "RewardModelsReady"]
-    assert found["Ready"] == ("False", "OperatorError")
-    assert (found["Stalled"], found["Failed"]) == (("True", "OperatorError"), ("Unknown", "OperatorError"))
-    assert (first.status.phase, first.status.observed_generation, first.status.completion_time) == ("Pending", 3, None)
-
-    told = replace(job(), status=first.status)
-    assert broken(snapshot(told, seconds=60), BUG) == Plan()
-    assert conditions(decide(snapshot(told), SETTINGS).status)["Stalled"] == ("False", "NotStalled")
-
-
-def test_what_was_said_of_a_job_stays():
-    suspended = decide(snapshot(job(suspend=True)), SETTINGS).status
-    assert suspended is not None
-    after = broken(snapshot(replace(job(), status=suspended)), BUG).status
-    assert after is not None
-    assert after.phase == "Suspended"
-    assert conditions(after)["Suspended"] == conditions(suspended)["Suspended"]

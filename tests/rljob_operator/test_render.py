@@ -1,299 +1,229 @@
-"""What is made for a job."""
+"""What is made for a job: whole in `golden_manifests.yaml`, and here what must be so of every job."""
 
 import base64
 import json
 import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from rljob_api import parse_duration
 from rljob_api.contract import DriverJob
 from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY
 from rljob_operator import names
 from rljob_operator.head import tokens
-from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, secret_of
+from rljob_operator.job import Job
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, reward_models_of, secret_of
 from rljob_operator.render.merge import merged
-from rljob_operator.render.placement import Placement as PlacementClass
 from rljob_operator.render.pods import LOST_NODE_TAINTS
 from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
-from tests.rljob_operator.snapshots import SETTINGS, UID, job
+from tests.rljob_operator.snapshots import REWARDS, SETTINGS, UID, job
+
+FILE = Path(__file__).with_name("golden_manifests.yaml")
+
+MODEL = REWARDS["models"][0]
+STAYS = {"key": LOST_NODE_TAINTS[0], "operator": "Exists"}
+WORKER = {
+    "metadata": {"labels": {"team": "a", names.JOB_LABEL: "other", names.ROLE_LABEL: "x"}},
+    "spec": {
+        "nodeSelector": {"pool": "gpu", "zone": "a"},
+        "tolerations": [STAYS],
+        "containers": [
+            {"name": "ray-worker", "env": [{"name": "A", "value": "new"}], "resources": {"limits": {"rdma/ib": "1"}}},
+            {"name": "sidecar", "image": "s:1"},
+        ],
+    },
+}
+SERVER = {
+    "nodeSelector": {"pool": "a"},
+    "containers": [{"name": "vllm", "livenessProbe": None, "volumeMounts": [
+        {"name": "checkpoints", "mountPath": "/ck"}]}],
+}  # fmt: skip
+WHOLE: dict[str, Any] = {
+    "env": [{"name": "A", "value": "old"}, {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+            {"name": "TORCHDYNAMO_DISABLE", "value": "0"}],
+    "envFrom": [{"secretRef": {"name": "more"}}],
+    "volumes": [{"name": "data", "emptyDir": {}}],
+    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    "imagePullSecrets": [{"name": "registry"}],
+    "recovery": {"evictionGracePeriod": "90s", "nodeLostAfter": "1m30s"},
+    "checkpoint": {"volume": {
+        "retain": False, "size": "5Gi", "storageClassName": "fast", "accessMode": "ReadWriteOnce"}},
+    "cluster": {"nodes": 3, "gpusPerNode": 8, "priorityClassName": "high", "gpuResource": "amd.com/gpu",
+                "worker": {"sharedMemory": "2Gi", "template": WORKER}},
+    "rewards": {"models": [
+        {**MODEL, "gpusPerReplica": 4, "memory": "200Gi", "arguments": ["--max-model-len", "4096"]},
+        {**MODEL, "name": "cpu", "gpusPerReplica": 0, "image": "vllm:9", "template": {"spec": SERVER}},
+    ]},
+}  # fmt: skip
+THEIRS: dict[str, Any] = {"checkpoint": {"volume": {"existingClaim": "mine", "subPath": "runs/1"}, "resume": "never"}}
+QUEUED = Placement(
+    labels={"queue": "q"}, annotations={"gang": "g"}, tolerations=({"key": "spot", "operator": "Exists"},),
+    node_selector={"zone": "b"}, scheduler_name="volcano",
+)  # fmt: skip
 
 
-def children(**spec: Any) -> dict[str, Any]:
-    return {each["kind"]: each for each in lasting_children(job(**spec), SETTINGS, trains=True)}
+def made(base: Job, **settings: Any) -> Iterator[Manifest]:
+    """Everything."""
+    told = SETTINGS.model_copy(update=settings)
+    yield from lasting_children(base, told, trains=True)
+    yield secret_of(base, SETTINGS.key)
+    yield cluster_of(base, "trainer:1", told, Placement())
+    yield from reward_models_of(base, "trainer:1", Placement())
 
 
-def cluster(placement: Placement | None = None, **spec: Any) -> Any:
-    return cluster_of(job(**spec), "trainer:1", SETTINGS, placement or Placement())["spec"]
+def render() -> str:
+    """Of a job, of one with all that can be set, and the pods of one with a claim and a queue of its own."""
+    theirs = cluster_of(job(**THEIRS), "trainer:1", SETTINGS, QUEUED)
+    whole = made(job(**WHOLE), monitoring_namespace="prom")
+    found = [each for each in (*made(job()), *whole, theirs) if each["kind"] != "ConfigMap"]
+    return yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=True, width=120)  # without YAML's aliases
 
 
-def worker(**spec: Any) -> Any:
-    return cluster(**spec)["workerGroupSpecs"][0]["template"]["spec"]
+def test_every_manifest_is_as_in_the_golden_file():
+    """If a change is meant: python -m tests.rljob_operator.test_render"""
+    assert render() == FILE.read_text()
 
 
-def head(**spec: Any) -> Any:
-    return cluster(**spec)["headGroupSpec"]["template"]["spec"]
+def cluster(**spec: Any) -> Any:
+    return cluster_of(job(**spec), "trainer:1", SETTINGS, Placement())["spec"]
 
 
-def test_the_driver_s_job_is_the_resolved_spec_of_its_generation():
-    text = children()["ConfigMap"]["data"]["job.json"]
-    read = DriverJob.model_validate(json.loads(text))
-
-    assert (read.uid, read.generation, read.name) == (UID, 3, "job")
-    assert read.spec.ranks == 8
-    assert read.base_dir == "/checkpoints"
+def templates(**spec: Any) -> list[Any]:
+    """Pods of head, workers and a reward model."""
+    base, groups = job(**{"rewards": {"models": [MODEL]}, **spec}), cluster(**spec)
+    _, server = reward_models_of(base, "trainer:1", Placement())
+    return [groups["headGroupSpec"]["template"], groups["workerGroupSpecs"][0]["template"], server["spec"]["template"]]
 
 
-def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():
-    data = secret_of(job(), SETTINGS.key)["data"]
-    ray, agent = (base64.b64decode(data[name]).decode() for name in ("auth_token", "agent_token"))
-
-    assert ray == tokens.derive(SETTINGS.key, UID, "auth_token")
-    assert (
-        len({ray, agent, tokens.derive(SETTINGS.key, "another", "auth_token"), tokens.derive(b"x", UID, "auth_token")})
-        == 4
-    )
-
-
-def test_a_cluster_and_its_pods_name_the_secret_of_the_key_it_was_made_with():
-    found = []
-    for key in (SETTINGS.key, b"another"):
-        settings = SETTINGS.model_copy(update={"key": key})
-        secret = secret_of(job(), key)["metadata"]["name"]
-        made = cluster_of(job(), "trainer:1", settings, Placement())
-        groups = (made["spec"]["headGroupSpec"], made["spec"]["workerGroupSpecs"][0])
-        mounted = {
-            each["secret"]["secretName"]
-            for group in groups for each in group["template"]["spec"]["volumes"] if "secret" in each
-        }  # fmt: skip
-        assert {made["spec"]["authOptions"]["secretName"], *mounted} == {secret}
-        found.append((secret, made["metadata"]["annotations"][names.KEY_ANNOTATION]))
-    assert {len(set(each)) for each in zip(*found, strict=True)} == {2}
-
-
-def test_a_retained_claim_has_no_owner_and_another_goes_with_the_job():
-    kept = children()["PersistentVolumeClaim"]
-    assert "ownerReferences" not in kept["metadata"]
-    assert kept["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "100Gi"}}}
-
-    volume = {"retain": False, "size": "5Gi", "storageClassName": "fast", "accessMode": "ReadWriteOnce"}
-    owned = children(checkpoint={"volume": volume})["PersistentVolumeClaim"]
-    assert owned["metadata"]["ownerReferences"][0]["uid"] == UID
-    assert owned["spec"]["storageClassName"] == "fast"
-
-
-def test_a_claim_that_exists_is_used_and_none_is_made():
-    spec: dict[str, Any] = {"checkpoint": {"volume": {"existingClaim": "mine", "subPath": "runs/1"}}}
-    assert "PersistentVolumeClaim" not in children(**spec)
-    assert {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "mine"}} in worker(**spec)["volumes"]
-    mount = {"name": "checkpoints", "mountPath": "/checkpoints", "subPath": "runs/1"}
-    assert mount in worker(**spec)["containers"][0]["volumeMounts"]
-
-
-def test_all_workers_are_there_or_none_and_each_has_its_gpus_and_shared_memory():
-    group = cluster(cluster={"nodes": 3, "gpusPerNode": 8, "worker": {"sharedMemory": "2Gi"}})["workerGroupSpecs"][0]
-    spec = group["template"]["spec"]
-
-    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (3, 3, 3)
-    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
-    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in spec["volumes"]
-    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
-
-
-def test_the_head_runs_ray_and_the_agent_and_no_training():
-    spec = cluster()
-    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    containers = {each["name"]: each for each in spec["headGroupSpec"]["template"]["spec"]["containers"]}
-    assert list(containers) == ["ray-head", "agent"]
-    assert containers["agent"]["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": 8900}
-    assert "nvidia.com/gpu" not in containers["ray-head"]["resources"]["limits"]
-
-
-def test_prometheus_scrapes_the_agent_where_the_operator_is_told_where_it_runs():
-    told = SETTINGS.model_copy(update={"monitoring_namespace": "prom"})
-    (policy,) = (each for each in lasting_children(job(), told, trains=True) if each["kind"] == "NetworkPolicy")
-    template = cluster_of(job(), "trainer:1", told, Placement())["spec"]["headGroupSpec"]["template"]["spec"]
-
-    assert {
-        "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prom"}}}],
-        "ports": [{"protocol": "TCP", "port": 8900}],
-    } in policy["spec"]["ingress"]
-    assert template["containers"][1]["env"] == [{"name": OPEN_METRICS_VARIABLE, "value": "true"}]
-
-
-def test_nobody_else_reaches_a_job_s_pods_than_themselves_and_the_operator():
-    ingress = children()["NetworkPolicy"]["spec"]["ingress"]
-
-    assert [list(rule["from"][0]) for rule in ingress] == [["podSelector"], ["namespaceSelector"]]
-    assert head()["containers"][1]["env"] == []
-
-
-@pytest.mark.parametrize("template", [head, worker])
-def test_pods_are_restricted_and_carry_no_kubernetes_token(template):
-    spec = template()
-    assert spec["automountServiceAccountToken"] is False
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    for container in spec["containers"]:
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-
-
-@pytest.mark.parametrize("template", [head, worker])
-def test_a_pod_has_time_to_save_a_checkpoint_before_it_ends(template):
-    spec = template(recovery={"evictionGracePeriod": "90s"})
-    assert spec["terminationGracePeriodSeconds"] == 90 + 30
-    for each in spec["containers"]:  # the agent too: it tells how the driver has ended
-        hook = each["lifecycle"]["preStop"]["exec"]["command"]
-        assert hook[:2] == ["rljob", "stop"]
-        assert parse_duration(hook[-1]) == 90
-
-
-def test_variables_volumes_and_pull_secrets_reach_head_and_workers():
-    spec: dict[str, Any] = {
-        "env": [{"name": "A", "value": "b"}, {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
-        "envFrom": [{"secretRef": {"name": "more"}}],
-        "volumes": [{"name": "data", "emptyDir": {}}],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-        "imagePullSecrets": [{"name": "registry"}],
-        "cluster": {"priorityClassName": "high"},
-    }
-    for pod in (head(**spec), worker(**spec)):
-        container = pod["containers"][0]
-        assert [each["name"] for each in container["env"]] == ["A", "S"]
-        assert container["envFrom"] == [{"secretRef": {"name": "more"}}]
-        assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
-        assert {"name": "data", "emptyDir": {}} in pod["volumes"]
-        assert pod["imagePullSecrets"] == [{"name": "registry"}]
-        assert pod["priorityClassName"] == "high"
-
-
-def test_a_user_s_template_is_merged_by_name():
-    template = {
-        "metadata": {"labels": {"team": "a"}},
-        "spec": {
-            "nodeSelector": {"pool": "gpu"},
-            "containers": [
-                {
-                    "name": "ray-worker",
-                    "env": [{"name": "A", "value": "new"}],
-                    "resources": {"limits": {"rdma/ib": "1"}},
-                },
-                {"name": "sidecar", "image": "s:1"},
-            ],
-        },
-    }
-    spec: dict[str, Any] = {
-        "env": [{"name": "A", "value": "old"}, {"name": "B", "value": "b"}],
-        "cluster": {"worker": {"template": template}},
-    }
-    group = cluster(**spec)["workerGroupSpecs"][0]["template"]
-    pod = group["spec"]
-
-    assert group["metadata"]["labels"]["team"] == "a"
-    assert group["metadata"]["labels"][names.ROLE_LABEL] == "worker"
-    assert pod["nodeSelector"] == {"pool": "gpu"}
-    assert [each["name"] for each in pod["containers"]] == ["ray-worker", "sidecar"]
-    assert pod["containers"][0]["env"] == [{"name": "A", "value": "new"}, {"name": "B", "value": "b"}]
-    assert pod["containers"][0]["resources"]["limits"] == {
-        "memory": "64Gi", "nvidia.com/gpu": "8", "rdma/ib": "1",
-    }  # fmt: skip
-
-
-def test_a_placement_reaches_every_pod_and_wins():
-    placement = PlacementClass(
-        labels={"queue": "q"}, annotations={"gang": "g"}, tolerations=({"key": "spot", "operator": "Exists"},),
-        node_selector={"zone": "b"}, scheduler_name="volcano",
-    )  # fmt: skip
-    template = {"spec": {"nodeSelector": {"zone": "a", "pool": "x"}, "tolerations": [{"key": "gpu"}]}}
-    spec = cluster(placement, cluster={"head": {"template": template}, "worker": {"template": template}})
-    for group in (spec["headGroupSpec"], spec["workerGroupSpecs"][0]):
-        pod = group["template"]["spec"]
-        assert pod["nodeSelector"] == {"zone": "b", "pool": "x"}
-        assert pod["tolerations"][2:] == [{"key": "gpu"}, {"key": "spot", "operator": "Exists"}]
-        assert pod["schedulerName"] == "volcano"
-        assert group["template"]["metadata"]["labels"]["queue"] == "q"
-        assert group["template"]["metadata"]["annotations"]["gang"] == "g"
-
-
-def test_the_api_keeps_the_names_and_places_of_our_volumes():
-    """Its rules have words of their own for them."""
-    made = cluster()
-    head, worker = (each["template"]["spec"] for each in (made["headGroupSpec"], made["workerGroupSpecs"][0]))
-    assert [each["name"] for each in head["volumes"]] == [*JOB_VOLUMES]
-    assert [each["name"] for each in worker["volumes"]] == [*JOB_VOLUMES, SHARED_MEMORY]
-    assert [each["mountPath"] for each in worker["containers"][0]["volumeMounts"]] == [*FOLDERS]
-
-
-def test_pods_leave_a_lost_node_in_time_unless_their_template_says_otherwise():
-    keys = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-    own = [{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 90} for key in keys]
-    stays = {"key": keys[0], "operator": "Exists"}
-    spec = cluster(
-        recovery={"nodeLostAfter": "1m30s"}, cluster={"worker": {"template": {"spec": {"tolerations": [stays]}}}}
-    )
-    assert spec["headGroupSpec"]["template"]["spec"]["tolerations"] == own
-    assert spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] == [own[1], stays]
-
-
-@pytest.mark.parametrize(
-    ("given", "ours"),
-    [
-        ({"key": LOST_NODE_TAINTS[0], "operator": "Exists", "effect": "NoSchedule"}, 2),
-        ({"key": LOST_NODE_TAINTS[0], "operator": "Exists"}, 1),
-        ({"operator": "Exists"}, 2),
-    ],
-)
-def test_a_toleration_that_does_not_name_the_taint_says_nothing_of_lost_nodes(given, ours):
-    spec = cluster(cluster={"head": {"template": {"spec": {"tolerations": [given]}}}})
-    tolerations = spec["headGroupSpec"]["template"]["spec"]["tolerations"]
-    assert (len(tolerations), tolerations[-1]) == (1 + ours, given), "the first that matches counts"
-
-
-def test_a_template_takes_no_folder_of_the_operator_s():
-    mounts = [{"name": "scratch", "mountPath": "/checkpoints"}]
-    template = {"spec": {"containers": [{"name": "ray-head", "volumeMounts": mounts}]}}
-    with pytest.raises(CannotMerge, match=r"template.spec.containers\[ray-head\].volumeMounts: /checkpoints belongs"):
-        cluster(volumes=[{"name": "scratch", "emptyDir": {}}], cluster={"head": {"template": template}})
+def test_pods_are_restricted_and_carry_no_kubernetes_token():
+    for pod in (each["spec"] for each in templates()):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }  # fmt: skip
 
 
 def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():
-    policy = children()["NetworkPolicy"]["spec"]
+    policy = next(each for each in made(job()) if each["kind"] == "NetworkPolicy")["spec"]
     own = {"podSelector": {"matchLabels": {"rljob.dev/job": "job"}}}
     operator = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "rljob-system"}}}
     ports = [{"protocol": "TCP", "port": 8265}, {"protocol": "TCP", "port": 8900}]
     assert policy["ingress"] == [{"from": [own]}, {"from": [operator], "ports": ports}]
 
 
+def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():
+    data = secret_of(job(), SETTINGS.key)["data"]
+    ray, agent = (base64.b64decode(data[name]).decode() for name in ("auth_token", "agent_token"))
+    assert ray == tokens.derive(SETTINGS.key, UID, "auth_token")
+    others = (tokens.derive(SETTINGS.key, "another", "auth_token"), tokens.derive(b"x", UID, "auth_token"))
+    assert len({ray, agent, *others}) == 4
+
+
+def test_a_cluster_and_its_pods_name_the_secret_of_the_key_it_was_made_with():
+    found = []
+    for key in (SETTINGS.key, b"another"):
+        ray = cluster_of(job(), "trainer:1", SETTINGS.model_copy(update={"key": key}), Placement())
+        secret = secret_of(job(), key)["metadata"]["name"]
+        assert set(re.findall(r"job-auth-[\w-]+", str(ray["spec"]))) == {secret}
+        found.append((secret, ray["metadata"]["annotations"][names.KEY_ANNOTATION]))
+    assert {len(set(each)) for each in zip(*found, strict=True)} == {2}
+
+
+def test_the_driver_s_job_is_the_resolved_spec_of_its_generation():
+    config = next(each for each in made(job(rewards=REWARDS)) if each["kind"] == "ConfigMap")
+    read = DriverJob.model_validate_json(config["data"]["job.json"])
+    assert (read.uid, read.generation, read.name, read.base_dir) == (UID, 3, "job", "/checkpoints")
+    assert read.spec.ranks == 8
+    assert read.reward_models == {"rm": "http://job-rm-rm:8000", "judge": "http://job-rm-judge:8000"}
+
+
+def test_no_two_reward_models_of_two_jobs_share_a_name():
+    parts = [
+        *product(("a", "rm", "b"), repeat=1),
+        *product(("a", "rm", "b"), repeat=2),
+        *product(("a", "rm"), repeat=4),
+    ]
+    words = ["-".join(each) for each in parts]
+    admitted = [word for word in words if not re.search("(^|-)rm-", word)]  # as the rule of RewardModel
+    named = [names.reward_model(job, model) for job in words for model in admitted]
+
+    assert {"rm", "a-rm", "a-b"} <= {*admitted}
+    assert len({*named}) == len(named)
+
+
+def test_the_agent_s_metrics_are_open_where_the_operator_knows_prometheus():
+    assert OPEN_METRICS_VARIABLE in str([*made(job(), monitoring_namespace="prom")])
+    assert OPEN_METRICS_VARIABLE not in str([*made(job())])
+
+
+def test_the_api_keeps_the_names_and_places_of_our_volumes():
+    """Its rules have words of their own for them."""
+    head, worker, _ = (each["spec"] for each in templates())
+    assert [each["name"] for each in head["volumes"]] == [*JOB_VOLUMES]
+    assert [each["name"] for each in worker["volumes"]] == [*JOB_VOLUMES, SHARED_MEMORY]
+    assert [each["mountPath"] for each in worker["containers"][0]["volumeMounts"]] == [*FOLDERS]
+
+
+TOLERATIONS = [
+    ({"key": LOST_NODE_TAINTS[0], "operator": "Exists", "effect": "NoSchedule"}, 2),
+    ({"key": LOST_NODE_TAINTS[0], "operator": "Exists"}, 1),
+    ({"operator": "Exists"}, 2),
+]
+
+
+@pytest.mark.parametrize(("given", "ours"), TOLERATIONS)
+def test_a_toleration_that_does_not_name_the_taint_says_nothing_of_lost_nodes(given, ours):
+    pod = templates(cluster={"head": {"template": {"spec": {"tolerations": [given]}}}})[0]["spec"]
+    assert (len(pod["tolerations"]), pod["tolerations"][-1]) == (1 + ours, given), "the first that matches counts"
+
+
 @pytest.mark.parametrize(("trains", "available"), [(True, 4), (False, 0)])  # four workers and a head
 def test_one_pod_of_a_job_that_trains_may_be_evicted_and_all_of_another(trains, available):
-    made = lasting_children(job(cluster={"nodes": 4}), SETTINGS, trains=trains)
-    (budget,) = (each for each in made if each["kind"] == "PodDisruptionBudget")
+    children = lasting_children(job(cluster={"nodes": 4}), SETTINGS, trains=trains)
+    (budget,) = (each for each in children if each["kind"] == "PodDisruptionBudget")
     assert budget["spec"]["minAvailable"] == available
 
 
-MERGES = [
+def test_a_users_template_cannot_hide_a_pod_or_make_it_another_jobs():
+    template = {"metadata": {"labels": {"rljob.dev/job": "other", "rljob.dev/role": "x", "team": "a"}}}
+    found = templates(
+        cluster={"nodes": 2, "gpusPerNode": 4, "head": {"template": template}, "worker": {"template": template}},
+        rewards={"models": [{**MODEL, "template": template}]},
+    )
+    for pod, role in zip(found, names.ROLES, strict=True):
+        assert {"rljob.dev/job": "job", "rljob.dev/role": role, "team": "a"}.items() <= pod["metadata"][
+            "labels"
+        ].items()
+
+
+def test_however_long_a_template_is_its_deployment_s_annotations_are_short():
+    """Kubernetes allows 256 KiB of them."""
+    long = job(rewards=REWARDS, env=[{"name": f"A{number}", "value": "x" * 4096} for number in range(128)])
+    _, deployment, *_ = reward_models_of(long, "trainer:1", Placement())
+    assert sum(map(len, deployment["metadata"]["annotations"].values())) < 1000
+
+
+OURS = {"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
+MERGES: list[tuple[Any, Any, Any]] = [
     ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
     ({"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {"x": 1, "y": 2}}),
     ({"a": 1}, {"a": None}, {}),
     ({"args": ["a"]}, {"args": ["b"]}, {"args": ["b"]}),
-    (
-        {"volumes": [{"name": "a", "v": 1}, {"name": "b"}]},
-        {"volumes": [{"name": "a", "v": 2}, {"name": "c"}]},
-        {"volumes": [{"name": "a", "v": 2}, {"name": "b"}, {"name": "c"}]},
-    ),
+    ({"volumes": [OURS]}, {"volumes": [{"name": "c"}]}, {"volumes": [OURS, {"name": "c"}]}),
     (  # another source takes the place of ours
-        {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]},
-        {"volumes": [{"name": "a", "hostPath": {"path": "/dev/shm"}, "configMap": None}]},
+        {"volumes": [OURS]}, {"volumes": [{"name": "a", "hostPath": {"path": "/dev/shm"}, "configMap": None}]},
         {"volumes": [{"name": "a", "hostPath": {"path": "/dev/shm"}}]},
     ),
     (  # the same source is merged
-        {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]},
-        {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "2Gi"}}]},
+        {"volumes": [OURS]}, {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "2Gi"}}]},
         {"volumes": [{"name": "a", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}]},
     ),
     (
@@ -301,60 +231,15 @@ MERGES = [
         {"ports": [{"containerPort": 53, "protocol": "UDP", "name": "u"}, {"containerPort": 53, "name": "t"}]},
         {"ports": [{"containerPort": 53, "name": "t"}, {"containerPort": 53, "protocol": "UDP", "name": "u"}]},
     ),
-    (  # what they lack the API server says
-        {"containers": [{"name": "a"}]},
-        {"containers": [{"image": "i1"}, {"image": "i2"}]},
+    (  # the API server reports what they lack
+        {"containers": [{"name": "a"}]}, {"containers": [{"image": "i1"}, {"image": "i2"}]},
         {"containers": [{"name": "a"}, {"image": "i1"}, {"image": "i2"}]},
     ),
     (
-        {"volumeMounts": [{"mountPath": "/a", "name": "x"}]},
-        {"volumeMounts": [{"mountPath": "/a", "name": "y"}]},
+        {"volumeMounts": [{"mountPath": "/a", "name": "x"}]}, {"volumeMounts": [{"mountPath": "/a", "name": "y"}]},
         {"volumeMounts": [{"mountPath": "/a", "name": "y"}]},
     ),
-]
-
-
-_WORKER = "spec.cluster.worker.template.spec"
-_MINE = f"{_WORKER}.containers[1]"
-_TWICE = "; change or remove one"
-
-
-@pytest.mark.parametrize(
-    ("container", "words"),
-    [
-        ({"env": "none"}, f"{_MINE}.env must be a list"),
-        ({"env": ["a"]}, f"{_MINE}.env must be a list of objects"),
-        ({"resources": []}, f"{_MINE}.resources must be an object"),
-        (
-            {"env": [{"name": "A", "value": "a"}, {"name": "B"}, {"name": "A"}]},
-            f"{_MINE}.env[2] has the same name A as {_MINE}.env[0]{_TWICE}",
-        ),
-        (
-            {"volumeMounts": [{"name": "x", "mountPath": "/same"}, {"name": "y", "mountPath": "/same"}]},
-            f"{_MINE}.volumeMounts[1] has the same mountPath /same as {_MINE}.volumeMounts[0]{_TWICE}",
-        ),
-        (
-            {"name": "side", "image": "i2"},
-            f"{_MINE} has the same name side as {_WORKER}.containers[0]{_TWICE}",
-        ),
-    ],
-)
-def test_a_template_of_another_form_or_that_says_one_thing_twice_is_refused_by_its_path(container, words):
-    template = {"spec": {"containers": [{"name": "side", "image": "i1"}, {"name": "ray-worker", **container}]}}
-    with pytest.raises(CannotMerge, match=f"^{re.escape(words)}$"):
-        cluster(cluster={"worker": {"template": template}})
-
-
-def test_so_is_a_port_of_the_head_that_it_has_twice():
-    """Without a protocol it is one of TCP."""
-    ports = [{"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}]
-    template = {"spec": {"containers": [{"name": "ray-head", "ports": ports[:2]}]}}
-    made = cluster(cluster={"head": {"template": template}})["headGroupSpec"]["template"]["spec"]["containers"][0]
-    assert [each for each in made["ports"] if each["containerPort"] == 53] == ports[:2]
-
-    template = {"spec": {"containers": [{"name": "ray-head", "ports": ports}]}}
-    with pytest.raises(CannotMerge, match=r"ports\[2\] has the same containerPort 53, protocol TCP as .*ports\[0\]; "):
-        cluster(cluster={"head": {"template": template}})
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("base", "patch", "expected"), MERGES)
@@ -362,9 +247,41 @@ def test_templates_merge_strategically(base, patch, expected):
     assert merged(base, patch) == expected
 
 
-@pytest.mark.parametrize("pod", ["head", "worker"])
-def test_a_users_template_cannot_hide_a_pod_or_make_it_another_jobs(pod: str):
-    template = {"metadata": {"labels": {"rljob.dev/job": "other", "rljob.dev/role": "x", "team": "a"}}}
-    groups = cluster(cluster={"nodes": 2, "gpusPerNode": 4, pod: {"template": template}})
-    made = (groups["headGroupSpec"] if pod == "head" else groups["workerGroupSpecs"][0])["template"]["metadata"]
-    assert made["labels"] | {"rljob.dev/job": "job", "rljob.dev/role": pod, "team": "a"} == made["labels"]
+MINE, SIDE = "spec.cluster.worker.template.spec.containers[1]", "spec.cluster.worker.template.spec.containers[0]"
+UNFIT: list[tuple[dict[str, Any], str, str]] = [
+    ({"env": "none"}, f"{MINE}.env", "a list"),
+    ({"env": ["a"]}, f"{MINE}.env", "a list of objects"),
+    ({"resources": []}, f"{MINE}.resources", "an object"),
+    ({"env": [{"name": "A", "value": "a"}, {"name": "B"}, {"name": "A"}]}, f"{MINE}.env[2]", f"{MINE}.env[0]"),
+    ({"volumeMounts": [{"name": "x", "mountPath": "/s"}, {"name": "y", "mountPath": "/s"}]}, f"{MINE}.volumeMounts[1]",
+     "mountPath /s"),
+    ({"name": "side", "image": "i2"}, MINE, SIDE),
+    ({"volumeMounts": [{"name": "data", "mountPath": "/checkpoints"}]},
+     "spec.cluster.worker.template.spec.containers[ray-worker].volumeMounts", "/checkpoints"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("container", "path", "words"), UNFIT)
+def test_a_template_of_another_form_or_with_one_entry_twice_is_refused_by_its_path(container, path, words):
+    template = {"spec": {"containers": [{"name": "side", "image": "i1"}, {"name": "ray-worker", **container}]}}
+    with pytest.raises(CannotMerge) as refused:
+        cluster(volumes=[{"name": "data", "emptyDir": {}}], cluster={"worker": {"template": template}})
+    assert str(refused.value).startswith((f"{path} ", f"{path}:"))
+    assert words in str(refused.value)
+
+
+def test_so_is_a_port_of_the_head_that_it_has_twice():
+    """Without a protocol it is one of TCP."""
+    ports = [{"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}]
+    for given in (ports[:2], ports):
+        template = {"spec": {"containers": [{"name": "ray-head", "ports": given}]}}
+        if given is ports:
+            with pytest.raises(CannotMerge, match=r"ports\[2\] has the same containerPort 53, protocol TCP as .*\[0\]"):
+                cluster(cluster={"head": {"template": template}})
+        else:
+            made_of = templates(cluster={"head": {"template": template}})[0]["spec"]["containers"][0]["ports"]
+            assert [each for each in made_of if each["containerPort"] == 53] == given
+
+
+if __name__ == "__main__":
+    FILE.write_text(render())

@@ -1,7 +1,6 @@
-"""The operator's start, where KubeRay is installed after it."""
+"""The operator's start, and what it does with lists and watches: kopf begins late, and KubeRay may come later still."""
 
 import asyncio
-import gc
 import logging
 import re
 from itertools import islice
@@ -12,18 +11,47 @@ import pytest
 
 from rljob_operator import main
 from rljob_operator.kube.client import Kube
-from rljob_operator.kube.connection import Connection
+from rljob_operator.kube.connection import Answer, Connection
 from rljob_operator.kube.errors import NotFound, Throttled, Unavailable
-from rljob_operator.kube.kinds import RLJOB, Key
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, LEASE, RLJOB, Key, Manifest
 from rljob_operator.names import MANAGER_NAME
-from rljob_operator.runtime.lease import LeaderLease
 from rljob_operator.runtime.lists import list_all
 from rljob_operator.runtime.store import Store
 from rljob_operator.runtime.watches import quieten, register
 from rljob_operator.settings import Settings
-from tests.rljob_operator.kube_server import KubeObjects, KubeServer, MemoryConnection, not_found, response
+from tests.rljob_operator.kube_server import (
+    KubeObjects,
+    KubeServer,
+    MemoryConnection,
+    Request,
+    not_found,
+    response,
+)
 from tests.rljob_operator.loops import in_jumping_loop, in_loop
 from tests.rljob_operator.snapshots import manifest
+
+JOBS, WORKERS = 40, 32
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/rljob-system/leases/rljob-operator"
+
+
+class Looks(main.Operator):
+    """An operator whose looks take so long, and do nothing. seen: spec.suspend of the jobs that they looked at."""
+
+    def __init__(self, connection: MemoryConnection, seconds: float = 0.0) -> None:
+        super().__init__(Settings(workers=WORKERS), cast(Connection, connection), cast(Any, None))
+        self.seconds, self.seen = seconds, list[bool]()
+
+    async def _work(self, key: Key) -> None:
+        job = self.store.get(RLJOB, key)
+        assert job is not None
+        self.seen.append(job["spec"]["suspend"])
+        await asyncio.sleep(self.seconds)
+
+
+def put_job(objects: KubeObjects, name: str = "job", **spec: Any) -> Manifest:
+    job = manifest(**spec)
+    job["metadata"] |= {"name": name}
+    return objects.put(f"/apis/rljob.dev/v1alpha1/rljobs/{name}", job)
 
 
 @in_loop
@@ -56,124 +84,91 @@ def test_kopf_never_gives_up_a_request() -> None:
     assert (len(pauses), max(pauses)) == (100, 60.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "logged"),
-    [
-        ("kopf.watching", "Request attempt #9 failed: GET /api/v1/namespaces/gone/pods -> APIForbiddenError", False),
-        ("kopf.watching", "Request attempt #9 failed: GET /api/v1/namespaces/there/pods -> APIForbiddenError", True),
-        ("kopf.watching", "Request attempt #3 failed; will retry: GET /x -> APITooManyRequestsError", False),
-        ("kopf.watching", "Request attempt #4 failed; will retry: GET /x -> APITooManyRequestsError", True),
-        ("kopf.watching", "Request attempt #1 failed; will retry: GET /x -> APIServerError", True),
-        ("other", "GET /api/v1/namespaces/gone/pods", True),
-    ],
-)
+REFUSED = "Request attempt #9 failed: GET /api/v1/namespaces/{}/pods -> APIForbiddenError"
+LOGGED = [("kopf.watching", "gone", False), ("kopf.watching", "there", True), ("other", "gone", True)]
+
+
+@pytest.mark.parametrize(("name", "namespace", "logged"), LOGGED)
 def test_what_the_lists_log_once_kopf_does_not_log_at_every_try(
-    name: str, words: str, logged: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, namespace: str, logged: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And what is so for a moment, as too many requests while a CRD is updated."""
     monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     monkeypatch.setattr(caplog.handler, "filters", [])
     store = Store()
     store.unreadable.add("gone")
     quieten(store)
-    logging.getLogger(name).error(words)
+    logging.getLogger(name).error(REFUSED.format(namespace))
     assert bool(caplog.records) == logged
 
 
-JOBS, WORKERS = 40, 32
-
-
-async def kopf_may_begin_after(work_seconds: float, holder: str = "") -> float:
-    """holder: who has the lease."""
+@pytest.mark.parametrize(
+    ("seconds", "holder", "least", "most"),
+    [
+        (10.0, "", 10.0, 15.0),  # JOBS - WORKERS of them wait until others are done
+        (1000.0, "", main.FIRST_LOOK_SECONDS, main.FIRST_LOOK_SECONDS + 5.0),
+        (1000.0, "another process", 0.0, 5.0),
+    ],
+)
+@in_jumping_loop
+async def test_kopf_begins_after_the_first_looks_unless_they_hang_or_another_process_leads(
+    seconds: float, holder: str, least: float, most: float
+) -> None:
     objects, loop = KubeObjects(), asyncio.get_running_loop()
-
-    async def list_jobs(operator: main.Operator) -> None:
-        for number in range(JOBS):
-            job = manifest()
-            job["metadata"] = job["metadata"] | {"name": f"job-{number}"}
-            operator.store.put(RLJOB, job)
-
+    for number in range(JOBS):
+        put_job(objects, f"job-{number}")
     if holder:
-        spec = {"holderIdentity": holder, "leaseDurationSeconds": 1000}
-        objects.put("/apis/coordination.k8s.io/v1/namespaces/rljob-system/leases/rljob-operator", {
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec,
-            "metadata": {"name": "rljob-operator", "namespace": "rljob-system"},
-        })  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main.Operator, "_list", list_jobs)
-        patch.setattr(main.Operator, "_work", lambda *_: asyncio.sleep(work_seconds))
-        patch.setattr(LeaderLease, "keep", lambda *_, **__: asyncio.sleep(0))
-        options = main.Options(Settings(), (), "127.0.0.1:0", workers=WORKERS)
-        operator = main.Operator(options, cast(Connection, MemoryConnection(objects)), cast(Any, None))
-        begin, leading = loop.time(), asyncio.create_task(operator.lead())
-        waiting = asyncio.create_task(operator.watchable.wait())
-        await asyncio.wait([leading, waiting], return_when=asyncio.FIRST_COMPLETED)
-        assert operator.watchable.is_set(), leading
-        seconds = loop.time() - begin
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
-        await operator.queue.stop(0.0)
-    return seconds
+        metadata = {"name": "rljob-operator", "namespace": "rljob-system"}
+        objects.put(LEASE_PATH, LEASE.manifest(metadata, spec={"holderIdentity": holder, "leaseDurationSeconds": 1000}))
+    operator = Looks(MemoryConnection(objects), seconds)
+    leading = asyncio.create_task(operator.lead())
+    await operator.watchable.wait()
+    assert least <= loop.time() < most
+    await operator.queue.stop(0.0)
+    await operator.lease.release()
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+
+
+class NoBudgets(MemoryConnection):
+    broken = False
+
+    async def _answered(self, request: Request) -> Answer:
+        if self.broken and request.path.endswith(DISRUPTION_BUDGET.plural):
+            raise Unavailable("etcdserver: request is too large")
+        return await super()._answered(request)
 
 
 @in_jumping_loop
-async def test_kopf_may_begin_when_every_job_has_been_looked_at() -> None:
-    """JOBS - WORKERS of them wait until others are done."""
-    assert 10.0 <= await kopf_may_begin_after(work_seconds=10.0) < 15.0
-
-
-@in_jumping_loop
-async def test_kopf_does_not_wait_for_looks_that_hang() -> None:
-    assert main.FIRST_LOOK_SECONDS <= await kopf_may_begin_after(work_seconds=1000.0) < main.FIRST_LOOK_SECONDS + 5.0
-
-
-@in_jumping_loop
-async def test_kopf_may_begin_at_once_where_another_process_leads() -> None:
-    assert await kopf_may_begin_after(work_seconds=1000.0, holder="another") < 5.0
-
-
-@in_jumping_loop
-async def test_the_collector_rests_while_all_is_listed_and_no_longer() -> None:
-    rested, frozen = [], gc.get_freeze_count()
-
-    async def list_nothing(*_: Any) -> None:
-        rested.append(not gc.isenabled())
-        if len(rested) == 1:
-            raise Unavailable("at the first try", reason="Timeout")
-
-    options = main.Options(Settings(), (), "127.0.0.1:0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "list_all", list_nothing)
-        operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
-        leading = asyncio.create_task(operator.lead())
-        await operator.listed.wait()
-        leading.cancel()
-        await asyncio.gather(leading, return_exceptions=True)
-    assert (rested, gc.isenabled()) == ([True, True], True)
-    assert gc.get_freeze_count() > frozen, "what stays is not looked through later either"
-    gc.unfreeze()
-
-
-@in_jumping_loop
-async def test_who_does_not_lead_has_no_jobs_that_wait() -> None:
-    """Its watches tell of each change; the next leader looks at every job anyway."""
-    options = main.Options(Settings(), (), "127.0.0.1:0")
-    operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
-    operator.changed({Key("here", f"job-{number}") for number in range(JOBS)})
+async def test_a_change_that_a_list_tells_before_the_watch_is_looked_at_once_though_another_list_fails() -> None:
+    objects = KubeObjects()
+    connection = NoBudgets(objects)
+    operator = Looks(connection)
+    put_job(objects)
+    await operator._list()
+    await asyncio.sleep(1.0)
+    assert operator.seen == [], "before the queue starts, nothing is looked at"
     assert "rljob_operator_queue_depth 0.0" in operator.metrics.exposition().decode()
+    operator.queue.start()
+    connection.broken, job = True, put_job(objects, suspend=True)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await operator._list()
+        operator.heard(RLJOB, job, deleted=False)
+        await asyncio.sleep(1.0)
+    assert operator.seen == [True]
+    await operator.queue.stop(0.0)
 
 
 @in_jumping_loop
 async def test_jobs_of_other_operators_are_not_counted() -> None:
-    options = main.Options(Settings(), (), "127.0.0.1:0")
-    operator = main.Operator(options, cast(Connection, MemoryConnection(KubeObjects())), cast(Any, None))
+    operator = Looks(MemoryConnection(KubeObjects()))
     running, other = {"phase": "Running"}, "example.com/other"
     ours, theirs = running | {"operator": "rljob-system"}, running | {"operator": "another-release"}
     for name, manager, said in (
         ("a", None, {}), ("b", MANAGER_NAME, ours), ("c", other, {}), ("d", other, running), ("e", None, theirs),
     ):  # fmt: skip
         job = manifest(said, **({"managedBy": manager} if manager else {}))
-        job["metadata"] = job["metadata"] | {"name": name}
+        job["metadata"] |= {"name": name}
         operator.store.put(RLJOB, job)
     told = operator.metrics.exposition().decode()
     counted = dict(re.findall(r'^rljob_operator_jobs\{phase="(\w+)"\} ([1-9])', told, re.MULTILINE))

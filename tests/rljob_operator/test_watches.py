@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import kopf
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -21,14 +20,11 @@ from tests.rljob_operator.kube_server import KubeServer, Result, not_found, resp
 from tests.rljob_operator.loops import in_loop
 from tests.rljob_operator.snapshots import manifest
 
-ANSWERS: dict[str, Result] = {
-    "404": status(404, "its CRD is replaced"), "410": status(410, "too old"), "400": status(400, "what is that?"),
-}  # fmt: skip
+ANSWERS: dict[str, Result] = {"404": status(404, "its CRD is replaced"), "410": status(410, "too old")}
 
 TEXTS = {
     "ERROR 500": json.dumps({"type": "ERROR", "object": status(500, "etcd is ill")[1]}) + "\n",
     "half a line": '{"type": "MODIFIED", "object": {"meta',
-    "HTML": "<html>the proxy is ill</html>\n",
 }
 """With status 200."""
 
@@ -81,9 +77,11 @@ def _kinds(path: str) -> Result:
 async def kopf_before(server: PlayedServer) -> AsyncIterator[Store]:
     """The store that it tells of what it sees."""
     async with server, server.connect() as connection:
-        operator = main.Operator(main.Options(Settings(), (), "127.0.0.1:0"), connection, cast(Any, None))
-        operator.watchable.set()
+        operator = main.Operator(Settings(), connection, cast(Any, None))
         watching = asyncio.create_task(operator.watch())
+        await asyncio.sleep(0.05)
+        assert not server.asked, "it looks once which kinds there are, so everything is listed before"
+        operator.watchable.set()
         yield operator.store
         server.over.set()
         watching.cancel()
@@ -103,33 +101,14 @@ async def test_all_kinds_are_listed_and_watched_again_whatever_is_answered_once(
 ) -> None:
     monkeypatch.setattr(main, "AGAIN_SECONDS", (0.1,))
     server = PlayedServer(fault=(verb, how))
-    async with kopf_before(server) as store:
-        await until(lambda: server.fault is None and server.asked["watch", RAY_CLUSTER.plural] > (verb == "watch"))
-        await until(lambda: {kind.plural for kind in WATCHED} == {plural for _, plural in server.asked})
-        await until(lambda: store.get(RLJOB, Key("team", "job")))
-        assert server.asked["list", RAY_CLUSTER.plural] >= 2, "what happened meanwhile is listed"
-
-
-@in_loop
-async def test_kopf_begins_when_it_may_and_again_when_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks once which kinds there are, so everything is listed before."""
-    begun = list[int]()
-
-    async def fails(**_: Any) -> None:
-        begun.append(1)
-        raise ValueError("half a line")
-
-    monkeypatch.setattr(kopf, "operator", fails)
-    monkeypatch.setattr(main, "AGAIN_SECONDS", (0.01,))
-    async with PlayedServer() as server, server.connect() as connection:
-        operator = main.Operator(main.Options(Settings(), (), "127.0.0.1:0"), connection, cast(Any, None))
-        with capture_logs() as logs:
-            watching = asyncio.create_task(operator.watch())
-            await asyncio.sleep(0.05)
-            assert begun == []
-            operator.watchable.set()
-            await until(lambda: len(begun) >= 2)
-            assert operator.store.get(RLJOB, Key("team", "job")) is not None
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+    with capture_logs() as logs:
+        async with kopf_before(server) as store:
+            await is_heard(server, store, verb)
     assert "watches_ended" in {each["event"] for each in logs}
+
+
+async def is_heard(server: PlayedServer, store: Store, verb: str) -> None:
+    await until(lambda: server.fault is None and server.asked["watch", RAY_CLUSTER.plural] > (verb == "watch"))
+    await until(lambda: {kind.plural for kind in WATCHED} == {plural for _, plural in server.asked})
+    await until(lambda: store.get(RLJOB, Key("team", "job")))
+    assert server.asked["list", RAY_CLUSTER.plural] >= 2, "what happened meanwhile is listed"

@@ -17,10 +17,7 @@ ANOTHERS = "x.y/z"
 
 async def kept_by_another() -> World:
     """A job that runs."""
-    world = World()
-    await world.start()
-    world.user.create()
-    await stories.attempt(world, 1)
+    world = await stories.born(1)
     world.server.patch(RLJOB, KEY, {"metadata": {"finalizers": [names.FINALIZER, ANOTHERS]}})
     await world.deliver()
     return world

@@ -21,8 +21,8 @@ from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, SERVED
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
-EXAMPLES = int(os.environ.get("RLJOB_SCHEDULES", "60"))
-"""Of each test. More of them are other ones."""
+EXAMPLES = int(os.environ.get("RLJOB_SCHEDULES", "20"))
+"""Of each test; `make test-slow` takes 100. More of them are other ones."""
 
 pytestmark = pytest.mark.timeout(max(300, 2 * EXAMPLES))
 """The alarm would strike somewhere within an operator, which is then said to have missed something."""

@@ -16,17 +16,21 @@ from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.volume import Volume
 
 
-def job_spec(**checkpoint: Any) -> ResolvedSpec:
-    """checkpoint: the block's fields, in camelCase."""
+def make_spec(ranks: int = 1, **blocks: Any) -> ResolvedSpec:
+    """blocks: of the spec, in camelCase; what they leave out has its default."""
     written = {
         "model": {"path": "model"},
-        "data": {"train": ["rows.jsonl"]},
+        "data": {"train": ["rows.jsonl"], "maxResponseTokens": 16},
         "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
         "training": {"steps": 100},
-        "cluster": {"gpusPerNode": 0},
-        "checkpoint": checkpoint,
+        "cluster": {"nodes": 1, "gpusPerNode": 0, "ranksPerNode": ranks},
     }
-    return resolve(RLJobSpec.model_validate(written))
+    return resolve(RLJobSpec.model_validate(written | blocks))
+
+
+def job_spec(**checkpoint: Any) -> ResolvedSpec:
+    """checkpoint: the block's fields, in camelCase."""
+    return make_spec(checkpoint=checkpoint)
 
 
 class FileRanks:
@@ -56,7 +60,16 @@ class Attempt:
     found: Any
 
     def save(self, step: int, reward: float | None = 0.5, **more: Any) -> CheckpointRef:
-        return self.checkpoints.save(step, {"step": step}, reward, FileRanks(), **more)
+        return save(self.checkpoints, step, {"step": step}, reward, FileRanks(), **more)
+
+
+def save(checkpoints: Checkpoints, *what: Any, **more: Any) -> CheckpointRef:
+    """Take a checkpoint and wait until it is durable."""
+    checkpoints.begin(*what, **more)
+    checkpoints.finish()
+    durable = checkpoints.poll()
+    assert durable is not None
+    return durable
 
 
 def begin_attempt(

@@ -11,7 +11,7 @@ from rljob_trainer.errors import EngineLost, InfrastructureError, WorkerLost
 from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.roster import Roster
-from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.waiting import wait_for_all
 from rljob_trainer.workers.worker import Answer, Worker
 
 SECONDS = 100.0
@@ -99,7 +99,9 @@ def start(roster: Roster, name: str, signature: str = "s", slow_start: float = 0
 
 
 def value(asked: Answer[Any] | Sequence[Answer[Any]]) -> Any:
-    return wait_for(asked, SECONDS, "a worker of a test")
+    several = isinstance(asked, Sequence)
+    values = wait_for_all(asked if several else [asked], SECONDS, "a worker of a test")
+    return values if several else values[0]
 
 
 def process_of(worker: Worker[Any]) -> psutil.Process:

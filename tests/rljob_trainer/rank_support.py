@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
 
-from rljob_api import ResolvedSpec, resolve
-from rljob_api.v1alpha1 import RLJobSpec
+from rljob_api import ResolvedSpec
 from rljob_trainer import types
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.losses.totals import BatchTotals
@@ -62,18 +61,6 @@ def write_model(
             parameter.add_(torch.randn_like(parameter) * noise)
     model.to(dtype).save_pretrained(folder)
     return str(folder)
-
-
-def make_spec(ranks: int = 1, **blocks: Any) -> ResolvedSpec:
-    """blocks: of the spec, in camelCase; what they leave out has its default."""
-    written = {
-        "model": {"path": "model"},
-        "data": {"train": ["rows.jsonl"], "maxResponseTokens": 16},
-        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
-        "training": {"steps": 10},
-        "cluster": {"nodes": 1, "gpusPerNode": 0, "ranksPerNode": ranks},
-    }
-    return resolve(RLJobSpec.model_validate(written | blocks))
 
 
 def answer_of(
@@ -200,7 +187,6 @@ class Ranks(AbstractContextManager["Ranks"]):
     def __init__(self, world: int, device: Device = "cpu") -> None:
         self.world = world
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # the imports, once for all ranks
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(world):

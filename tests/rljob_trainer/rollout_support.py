@@ -98,7 +98,7 @@ class RemoteEngine:
     """An engine in a process of its own, as in a job: weights reach it through shared memory, calls through a pipe."""
 
     def __init__(self, engine_settings: EngineSettings) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve_engine, args=(theirs, engine_settings), daemon=True)
         self._process.start()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rljob_trainer.engines.calls import Delivery
 from rljob_trainer.engines.engine import Completion, Request
-from rljob_trainer.rollouts.calls import Delivery
 
 
 def ids(*numbers: int) -> Any:
@@ -22,7 +22,7 @@ def completion(request: Request, sample: int = 0, version: int = 7) -> Completio
 
 
 class FakeEngine:
-    """What Generation knows of a Worker[EngineCalls]: notes each call.
+    """What Generation knows of a Worker[EngineProcess]: notes each call.
 
     requests: those that it has. calls: names of all calls, in their order.
     """

@@ -9,7 +9,6 @@ import pytest
 from rljob_api.v1alpha1.algorithm import Advantage
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch, uninformative_groups
 from rljob_trainer.errors import JobError, RewardError
-from rljob_trainer.types import Floats
 
 GROUP_ESTIMATORS: list[Advantage] = ["grpo", "dr_grpo", "rloo"]
 EVERY_ESTIMATOR: list[Advantage] = list(ADVANTAGES)
@@ -122,13 +121,6 @@ def test_reinforce_plus_plus_agrees_with_returns_summed_one_token_at_a_time(gamm
     np.testing.assert_allclose(ADVANTAGES["reinforce_plus_plus"](given), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["reinforce_plus_plus", "reinforce_plus_plus_baseline"])
-def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(name: Advantage):
-    advantages = ADVANTAGES[name](random_batch(seed=4)).astype(np.float64)
-    assert advantages.mean() == pytest.approx(0, abs=1e-6)
-    assert advantages.var() == pytest.approx(1, abs=1e-5)
-
-
 @pytest.mark.parametrize("name", EVERY_ESTIMATOR)
 @pytest.mark.parametrize("reward", [0.0, 0.1, -1 / 3, 1e6 / 7])
 @pytest.mark.parametrize("responses", [1, 3, 7, 1000])
@@ -140,23 +132,6 @@ def test_equal_rewards_give_exactly_0(name: Advantage, reward: float, responses:
 @pytest.mark.parametrize("name", GROUP_ESTIMATORS)
 def test_a_group_of_one_gets_exactly_0(name: Advantage):
     assert ADVANTAGES[name](batch([3.7, 1, 0], groups=[0, 1, 1], lengths=[2, 1, 1]))[:2].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("name", [*GROUP_ESTIMATORS, "reinforce_plus_plus_baseline"])
-def test_group_advantages_do_not_change_when_a_group_gets_more_reward(name: Advantage):
-    given = random_batch(seed=5)
-    more = AdvantageBatch(
-        given.rewards + np.where(given.groups == 3, 100, -40).astype(np.float32),
-        given.groups, given.lengths, given.token_penalties,
-    )  # fmt: skip
-    np.testing.assert_allclose(ADVANTAGES[name](more), ADVANTAGES[name](given), atol=1e-4)
-
-
-def test_reinforce_plus_plus_does_not_change_when_every_response_gets_more_reward():
-    given = random_batch(seed=6)
-    more = AdvantageBatch(given.rewards + 50, given.groups, given.lengths, given.token_penalties)
-    ours, theirs = ADVANTAGES["reinforce_plus_plus"](more), ADVANTAGES["reinforce_plus_plus"](given)
-    np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", EVERY_ESTIMATOR)
@@ -221,13 +196,3 @@ def test_shapes_that_disagree_are_refused(
 def test_groups_with_equal_rewards_are_uninformative(rewards: list[float], groups: list[int], expected: list[int]):
     found = uninformative_groups(np.array(rewards, np.float32), np.array(groups, np.int64))
     assert found.tolist() == expected
-
-
-def test_an_uninformative_group_is_one_whose_advantages_are_0():
-    rng = np.random.default_rng(9)
-    rewards: Floats = rng.integers(0, 2, size=60).astype(np.float32)
-    groups = np.arange(60) // 3
-    advantages = ADVANTAGES["dr_grpo"](AdvantageBatch(rewards, groups, np.ones(60, np.int64)))
-    silent = [g for g in range(20) if not advantages[groups == g].any()]
-    assert 0 < len(silent) < 20
-    assert uninformative_groups(rewards, groups).tolist() == silent

@@ -27,12 +27,6 @@ def test_weights_of_a_whole_minibatch(aggregation: Aggregation, expected: list[f
     assert weights.tolist() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("aggregation", "expected"), BY_HAND)
-def test_a_part_has_the_weights_of_its_tokens_in_the_whole(aggregation: Aggregation, expected: list[float]):
-    weights = token_weights(aggregation, torch.tensor([3]), BatchTotals(tokens=4, trajectories=2), 10)
-    assert weights.tolist() == pytest.approx(expected[1:])
-
-
 def test_every_aggregation_is_worked_out_above():
     assert {name for name, _ in BY_HAND} == set(EVERY_AGGREGATION)
 

@@ -113,7 +113,6 @@ def _race(volume, start, results):
 def test_of_drivers_that_start_at_once_one_wins(tmp_path):
     """Real processes, and more of them than a supervisor could ever start by mistake."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     for round_ in range(3):
         volume, start, results = Volume(tmp_path / str(round_)), context.Barrier(4), context.Queue()
         racers = [context.Process(target=_race, args=(volume, start, results)) for _ in range(4)]

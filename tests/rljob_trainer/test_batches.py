@@ -9,7 +9,7 @@ from rljob_trainer.loop.metrics import length_metrics, reward_metrics
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress import names
 from rljob_trainer.types import Floats, GroupSummary, supervised
-from tests.rljob_trainer.rank_support import make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 
 def summary(rewards: list[float], owners: list[int], loss_tokens: list[int], **components: Floats) -> GroupSummary:

@@ -1,7 +1,6 @@
 """A short, seeded piece of chaos: processes of a run die, and nothing of it shows in the weights."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -15,12 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.chaos import traces as chaos_traces
 from e2e.chaos import trial as chaos_trial
 from e2e.chaos.__main__ import judge
 from e2e.chaos.faults import Fault, draw
 from e2e.chaos.jobs import JOBS, SUPERVISED_STEPS
-from e2e.chaos.report import Campaign, percentiles
 from e2e.chaos.steps import Recovery, recovery_in
 from e2e.chaos.traces import Traces
 from e2e.chaos.trial import Struck, Trial, _strike, _Watch, disturbed, undisturbed, write_job
@@ -35,6 +32,7 @@ SEED, FAULTS = 7, 3
 """Kills of a rank, a driver and an engine."""
 
 
+@pytest.mark.slow
 def test_a_run_that_loses_its_processes_ends_with_the_same_weights(tmp_path: Path):
     dice = random.Random(SEED)
     faults = [draw(dice) for _ in range(FAULTS)]
@@ -138,67 +136,6 @@ def test_a_fault_costs_ray(fault: Fault, costs: bool):
     assert fault.costs_ray == costs
 
 
-def test_a_driver_that_goes_on_for_a_moment_after_rays_end_has_not_recovered(
-    processes: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    run, head, volume = processes(), processes(), Volume(tmp_path)
-    write_lines(volume, 3)
-
-    def phase() -> str:
-        """It is asked for when the lines before the fault are known."""
-        write_lines(volume, 5)
-        return "rollout"
-
-    monkeypatch.setattr(chaos_trial, "inject", lambda *_: psutil.Process(head.pid))
-    monkeypatch.setattr(chaos_trial, "RECOVERY_SECONDS", 0.1)
-    fault = Fault("ray head", "SIGKILL", "any")
-    with Traces() as traces:
-        watch = _Watch(volume, run, traces)
-        monkeypatch.setattr(watch, "phase", phase)
-        struck = _strike(Trial(tmp_path), fault, watch, psutil.Process(run.pid), random.Random(0))
-    assert struck == Struck(fault, True, 3, inf, inf, 0, 0)
-
-
-def test_a_fault_that_strikes_while_another_process_is_frozen_is_told_apart(
-    processes: Callable[[], "subprocess.Popen[bytes]"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    run, target, volume, trial = processes(), processes(), Volume(tmp_path), Trial(tmp_path)
-    steps = iter(range(4, 10))
-
-    def phase() -> str:
-        """It is asked for when the lines before the fault are known; the next step ends at once."""
-        write_lines(volume, next(steps))
-        return "rollout"
-
-    write_lines(volume, 3)
-    monkeypatch.setattr(chaos_trial, "inject", lambda *_: psutil.Process(target.pid))
-    with Traces() as traces:
-        watch = _Watch(volume, run, traces)
-        monkeypatch.setattr(watch, "phase", phase)
-
-        def alone(fault: Fault) -> bool:
-            struck = _strike(trial, fault, watch, psutil.Process(run.pid), random.Random(0))
-            assert struck is not None
-            return struck.alone
-
-        assert alone(Fault("raylet", "SIGSTOP", "any", 1000.0))
-        assert not alone(Fault("engine", "SIGKILL", "any"))
-        trial.thaws[0].cancel()
-        trial.thaws[0].join()
-        assert alone(Fault("engine", "SIGKILL", "any"))
-
-
-def test_shared_memory_that_nobody_maps_is_left_behind(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chaos_traces, "GONE_SECONDS", 0.1)
-    with Traces() as traces:
-        left = Path(f"/dev/shm/rljob-test-{os.getpid()}")
-        left.touch()
-        try:
-            assert str(left) in traces.left()
-        finally:
-            left.unlink()
-
-
 def write_lines(volume: Volume, steps: int) -> None:
     write_json(volume.claim(1), {"attempt": 1})
     path = volume.metrics(1)
@@ -223,23 +160,3 @@ def test_a_driver_is_paid_for_by_a_fault_that_came_too_late_to_strike(tmp_path: 
     calm = Trial(tmp_path, code=0)
     job = replace(DETERMINISTIC, problems=lambda *_: [])
     assert [problem.split(" ", 1)[1] for problem in judge(job, [calm], trial)] == wrong
-
-
-def test_waiting_is_not_useful_and_the_undisturbed_run_pays_for_its_start_up(tmp_path: Path):
-    def run(name: str, seconds: float, step_seconds: float) -> Trial:
-        volume = Volume(tmp_path / name)
-        write_json(volume.claim(1), {"attempt": 1, "resumedStep": 0})
-        volume.metrics(1).parent.mkdir()
-        stages = [(1, "sft", 7.0), *((step, "rl", step_seconds) for step in range(2, 7))]
-        written = ({"step": step, "stage": stage, "time": 0.0, "time/step": each} for step, stage, each in stages)
-        volume.metrics(1).write_text("".join(f"{json.dumps(line)}\n" for line in written))
-        return Trial(volume.root, seconds=seconds)
-
-    campaign = Campaign("hf", [run("calm", 20.0, 2.0)], [run("slow", 40.0, 6.0), run("stuck", inf, 2.0)], "")
-    assert campaign.undisturbed_ratio == pytest.approx(0.5)
-    assert campaign.effective_time_ratio == pytest.approx((0.25 + 0.0) / 2)
-
-
-def test_percentiles_of_times_that_may_be_endless():
-    assert percentiles([1.0, 2.0, 3.0, inf]) == (2.0, inf)
-    assert percentiles([inf, inf]) == (inf, inf)

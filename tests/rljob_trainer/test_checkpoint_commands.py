@@ -1,24 +1,14 @@
 """`rljob checkpoints`, and what a checkpoint says of the data at the end of an epoch."""
 
-import os
 import shutil
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 
-from rljob_api.v1alpha1 import Data
-from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.checkpoint.manifest import MANIFEST, read_trainer_state
-from rljob_trainer.data.prompts import load_prompts
-from rljob_trainer.data.stream import TaskStream
-from rljob_trainer.data.tokenizer import build_tokenizer
+from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.progress.overview import lines, look_at
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, resumption_of
-
-ROWS = 6
+from tests.rljob_trainer.checkpoint_support import begin_attempt
+from tests.rljob_trainer.cli_support import rljob
 
 
 @pytest.fixture
@@ -27,8 +17,7 @@ def volume(tmp_path):
 
 
 def rljob_checkpoints(folder):
-    command = [sys.executable, "-m", "rljob_trainer.cli", "checkpoints", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
+    return rljob("checkpoints", folder)
 
 
 def listed(volume):
@@ -86,29 +75,6 @@ def test_a_folder_without_checkpoints_says_so(tmp_path):
     for other in ("file", "missing"):
         done = rljob_checkpoints(tmp_path / other)
         assert (done.returncode, "is not a directory" in done.stderr) == (65, True)
-
-
-@pytest.mark.parametrize("taken", range(0, 3 * ROWS + 1, 2))
-def test_no_prompt_is_skipped_or_repeated_by_a_resume_at_any_point_of_the_epochs(volume, taken):
-    """Batches of 2 of 6 rows: every third checkpoint is taken at the end of an epoch."""
-    data = Data.model_validate({"train": [f"synthetic://reverse-text?rows={ROWS}"]})
-    dataset = load_prompts(data, build_tokenizer(TokenizerSpec(), ["abcdefgh"]), volume.root)
-
-    def stream():
-        return TaskStream(dataset, seed=3, epochs=3)
-
-    whole, first, second = stream(), stream(), stream()
-    expected = [prompt.id for _ in range(3 * ROWS // 2) for prompt in whole.next(2)]
-    before = [prompt.id for _ in range(taken // 2) for prompt in first.next(2)]
-    begin_attempt(volume, 1).checkpoints.save(1, {"prompts": first.state_dict()}, None, FileRanks())
-    found = resumption_of(volume).find()
-    assert found is not None
-    state: Any = read_trainer_state(found)
-    second.load_state_dict(state["prompts"])
-    assert second.exhausted == first.exhausted == (taken == 3 * ROWS)
-    after = [prompt.id for _ in range((3 * ROWS - taken) // 2) for prompt in second.next(2)]
-    assert before + after == expected
-    assert len(set(expected)) == 3 * ROWS
 
 
 def test_the_status_says_where_the_newest_checkpoint_cannot_be_read(volume):

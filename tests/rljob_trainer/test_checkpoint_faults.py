@@ -22,6 +22,7 @@ from tests.rljob_trainer.checkpoint_support import (
     begin_attempt,
     names,
     resumption_of,
+    save,
 )
 from tests.rljob_trainer.small_disk import mounted
 
@@ -64,13 +65,13 @@ def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_pa
     assert full > 20
     assert set(outcomes[full:]) == {"saved"}
     for step, message in enumerate(outcomes[:full], start=2):
-        assert message.startswith(f"no space left for the checkpoint of step {step} on {tmp_path / 'disk'}: free space")
+        assert message.startswith(f"the checkpoint of step {step} on {tmp_path / 'disk'} cannot be written: no space")
 
 
 def outcome_of_save(attempt: Attempt, step: int) -> str:
     """Two ranks of 96 KiB each. Anything but a full disk fails the test."""
     try:
-        attempt.checkpoints.save(step, {"step": step}, 0.5, FileRanks(size=96 * 1024))
+        save(attempt.checkpoints, step, {"step": step}, 0.5, FileRanks(size=96 * 1024))
     except StorageFullError as error:
         return str(error)
     return "saved"
@@ -82,7 +83,7 @@ def test_a_volume_that_became_read_only_is_named_and_still_read(tmp_path):
         kept = first.save(1)
         subprocess.run(["mount", "-o", "remount,ro", volume.root], check=True)
         with pytest.raises(
-            InfrastructureError, match=r"^the checkpoint of step 2 on .*/disk failed: Read-only file sys"
+            InfrastructureError, match=r"^the checkpoint of step 2 on .*/disk cannot be written: Read-only"
         ):
             first.save(2)
         assert resumption_of(volume).find() == kept
@@ -102,7 +103,7 @@ def test_a_claim_on_a_full_volume_says_so(tmp_path):
                 (volume.root / str(index)).touch()
             except OSError:
                 break
-        with pytest.raises(StorageFullError, match=r"/disk is full; .* attempt 1"):
+        with pytest.raises(StorageFullError, match=r"attempt 1 .*no space left"):
             claim(volume, 1)
 
 
@@ -176,11 +177,10 @@ def test_what_a_resume_skipped_stays_for_whoever_restores_it(volume, damage):
 
 
 @pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
-def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
+def test_a_volume_that_does_not_answer_is_no_damage(volume, name, tmp_path, monkeypatch):
     """Going back to an older checkpoint would supersede, and so delete, a newer one that is whole."""
     first = begin_attempt(volume, 1)
-    first.save(1)
-    newest = first.save(2)
+    older, newest = first.save(1), first.save(2)
     opened = Path.open
 
     def stale(path, *arguments, **options):
@@ -189,10 +189,10 @@ def test_a_volume_that_does_not_answer_is_no_damage(volume, name, monkeypatch):
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Stale file handle"):
+    with pytest.raises(InfrastructureError, match=r"step-2-a1 cannot be read: Stale file handle; .*move"):
         resumption_of(volume).find()
-    monkeypatch.undo()
-    assert resumption_of(volume).find() == newest
+    newest.path.rename(tmp_path / "away")
+    assert resumption_of(volume).find() == older
 
 
 def hide(path: Path) -> None:
@@ -231,24 +231,6 @@ def test_resume_tries_again_rather_than_go_back_beyond_one_that_is_unreadable(vo
     with pytest.raises(InfrastructureError, match="step-2-a1 cannot be read: Is a directory"):
         resumption_of(volume).find()
     assert resumption_of(volume, resume="never").find() is None, "it asks for none of them"
-
-
-@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
-def test_who_cannot_wait_for_one_that_is_unreadable_is_told_how_to_go_back(volume, name, tmp_path, monkeypatch):
-    first = begin_attempt(volume, 1)
-    older, newest = first.save(1), first.save(2)
-    opened = Path.open
-
-    def stale(path, *arguments, **options):
-        if path == newest.path / name:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return opened(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", stale)
-    with pytest.raises(InfrastructureError, match="; check the volume, or move that folder away to use"):
-        resumption_of(volume).find()
-    newest.path.rename(tmp_path / "away")
-    assert resumption_of(volume).find() == older
 
 
 def test_living_workers_go_on_where_the_newest_checkpoint_is_unreadable(volume):

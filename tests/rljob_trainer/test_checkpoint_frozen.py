@@ -18,7 +18,7 @@ import pytest
 from rljob_trainer.checkpoint.manifest import list_checkpoints, survey, verify
 from rljob_trainer.errors import FencedError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of, names
+from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, checkpoints_of, names, save
 
 SECONDS = 100.0
 EVENTS = ("open", "os.", "shutil.")
@@ -47,7 +47,7 @@ def _save_and_freeze(root: Path, operation: int, pipe: Connection) -> None:
     checkpoints = checkpoints_of(Volume(root), 1, keepLast=2)
     freeze_at(operation, root)
     try:
-        checkpoints.save(40, {"step": 40}, 0.5, FileRanks())
+        save(checkpoints, 40, {"step": 40}, 0.5, FileRanks())
         pipe.send("saved")
     except FencedError:
         pipe.send("fenced")
@@ -106,7 +106,6 @@ def test_a_save_that_is_killed_anywhere_leaves_a_sound_run(template, tmp_path):
 def frozen_drivers(template: Path, folder: Path, every: int = 1) -> Iterator[tuple[psutil.Process, Connection, Volume]]:
     """Attempts 1 that were stopped in a save, one at each of its file operations; each on a volume of its own."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
     for operation in itertools.count(step=every):
         volume = Volume(Path(shutil.copytree(template, folder / f"frozen-at-{operation}")))
         ours, theirs = context.Pipe()

@@ -72,33 +72,6 @@ def test_a_folder_without_manifest_does_not_count(volume):
     assert standings(volume) == {"step-2-a1": "counts", "step-3-a1": "unfinished"}
 
 
-@pytest.mark.parametrize("content", [b"", b'{"step": 4, "att', b"\xff\xfe", b"[]"])
-def test_a_manifest_that_cannot_be_read_is_told_from_one_that_never_was(volume, content):
-    """Else a run whose only checkpoint is damaged would begin again at step 0."""
-    path = committed(volume, 4).path
-    (path / MANIFEST).write_bytes(content)
-    assert list_checkpoints(volume) == []
-    found = survey(volume)
-    assert [(each.path, each.standing, each.lost) for each in found] == [(path, "damaged", True)]
-
-
-def test_damage_is_named(volume):
-    ref = committed(volume, 5)
-    shard = ref.path / "ranks" / "__0_0.distcp"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1])
-    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: ranks/__0_0\.distcp is damaged$"):
-        verify(ref)
-    shard.write_bytes(b"\1" + whole[1:])
-    with pytest.raises(InfrastructureError, match="is damaged"):
-        verify(ref)
-    shard.unlink()
-    with pytest.raises(InfrastructureError, match=r"^checkpoint step-5-a1: ranks/__0_0\.distcp is missing$"):
-        verify(ref)
-    shard.write_bytes(whole)
-    verify(ref)
-
-
 def test_a_commit_replaces_what_an_earlier_try_left(volume):
     remains = volume.checkpoint(6, 1)
     remains.mkdir(parents=True)

@@ -9,11 +9,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from rljob_trainer.checkpoint.host_copy import HostCopy
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     bundle_of,
-    make_spec,
     plans_of,
     random_advantages,
     random_trajectories,

@@ -14,8 +14,8 @@ from rljob_trainer.checkpoint.manifest import RANKS, verify
 from rljob_trainer.checkpoint.random_state import random_state, restore_random_state, write_random_state
 from rljob_trainer.errors import StorageFullError
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import checkpoints_of, names
-from tests.rljob_trainer.rank_support import Ranks, alone, make_spec, parameters, whole, write_model
+from tests.rljob_trainer.checkpoint_support import checkpoints_of, make_spec, names, save
+from tests.rljob_trainer.rank_support import alone, parameters, whole, write_model
 
 
 class LocalRanks:
@@ -163,23 +163,22 @@ def fail_then_save(worker, folder, volume):
 
     worker.begin_save = begin_on_a_full_disk
     checkpoints.begin(1, {"step": 1}, None, ranks)
-    with pytest.raises(StorageFullError, match="no space left for the checkpoint of step 1"):
+    with pytest.raises(StorageFullError, match="no space left"):
         checkpoints.finish()
     assert checkpoints.poll() is None
     assert list(volume.checkpoints.iterdir()) == []
     worker.begin_save = begin_save
-    checkpoints.save(2, {"step": 2}, None, ranks)
+    save(checkpoints, 2, {"step": 2}, None, ranks)
     assert names(volume) == ["step-2-a1"]
 
 
 # ---------------------------------------------------------------------- several ranks
 
 
-def test_each_rank_names_what_it_wrote(tmp_path):
+def test_each_rank_names_what_it_wrote(tmp_path, two_ranks):
     folder = write_model(tmp_path / "weights")
     (tmp_path / "ranks").mkdir()
-    with Ranks(2) as two:
-        written = two.run(make_spec(2), write_shards, folder, str(tmp_path / "ranks"))
+    written = two_ranks.run(make_spec(2), write_shards, folder, str(tmp_path / "ranks"))
     assert [set(each) for each in written] == [
         {".metadata", "__0_0.distcp", "random-0-of-2.json"},
         {"__1_0.distcp", "random-1-of-2.json"},

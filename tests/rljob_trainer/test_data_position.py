@@ -41,10 +41,6 @@ def test_epochs_are_shuffled_differently_and_the_order_follows_from_seed_and_epo
     assert first[50:] == np.random.default_rng([0, 1]).permutation(50).tolist()
 
 
-def test_without_shuffling_rows_come_in_their_order():
-    assert order(3, shuffle=False).take(3) == [(0, 0), (0, 1), (0, 2)]
-
-
 def test_the_last_batch_of_bounded_epochs_is_short_and_exhaustion_is_explicit():
     stream = order(5, epochs=2)
     assert [len(stream.take(4)) for _ in range(2)] == [4, 4]

@@ -3,11 +3,12 @@
 import json
 import re
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rljob_trainer.data.conversation import read_prompt, read_supervised
+from rljob_trainer.data.conversation import ground_truth, read_messages, read_prompt, read_supervised
 from rljob_trainer.data.rows import BATCH, BadRow, open_rows, peek
 from rljob_trainer.errors import DataError
 
@@ -73,7 +74,12 @@ def broken(tmp_path, name, content):
     ("name", "content", "message"),
     [
         ("none.parquet", None, "none.parquet does not exist; correct the path"),
-        ("a.csv", b"a,b\n", "unknown extension '.csv'; use .parquet or .jsonl"),
+        ("a.csv", b"a,b\n", "unknown extension '.csv'; use .parquet, .jsonl, .json, a folder"),
+        ("a.json", b"[{", "cannot read|is not JSON"),
+        ("a.json", b"[]", "has no rows"),
+        ("a.json", b"[1]", "row 0 is int, not an object"),
+        ("a.json", b'{"rows":\n[]}', "line 1 is not JSON"),
+        ("*.parquet", None, "no file matches"),
         (
             "a.parquet",
             b"not parquet",
@@ -123,9 +129,9 @@ def test_a_look_reads_the_first_row_alone(tmp_path):
     assert [(len(source.table), source.field) for source in rows.sources] == [(1, "f[1]"), (2, "f[2]")]
 
 
-def test_a_folder_in_place_of_a_file_is_named(tmp_path):
+def test_an_empty_folder_is_named(tmp_path):
     (tmp_path / "d.parquet").mkdir()
-    assert "cannot read" in broken(tmp_path, "d.parquet", None)
+    assert "d.parquet cannot be read" in broken(tmp_path, "d.parquet", None)
 
 
 def test_a_parquet_file_without_rows_is_named(tmp_path):
@@ -149,11 +155,14 @@ def test_a_missing_column_is_named_with_those_there_are(tmp_path, name):
         ({"prompt": []}, "column 'prompt' is \\[\\]"),
         ({"prompt": None}, "column 'prompt' is None"),
         ({"prompt": [{"role": "user"}]}, "each message is {role, content}, both text"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "both text"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "{'type': 'image'} as a part of a message"),
+        ({"prompt": [{"role": "user", "content": [{"type": "text", "text": 4}]}]}, "as a part of a message"),
+        ({"prompt": [{"role": "assistant", "content": None}]}, "both text"),
+        ({"prompt": [{"role": 3, "content": "a"}]}, "both text"),
+        ({"tools": "["}, "column 'tools' is not JSON"),
+        ({"tools": ["search"]}, "column 'tools' is"),
         ({"prompt": [{"role": "user", "content": "\ud800"}]}, "both text in UTF-8"),
         ({"reward_model": "4"}, "column 'reward_model' is '4'; it must be {style, ground_truth}"),
-        ({"reward_model": None}, "column 'reward_model' is None; it must be {style, ground_truth}"),
-        ({"reward_model": {"style": "rule"}}, "it must be {style, ground_truth}"),
         ({"data_source": 3}, "column 'data_source' is 3; it must be text"),
         ({"extra_info": "x"}, "column 'extra_info' is 'x'; it must be a mapping"),
     ],
@@ -163,22 +172,115 @@ def test_what_is_wrong_with_a_prompt_is_said(changes, message):
         read_prompt(row(**changes))
 
 
-def test_extra_info_may_be_missing():
+@pytest.mark.parametrize("missing", ["extra_info", "reward_model"])
+def test_what_only_rewards_read_may_be_missing(missing):
     value = row()
-    del value["extra_info"]
+    del value[missing]
     assert read_prompt(value).messages == row()["prompt"]
+
+
+@pytest.mark.parametrize("truth", [{}, {"reward_model": None}, {"reward_model": {"ground_truth": None}}])
+def test_without_a_ground_truth_the_reward_gets_none(truth):
+    assert ground_truth(truth) is None
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+def test_a_missing_field_of_a_message_stays_missing(tmp_path, name):
+    """Parquet writes null for it, and a template asks `'tool_calls' in message`."""
+    call = {"type": "function", "function": {"name": "look", "arguments": {"city": "Oslo"}}}
+    other = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    chat = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "", "tool_calls": [other]},
+    ]
+    write(tmp_path / name, [{"messages": chat, "tools": [{"a": 1}, {"b": {"c": 2}}]}])
+    read = open_rows([name], tmp_path, "f")[0]
+    assert (list(read_messages(read, "messages")), read["tools"]) == (chat, [{"a": 1}, {"b": {"c": 2}}])
+
+
+@pytest.mark.parametrize(("media", "refused"), [([{"bytes": b"x"}], True), ([], False), (None, False)])
+def test_images_are_refused_by_name(tmp_path, media, refused):
+    write(tmp_path / "a.parquet", [row(images=None), row(images=media)])
+    rows = open_rows(["a.parquet"], tmp_path, "spec.data.train")
+    if refused:
+        with pytest.raises(DataError, match=r"^spec\.data\.train\[0\]: .*column 'images' holds"):
+            rows.refuse_media()
+    else:
+        rows.refuse_media()
+
+
+SOURCES = {
+    "a list in .json": ("all.json", 2),
+    "lines in .json": ("lines.json", 1),
+    "a pattern": ("parts/*.parquet", 2),
+    "a pattern with a folder": ("**/part-?.parquet", 2),
+    "a folder": ("split", 3),
+    "its test split": ("split?split=test", 1),
+    "a saved data set": ("saved", 2),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "all.json").write_text(json.dumps([row("a"), row("b")], indent=1))
+    (folder / "lines.json").write_text(json.dumps(row("c")))
+    for name in ("parts", "split"):
+        (folder / name).mkdir()
+    for name, words in (("parts/part-2", "b"), ("parts/part-1", "a"), ("split/train", "abc"), ("split/test", "d")):
+        write(folder / f"{name}.parquet", [row(word) for word in words])
+    datasets.Dataset.from_list([row("x"), row("y")]).save_to_disk(folder / "saved")
+    return folder
+
+
+@pytest.mark.parametrize(("source", "count"), SOURCES.values(), ids=SOURCES)
+def test_sources_of_every_kind_are_read(library, monkeypatch, tmp_path, source, count):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    rows = open_rows([source], library, "spec.data.train")
+    read = [each for batch in rows.batches() for each in batch]
+    words = [each["prompt"][0]["content"] for each in read]
+    assert (len(words), words) == (count, sorted(words))
+    assert {key: read[0][key] for key in row() if key != "ability"} == {
+        key: value for key, value in row(words[0]).items() if key != "ability"
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "field", "message"),
+    [
+        ("split", "spec.data.validation", None),
+        ("split?split=dev", "spec.data.train", "split cannot be read: .*dev"),
+        ("split?part=test", "spec.data.train", "unknown argument 'part'; use config, split, revision"),
+        ("no/such", "spec.data.train", "no/such is no path here, and the hub's data set cannot be loaded"),
+        ("saved?split=test", "spec.data.train", "saved cannot be read"),
+    ],
+)
+def test_the_split_and_what_is_wrong_with_it(library, monkeypatch, source, field, message):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    if message is None:
+        assert open_rows([source], library, field)[0]["prompt"][0]["content"] == "d"
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        open_rows([source], library, field)
+    assert caught.value.field == f"{field}[0]"
+
+
+def test_a_look_asks_no_hub(tmp_path):
+    assert peek(["openai/gsm8k?config=main"], tmp_path, "f").sources == []
 
 
 def test_a_supervised_row_is_a_prompt_and_its_response():
     read = read_supervised(row(response="cba"))
-    assert (read.messages, read.response) == (row()["prompt"], "cba")
+    assert (read.messages, read.answer) == (row()["prompt"], {"role": "assistant", "content": "cba"})
 
 
 def test_the_last_assistant_message_is_the_target():
     turns = [("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", "4"), ("user", "thanks")]
     messages = [{"role": role, "content": content} for role, content in turns]
     read = read_supervised({"messages": messages})
-    assert (read.messages, read.response) == (messages[:3], "4")
+    assert (read.messages, read.answer) == (messages[:3], messages[3])
 
 
 @pytest.mark.parametrize(

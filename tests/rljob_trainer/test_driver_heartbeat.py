@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from rljob_trainer.local import driver_heartbeat
 from rljob_trainer.local.driver_heartbeat import LONGEST_LOOK, DriverHeartbeat
 from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.volume import Volume
@@ -15,20 +14,17 @@ DAY = 86_400.0
 
 
 class Clock:
-    """time.monotonic of the supervisor."""
+    """Of the supervisor."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(driver_heartbeat, "time", made)
-    return made
+def clock():
+    return Clock()
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def volume(tmp_path):
 @pytest.fixture
 def driver(volume, clock):
     """Watched, after one heartbeat."""
-    watched = DriverHeartbeat(volume, ALLOWED)
+    watched = DriverHeartbeat(volume, ALLOWED, clock)
     beat(volume, time.time() + 1)
     assert not watched.is_overdue()
     return watched

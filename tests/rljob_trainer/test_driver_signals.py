@@ -73,31 +73,18 @@ def test_a_signal_while_an_attempt_writes_its_record_raises_nothing():
 
 
 CONNECTING = """
-import os, signal, sys, time
-from rljob_trainer.attempt.connecting import bounded
-from rljob_trainer.attempt.interrupt import hold_signals
+import ray, time
+from rljob_trainer.attempt import driver
 
-hold_signals()
-with bounded(0.2, "an answer", lambda error: print(error.message, flush=True)):
-    if sys.argv[1] == "stopped":
-        os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0 if sys.argv[1] == "quick" else 1e6)
-time.sleep(0.5)
-print("connected")
+driver.RAY_SECONDS = 0.2
+ray.init = lambda **_: time.sleep(1e6)
+driver._connect("10.0.0.1:6379", "a-job", lambda error: print(error.message, flush=True))
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "said"),
-    [
-        ("quick", 0, "connected"),
-        ("silent", 75, "waited 0 s for an answer"),
-        ("stopped", 76, "stopped before the first step of this attempt"),
-    ],
-)
-def test_a_connection_has_a_deadline_and_hears_who_asks_to_stop(how: str, code: int, said: str):
-    ended = subprocess.run([sys.executable, "-c", CONNECTING, how], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout.strip()) == (code, said)
+def test_a_connection_has_a_deadline():
+    ended = subprocess.run([sys.executable, "-c", CONNECTING], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (75, "waited 0 s for Ray at 10.0.0.1:6379 to answer")
 
 
 def test_ray_that_does_not_let_a_driver_in_is_no_bug(monkeypatch: pytest.MonkeyPatch):
@@ -106,4 +93,4 @@ def test_ray_that_does_not_let_a_driver_in_is_no_bug(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(InfrastructureError, match=r"Ray at 10\.0\.0\.1:6379 failed: .*connect to GCS"):
-        driver._connect("10.0.0.1:6379", "a-job")
+        driver._connect("10.0.0.1:6379", "a-job", lambda _: None)

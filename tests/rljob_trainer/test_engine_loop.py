@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from rljob_trainer.engines import engine_loop
-from rljob_trainer.engines.calls import Subscriber
+from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, EngineSettings, Request
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.rollouts.calls import Delivery
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollouts_support import completion, ids
 
@@ -233,7 +232,7 @@ def test_closing_ends_the_engine(loop, engine):
 
 
 class Host:
-    """The Worker[RolloutCalls] of a rollout host."""
+    """The Worker[Receiver] of a rollout host."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_trainer.engines.calls import Subscriber
+from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.environments.environment import Environment, Policy
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, JobError, RewardError
-from rljob_trainer.rollouts.calls import Delivery, GroupRef, News, Order, PolicyName
+from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.episodes import Episodes, turn_seed
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Sampling, Task, Trajectory, Turn
@@ -55,7 +55,7 @@ class Site:
     def start(self, environment: Environment = single_turn) -> Episodes:
         host: Any = None
         scorer: Any = self
-        generation = Generation(Subscriber("host", host), whole_requests=False)
+        generation = Generation(Subscriber("host", host), lambda version: version in (7, 8), whole_requests=False)
         episodes = Episodes(environment, scorer, generation, SEED, self.keep)
         self.engine.deliver = episodes.deliver
         self.gate.set()

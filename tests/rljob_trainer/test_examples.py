@@ -15,7 +15,6 @@ FILES = sorted(EXAMPLES.rglob("*.yaml"))
 LOCAL = [path for path in FILES if load_rljob(path, []).spec.model.from_scratch is not None]
 """A model from scratch and synthetic data: nothing to download, nothing that needs a GPU."""
 QUICK = [path for path in LOCAL if path.parent == EXAMPLES]
-LARGER = [path for path in LOCAL if path not in QUICK]
 
 
 def example_name(path: Path) -> str:
@@ -35,12 +34,17 @@ def test_each_example_is_a_valid_job(path: Path):
     assert resolve(load_rljob(path, []).spec).total_steps > 0
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
 @pytest.mark.parametrize(
-    "path", [*QUICK, *(pytest.param(path, marks=pytest.mark.slow) for path in LARGER)], ids=example_name
+    ("path", "engine"),
+    [
+        pytest.param(path, engine, marks=() if path in QUICK and engine == "vllm" else pytest.mark.slow)
+        for path in LOCAL
+        for engine in ("hf", "vllm")
+    ],
+    ids=lambda value: example_name(value) if isinstance(value, Path) else value,
 )
 def test_each_local_example_trains_two_steps(path: Path, engine: str, tmp_path: Path):
-    """As it stands, but for what takes minutes on one thread."""
+    """As it stands, but for what takes minutes on one thread. Engine hf trains in test_run_resume.py, too."""
     run = tmp_path / "run"
     data = load_rljob(path, []).spec.data
     short = ["training.steps=2", "sft.steps=2", f"rollout.engine={engine}"]

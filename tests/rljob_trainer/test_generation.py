@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_trainer.engines.calls import Subscriber
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Sampling
 from tests.rljob_trainer.rollouts_support import FakeEngine, attached, ids
@@ -16,7 +17,9 @@ GREEDY, WARM = Sampling(8, temperature=0), Sampling(8)
 def play(scenario: Any, *, whole_requests: bool = False, incarnation: str = "host") -> None:
     async def playing() -> None:
         host: Any = None
-        generation = Generation(Subscriber(incarnation, host), whole_requests=whole_requests)
+        generation = Generation(
+            Subscriber(incarnation, host), lambda version: version in (7, 8), whole_requests=whole_requests
+        )
         await asyncio.wait_for(scenario(generation, FakeEngine("one"), FakeEngine("two")), 10)
 
     asyncio.run(playing())
@@ -185,3 +188,13 @@ def test_requests_of_two_hosts_never_have_the_same_name():
     play(scenario, incarnation="first")
     play(scenario, incarnation="second")
     assert len(set(names)) == 2
+
+
+@played
+async def test_an_engine_that_samples_with_a_policy_that_the_run_does_not_have_is_named(generation, one, two):
+    generation.attach(attached(one))
+    (turn,) = ask(generation, "a", 1)
+    await tick()
+    with pytest.raises(InfrastructureError, match=r"one .* 9"):
+        generation.deliver(one.finish(version=9))
+    assert not turn.done(), "another engine makes it"

@@ -100,6 +100,7 @@ def test_a_frozen_worker_is_named_after_its_time_and_one_that_starts_is_not(mine
     assert heartbeats.diagnose() is not None
 
 
+@pytest.mark.slow
 def test_a_spare_that_freezes_as_it_is_put_to_work_is_missed(mine: tuple[Roster, Heartbeats]):
     roster, heartbeats = mine
     spare = start(roster, "engine-1")
@@ -115,6 +116,7 @@ def test_a_spare_that_freezes_as_it_is_put_to_work_is_missed(mine: tuple[Roster,
         process.kill()
 
 
+@pytest.mark.slow
 def test_one_that_freezes_before_the_first_round_of_questions_is_missed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hosting_pulse, "BEAT_SECONDS", 6.0)  # of questions, so that it works and freezes before it
     with driver(1, SILENT_AFTER) as (roster, heartbeats):

@@ -390,7 +390,7 @@ def tiny_volume(tmp_path):
 def test_a_full_volume_is_named_and_what_was_written_stays_good(tiny_volume):
     written = 0
     with JournalWriter(tiny_volume) as writer:
-        with pytest.raises(StorageFullError, match=f"no space left .*{tiny_volume.root}.*: free space"):  # noqa: PT012
+        with pytest.raises(StorageFullError, match=f"{tiny_volume.root} .*no space left"):  # noqa: PT012
             for written in range(100):
                 writer.append([as_record(episode(written, length=700))], 1, 7)
         journal = read(tiny_volume)
@@ -404,7 +404,7 @@ def test_a_full_volume_is_named_and_what_was_written_stays_good(tiny_volume):
 def test_other_failures_of_the_volume_are_infrastructure(volume):
     volume.journals.write_text("a file where the folder belongs")
     writer = JournalWriter(volume)
-    with pytest.raises(InfrastructureError, match="cannot write the rollout journal"):
+    with pytest.raises(InfrastructureError, match=r"rollout journal .* cannot be written"):
         writer.append([b""], 1, 7)
     writer.close()
 

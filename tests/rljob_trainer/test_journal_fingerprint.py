@@ -68,13 +68,13 @@ def test_a_groups_digest_depends_on_all_that_an_update_reads(what):
 
 def test_a_groups_digest_depends_on_nothing_that_is_only_logged():
     logged = with_episode(MADE, components={}, counts={"calls": 2.0})
-    assert group_digest(replace(logged, retries=2, task=replace(MADE.task, data_source="x"))) == group_digest(MADE)
+    assert group_digest(replace(logged, task=replace(MADE.task, data_source="x"))) == group_digest(MADE)
 
 
 def test_a_summary_says_whose_each_trajectory_is():
-    made = Group(task(3), (episode(3), agents_episode(3, 1)), retries=1)
+    made = Group(task(3), (episode(3), agents_episode(3, 1)))
     summary = summarise(made)
-    assert (summary.task_id, summary.prompt_tokens, summary.retries) == ("0/3/0", 3, 1)
+    assert (summary.task_id, summary.prompt_tokens) == ("0/3/0", 3)
     assert (summary.owners, summary.tokens, summary.loss_tokens) == ((0, 1, 1), (7, 8, 3), (4, 3, 1))
     assert (summary.truncated, summary.oldest_version, summary.age(8)) == ((False, False), 6, 2)
     assert summary.rewards.tolist() == [0, -0.25]

@@ -18,28 +18,15 @@ def loaded_by(program: str, *arguments: object) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "rljob_trainer",
-        "rljob_trainer.agent",
-        "rljob_trainer.cli.app",
-        "rljob_trainer.rewards.scorer",
-        "rljob_trainer.journal",
-        "rljob_trainer.engines.registry",
-        "rljob_trainer.types",
-    ],
-)
-def test_importing_it_loads_neither_torch_nor_ray(module: str) -> None:
-    loaded = loaded_by(f"import {module}")
-
-    assert module in loaded
-    assert not loaded & HEAVY
+LIGHT = ("agent", "cli.app", "attempt.driver", "rewards.scorer", "journal", "engines.registry", "types")
+RAY_ALONE = ("attempt.wiring", "rollouts.rollout_host")
 
 
-@pytest.mark.parametrize("module", ["attempt.wiring", "attempt.driver", "rollouts.rollout_host"])
-def test_the_driver_and_the_rollout_host_load_ray_alone(module: str) -> None:
-    assert loaded_by(f"import rljob_trainer.{module}") & HEAVY == {"ray"}
+@pytest.mark.parametrize(("modules", "heavy"), [(LIGHT, set()), (RAY_ALONE, {"ray"})], ids=["light", "Ray alone"])
+def test_importing_them_loads_no_more(modules: tuple[str, ...], heavy: set[str]) -> None:
+    found = loaded_by("\n".join(f"import rljob_trainer.{module}" for module in modules))
+    assert found >= {f"rljob_trainer.{module}" for module in modules}
+    assert found & HEAVY == heavy
 
 
 TOKENIZER = """

@@ -8,12 +8,13 @@ import pytest
 
 from rljob_trainer.attempt.claim import claim
 from rljob_trainer.volume import Volume
+from tests.rljob_trainer.cli_support import rljob
 
 LOGS = [sys.executable, "-m", "rljob_trainer.cli", "logs"]
 
 
 def rljob_logs(volume, *options):
-    return subprocess.run([*LOGS, str(volume.root), *options], capture_output=True, text=True, check=False, timeout=120)
+    return rljob("logs", volume.root, *options)
 
 
 def event(name, **values):

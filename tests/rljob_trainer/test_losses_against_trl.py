@@ -16,7 +16,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rljob_api import RLJobSpec, resolve
 from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import Aggregation
 from rljob_trainer.advantage import ADVANTAGES, AdvantageBatch
@@ -25,6 +24,7 @@ from rljob_trainer.losses.entropy import entropy_from_logits
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.policy import LOSSES, LossTerms, PolicyBatch
 from rljob_trainer.losses.totals import BatchTotals
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 VOCABULARY, PROMPT_TOKENS, MAX_RESPONSE_TOKENS = 12, 2, 8
 LENGTHS = [8, 3, 5, 1, 8, 2]
@@ -83,14 +83,7 @@ def trainer_of(
 def algorithm(k3: float = 0.0, **fields: object) -> ResolvedAlgorithm:
     """With k3 as the coefficient of a KL term in the loss, of TRL's estimator."""
     fields["kl"] = {"placement": "loss" if k3 else "none", "estimator": "k3", "coefficient": k3}
-    spec = {
-        "model": {"path": "m"},
-        "data": {"train": ["train.parquet"]},
-        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
-        "training": {"steps": 1},
-        "algorithm": fields,
-    }
-    return resolve(RLJobSpec.model_validate(spec)).algorithm
+    return make_spec(algorithm=fields).algorithm
 
 
 @dataclass(frozen=True)

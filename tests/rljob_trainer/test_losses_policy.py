@@ -6,23 +6,11 @@ from typing import get_args
 import pytest
 import torch
 
-from rljob_api import RLJobSpec, resolve
-from rljob_api.resolve import ResolvedAlgorithm
 from rljob_api.v1alpha1.algorithm import Loss
 from rljob_trainer.losses.policy import LOSSES, LossTerms, PolicyBatch
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 EVERY_LOSS: list[Loss] = list(LOSSES)
-
-
-def algorithm(**fields: object) -> ResolvedAlgorithm:
-    spec = {
-        "model": {"path": "m"},
-        "data": {"train": ["train.parquet"]},
-        "rewards": {"functions": [{"name": "exact", "builtin": "exact_match"}]},
-        "training": {"steps": 1},
-        "algorithm": fields,
-    }
-    return resolve(RLJobSpec.model_validate(spec)).algorithm
 
 
 def evaluate(
@@ -32,7 +20,7 @@ def evaluate(
     log_probs = torch.tensor(ratios, dtype=torch.float64).log().requires_grad_()
     old = torch.zeros(len(ratios), dtype=torch.float64)
     tokens = PolicyBatch(log_probs, torch.tensor(advantages, dtype=torch.float64), old)
-    terms = LOSSES[name](tokens, algorithm(**fields))
+    terms = LOSSES[name](tokens, make_spec(algorithm=fields).algorithm)
     terms.per_token.sum().backward()
     assert log_probs.grad is not None
     return terms, log_probs.grad.tolist()
@@ -94,7 +82,7 @@ def test_a_token_has_no_gradient_exactly_where_it_is_clipped(name: Loss):
 def test_a_ratio_beyond_float32_stays_finite(name: Loss, log_ratio: float, advantage: float):
     log_probs = torch.tensor([log_ratio], requires_grad=True)
     tokens = PolicyBatch(log_probs, torch.tensor([advantage]), torch.zeros(1))
-    per_token = LOSSES[name](tokens, algorithm()).per_token
+    per_token = LOSSES[name](tokens, make_spec().algorithm).per_token
     per_token.sum().backward()
     assert per_token.isfinite().all()
     assert log_probs.grad is not None

@@ -59,13 +59,6 @@ def test_the_panels_hold_the_runs_numbers(tmp_path: Path) -> None:
     assert panel(figure, "Reward").get_xlim() == (0, STEPS + 0.5)
 
 
-def test_the_times_of_one_run_are_stacked(tmp_path: Path) -> None:
-    axes = panel(plot.draw(plot.load_runs([make_run(tmp_path / "one")])), "Time of a step")
-    assert [area.get_label() for area in axes.collections] == ["rollout", "update"]
-    tops = [float(area.get_datalim(axes.transData).y1) for area in axes.collections]
-    assert tops == pytest.approx([2.0, 3.0])
-
-
 def test_several_runs_share_the_panels_and_are_told_apart_by_the_legend(tmp_path: Path) -> None:
     runs = plot.load_runs([make_run(tmp_path / "one"), make_run(tmp_path / "two", scale=2.0)])
     figure = plot.draw(runs)
@@ -78,24 +71,6 @@ def test_several_runs_share_the_panels_and_are_told_apart_by_the_legend(tmp_path
         [2.0, 4.0, 1.0, 1.0]
     )
     assert [label.get_text() for label in times.get_yticklabels()] == ["one", "two"]
-
-
-def test_runs_of_the_same_name_are_labelled_by_their_paths(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run")]
-    assert [run.label for run in plot.load_runs(folders)] == [str(folder) for folder in folders]
-
-
-def test_a_metric_that_a_run_lacks_leaves_its_panel_empty(tmp_path: Path) -> None:
-    figure = plot.draw(plot.load_runs([make_run(tmp_path / "one", lacking=(names.ACTOR_KL,))]))
-    assert not panel(figure, "KL").lines
-    assert [text.get_text() for text in panel(figure, "KL").texts] == ["not measured"]
-    assert panel(figure, "Entropy").lines
-
-
-def test_a_supervised_run_shows_its_loss(tmp_path: Path) -> None:
-    figure = plot.draw(plot.load_runs([make_run(tmp_path / "one", stages="sft")]))
-    steps = list(range(1, STEPS + 1))
-    assert lines(panel(figure, "Supervised loss"), "raw") == [(steps, [3.0 / step for step in steps])]
 
 
 def test_the_picture_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
@@ -115,19 +90,6 @@ def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path, name: str)
 def test_a_directory_without_metrics_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no metrics"):
         plot.load_runs([tmp_path])
-
-
-def test_what_hardly_differs_is_drawn_flat_with_labels_that_can_be_read(tmp_path: Path) -> None:
-    steps = range(1, STEPS + 1)
-    names_of = {"Response length": names.RESPONSE_LENGTH_MEAN, "Effective": names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE}
-    lines = [{"step": step, "stage": "rl"} | dict.fromkeys(names_of.values(), 1 - step * 1e-13) for step in steps]
-    figure = plot.draw([plot.Run("one", lines)])
-    figure.canvas.draw()
-    for title in names_of:
-        axes = panel(figure, title)
-        assert axes.yaxis.get_offset_text().get_text() == "", title
-        low, high = axes.get_ylim()
-        assert high - low > 0.005, title
 
 
 @pytest.mark.parametrize("runs", [1, 2])

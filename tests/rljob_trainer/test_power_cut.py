@@ -14,7 +14,7 @@ from rljob_trainer.checkpoint.manifest import MANIFEST
 from rljob_trainer.errors import FencedError
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume
-from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, write_steps
+from tests.rljob_trainer.checkpoint_support import FileRanks, begin_attempt, save, write_steps
 
 
 class Disk:
@@ -119,5 +119,5 @@ class SupersededRanks(FileRanks):
 def test_who_was_superseded_during_a_save_commits_nothing(volume: Volume):
     first = begin_attempt(volume, 1)
     with pytest.raises(FencedError):
-        first.checkpoints.save(1, {"step": 1}, 0.5, SupersededRanks(volume))
+        save(first.checkpoints, 1, {"step": 1}, 0.5, SupersededRanks(volume))
     assert list(volume.checkpoints.iterdir()) == []

@@ -19,35 +19,6 @@ def write_attempt(volume: Volume, attempt: int, parent: int | None, resumed_step
             writer.write(step, "rl", {names.REWARD_MEAN: attempt + step / 100})
 
 
-def steps_and_attempts(run_dir: Path) -> list[tuple[int, int]]:
-    return [(line["step"], int(line[names.REWARD_MEAN])) for line in read_metrics(run_dir)]
-
-
-def test_a_resumed_attempt_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, 0, range(1, 6))
-    write_attempt(volume, 2, 1, 3, range(4, 8))
-    write_attempt(volume, 10, 2, 5, range(6, 8))  # after 2, though "a10" sorts before "a2"
-
-    assert steps_and_attempts(tmp_path) == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 10), (7, 10)]
-
-
-def test_an_attempt_that_began_anew_replaces_everything(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, 0, range(6))
-    write_attempt(volume, 2, None, 0, range(1, 3))
-
-    assert steps_and_attempts(tmp_path) == [(1, 2), (2, 2)]
-
-
-def test_an_attempt_that_has_not_decided_replaces_nothing(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, 0, range(1, 3))
-    write_json(volume.claim(2), {"attempt": 2, "resumedStep": None})
-
-    assert steps_and_attempts(tmp_path) == [(1, 1), (2, 1)]
-
-
 def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     write_attempt(volume, 1, None, 0, range(1, 3))
@@ -61,14 +32,6 @@ def test_a_line_that_a_crash_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_a_directory_without_metrics_has_no_history(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) == []
     assert last_line(Volume(tmp_path), 1) == {}
-
-
-def test_the_last_line_is_found_without_reading_a_long_file_from_its_start(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    write_attempt(volume, 1, None, 0, range(1, 3000))
-
-    assert volume.metrics(1).stat().st_size > 2 * 64 * 1024
-    assert last_line(volume, 1)["step"] == 2999
 
 
 def test_a_line_is_readable_as_soon_as_it_is_written(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,17 +7,11 @@ from rljob_api.v1alpha1 import Progress
 from rljob_trainer.progress import names, reporter
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume, read_json
+from tests.rljob_trainer.run_support import wait_until
 
 
 def read(volume: Volume) -> Progress:
     return Progress.model_validate(read_json(volume.progress) or {})
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "the progress file did not change"
-        time.sleep(0.01)
 
 
 def test_the_file_tells_step_share_rewards_and_end(tmp_path: Path) -> None:
@@ -71,13 +63,6 @@ def test_a_resumed_attempt_keeps_the_last_rewards_until_it_has_its_own(tmp_path:
         second.begin(step=3, total_steps=10)
 
     assert (read(volume).step, read(volume).reward, read(volume).eta) == (3, 0.25, None)
-
-
-def test_a_phase_is_visible_while_it_lasts(tmp_path: Path) -> None:
-    volume = Volume(tmp_path)
-    with ProgressReporter(volume) as progress:
-        progress.phase("loading model")
-        wait_until(lambda: read(volume).phase == "loading model")
 
 
 def test_an_unchanged_file_is_written_again_as_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,9 @@ from rljob_trainer.progress.metrics import MetricsWriter
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.views import open_reporter
-from rljob_trainer.progress.views.format import duration, sparkline
-from rljob_trainer.progress.views.json_lines import JsonView
+from rljob_trainer.progress.views.format import sparkline
 from rljob_trainer.progress.views.live import LiveView
-from rljob_trainer.progress.views.plain import PlainView, step_line
+from rljob_trainer.progress.views.plain import PlainView
 from rljob_trainer.progress.views.watch import RunWatch
 from rljob_trainer.volume import Volume, write_json
 
@@ -55,33 +54,6 @@ def terminal(width: int = 80) -> tuple[Console, io.StringIO]:
     return Console(file=out, width=width, highlight=False, force_terminal=False), out
 
 
-def test_an_rl_step_is_one_line() -> None:
-    assert step_line(RL | {"step": 12}, 60, 45.2) == (
-        "step 12/60 rl  reward  0.512 len    7.9 kl 0.0012 ent 1.20 |  3150 tok/s"
-        " | rollout  0.41 rewards  0.02 update  0.22 sync  0.03 | eta 0:45"
-    )
-
-
-def test_validation_and_checkpoint_stand_at_the_end_so_that_lines_stay_aligned() -> None:
-    extra = {names.VALIDATION_REWARD: 0.61, names.TIME_VALIDATION: 0.8, names.TIME_CHECKPOINT: 0.3}
-    assert step_line(RL | extra | {"step": 3}, 1000, None) == (
-        "step    3/1000 rl  reward  0.512 len    7.9 kl 0.0012 ent 1.20 validation 0.610 |  3150 tok/s"
-        " | rollout  0.41 rewards  0.02 update  0.22 sync  0.03 validation  0.80 checkpoint  0.30"
-    )
-
-
-def test_a_supervised_step_is_one_line() -> None:
-    line = step_line(SFT | {"step": 8}, 60, 3700)
-    assert line == "step  8/60 sft loss 2.104 | 53120 tok/s | update  0.05 | eta 1:01:40"
-
-
-def test_a_validation_before_the_first_step_is_one_line() -> None:
-    assert (
-        step_line({"step": 20, "stage": "rl", names.VALIDATION_REWARD: 0.03}, 60, None)
-        == "step 20/60 rl  validation 0.030"
-    )
-
-
 def test_the_plain_view_shows_news_in_order_and_a_summary(run: RunInfo, tmp_path: Path) -> None:
     console, out = terminal()
     volume, view = Volume(tmp_path), PlainView(run, console)
@@ -111,19 +83,6 @@ def test_the_plain_view_shows_news_in_order_and_a_summary(run: RunInfo, tmp_path
     assert printed[7].startswith("done: step 4/4 in 0:0")
     assert printed[8] == "  supervised loss 2.104 -> 2.104 · reward 0.300 -> 0.400"
     assert printed[9].endswith(f"rljob plot {tmp_path}")
-
-
-def test_supervised_steps_are_printed_every_few_seconds_and_the_last_one_always(run: RunInfo, tmp_path: Path) -> None:
-    console, out = terminal()
-    view = PlainView(run, console)
-    with begin_attempt(Volume(tmp_path), 1) as writer:
-        for step in range(1, 40):
-            write(writer, step, SFT)
-        write(writer, 40, RL)
-        view.poll()
-
-    shown = [line.split()[1] for line in out.getvalue().splitlines()]
-    assert shown == ["1/?", "39/?", "40/?"]
 
 
 def test_a_run_ends_with_answers_before_and_after_beside_the_ground_truth_in_full(run: RunInfo, tmp_path: Path) -> None:
@@ -165,16 +124,6 @@ def test_the_question_of_a_conversation_is_the_last_message_of_the_user() -> Non
     assert question([system]) == "Be brief."
 
 
-def test_a_failure_ends_with_the_field_and_the_remedy(run: RunInfo) -> None:
-    console, out = terminal()
-    message = "no such file: check the path"
-    PlainView(run, console).finish(ExitRecord(code=65, reason="Data", message=message, field="spec.data.train[0]"))
-
-    assert out.getvalue().splitlines()[0].startswith("failed (Data) before the first step, after 0:")
-    assert "rljob plot" not in out.getvalue(), "there is nothing to draw"
-    assert out.getvalue().splitlines()[-1] == f"error: spec.data.train[0]: {message}"
-
-
 def test_a_watch_reports_only_what_is_new_and_follows_the_next_attempt(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with begin_attempt(volume, 1) as writer:
@@ -208,7 +157,8 @@ def test_a_volume_that_does_not_answer_makes_no_old_step_news(tmp_path: Path, mo
 
 def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    begin_attempt(volume, 1).close()
+    with begin_attempt(volume, 1):
+        pass
     watch = RunWatch(volume)
     with volume.metrics(1).open("a") as file:
         file.write('{"step": 1, "st')
@@ -221,7 +171,8 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
 
 def test_the_drivers_warnings_are_news_and_its_errors_are_not(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
-    begin_attempt(volume, 1).close()
+    with begin_attempt(volume, 1):
+        pass
     watch = RunWatch(volume)
     volume.logs.mkdir()
     rows = [
@@ -256,7 +207,7 @@ def test_the_live_picture_fits_the_terminal_and_shows_the_run(run: RunInfo, tmp_
 def test_the_live_view_draws_in_place_and_leaves_the_summary(run: RunInfo, tmp_path: Path) -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True)
-    view = open_reporter(run, console=console)
+    view = open_reporter(run, console)
     view.start()
     with begin_attempt(Volume(tmp_path), 1) as writer:
         write(writer, 1, RL)
@@ -269,28 +220,7 @@ def test_the_live_view_draws_in_place_and_leaves_the_summary(run: RunInfo, tmp_p
 
 
 def test_without_a_terminal_the_view_is_plain(run: RunInfo) -> None:
-    assert isinstance(open_reporter(run, console=terminal()[0]), PlainView)
-
-
-def test_json_lines_carry_the_metrics(run: RunInfo, tmp_path: Path) -> None:
-    out = io.StringIO()
-    view = JsonView(run, out)
-    view.start()
-    with begin_attempt(Volume(tmp_path), 1) as writer:
-        write(writer, 1, RL)
-    view.finish(DONE)
-
-    events = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [event["event"] for event in events] == ["run_started", "step_finished", "run_finished"]
-    assert (events[1]["step"], events[1][names.REWARD_MEAN]) == (1, 0.512)
-    assert events[2]["code"] == 0
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-3, "0:00"), (45.2, "0:45"), (59.7, "1:00"), (3723, "1:02:03"), (97_200, "1d 03:00")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert isinstance(open_reporter(run, terminal()[0]), PlainView)
 
 
 def test_a_sparkline_spans_its_extremes_and_averages_what_does_not_fit() -> None:

@@ -9,7 +9,8 @@ import torch
 from rljob_trainer.compute.out_of_memory import LOADING, STEPPING, explained
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import InfrastructureError, JobError
-from tests.rljob_trainer.rank_support import MARK, Ranks, make_spec, plans_of, random_trajectories, write_model
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import MARK, Ranks, plans_of, random_trajectories, write_model
 
 TOO_MUCH = 1 << 50
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from rljob_trainer.errors import JobError
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     answers_to_prompts,
     bundle_of,
-    make_spec,
     parameters,
     plans_of,
     random_advantages,

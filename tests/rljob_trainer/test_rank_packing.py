@@ -4,24 +4,17 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.models.mamba import MambaConfig
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank import attention, forward
-from rljob_trainer.rank.attention import packed_attention
-from rljob_trainer.rank.forward import Policy, check_packing, score
+from rljob_trainer.rank.attention import CannotPack, packed_attention
+from rljob_trainer.rank.forward import Policy, score
 from rljob_trainer.rank.loading import empty_model
+from rljob_trainer.rank.packable import choose_rows
 from rljob_trainer.rank.packing import pack
 from rljob_trainer.types import supervised
-from tests.rljob_trainer.rank_support import (
-    CONFIGS,
-    VOCAB,
-    answer_of,
-    make_spec,
-    random_trajectories,
-    several_turns,
-    write_model,
-)
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import CONFIGS, answer_of, random_trajectories, several_turns, write_model
 
 PROMPTS = [each.token_ids[: each.prompt_tokens] for each in random_trajectories(3)]
 TRAJECTORIES = [
@@ -56,7 +49,7 @@ def policy_of(folder, kind="auto", device="cpu", dtype=torch.float32):
     spec = make_spec(model={"path": folder, "attention": kind})
     model = empty_model(folder, spec.model)
     model.load_state_dict(AutoModelForCausalLM.from_pretrained(folder).state_dict())
-    return Policy(model.to(device, dtype), packs=kind == "auto")
+    return Policy(model.to(device, dtype))
 
 
 def targets_of(model, trajectory, device="cpu"):
@@ -206,46 +199,55 @@ def test_a_prompt_is_shared_only_where_that_leaves_out_enough_rows():
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 5, 8, 7, 6]]
 
 
-# ---------------------------------------------------------------------- what cannot be packed is refused
+# ---------------------------------------------------------------------- what cannot be packed gets rows of its own
+
+
+def decided(policy, longest=64):
+    choose_rows(policy, longest, torch.device("cpu"), torch.float32)
+    return policy.apart
 
 
 @pytest.mark.parametrize("attention", ["auto", "sdpa", "eager"])
-def test_packing_is_proven_where_it_works(folders, attention):
-    check_packing(policy_of(folders["qwen2"], attention), VOCAB, torch.device("cpu"), torch.float32)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_packing_is_proven_where_it_works(folders, name, attention):
+    policy = policy_of(folders[name], attention)
+    used = policy.model.config._attn_implementation
+    assert not decided(policy)
+    assert policy.model.config._attn_implementation == used
 
 
-def test_a_recurrent_model_is_refused(tmp_path):
-    """A state space model reads a packed row as one sequence."""
-    config = MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=8)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        model.get_output_embeddings().weight.normal_()  # else all log-probabilities are nearly equal
-    with pytest.raises(JobError, match=r"^spec\.model\.path: its layers let packed sequences see each other"):
-        check_packing(Policy(model, packs=False), VOCAB, torch.device("cpu"), torch.float32)
-
-
-def test_attention_that_ignores_boundaries_is_refused(folders):
+def test_attention_that_ignores_boundaries_packs_nothing(folders):
     """sdpa without position ids is what a model that drops them would do."""
     policy = policy_of(folders["qwen2"], "sdpa")
-    base = policy.model.base_model
-    base.register_forward_pre_hook(
-        lambda _, args, kwargs: (args, kwargs | {"position_ids": torch.arange(kwargs["input_ids"].shape[1])[None]}),
+    policy.model.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: (args, {name: each for name, each in kwargs.items() if name != "position_ids"}),
         with_kwargs=True,
     )
-    with pytest.raises(JobError, match="see each other"):
-        check_packing(policy, VOCAB, torch.device("cpu"), torch.float32)
+    assert decided(policy)
+    log_probs, _ = score(policy, policy.pack(TRAJECTORIES, torch.device("cpu")))
+    torch.testing.assert_close(log_probs, one_by_one(folders["qwen2"])[0], rtol=0, atol=2e-5)
+
+
+def test_layers_that_draw_random_numbers_are_refused(folders):
+    policy = policy_of(folders["qwen2"])
+    policy.model.lm_head.register_forward_hook(lambda _, __, out: out + torch.randn_like(out))
+    with pytest.raises(JobError, match=r"^spec\.model\.path: "):
+        decided(policy)
+
+
+def test_trajectories_apart_are_padded_rows():
+    a = supervised(np.array([5, 6, 7, 8], np.int32), [slice(2, 4)])
+    b = supervised(np.array([5, 9, 4], np.int32), [slice(1, 2)])
+    batch = pack([a, b], torch.device("cpu"), apart=True)
+    assert batch.input_ids.tolist() == [[5, 6, 7], [5, 0, 0]]
+    assert (batch.position_ids, batch.layout) == (None, None)
+    assert (batch.predict_at.tolist(), batch.targets.tolist()) == ([1, 2, 3], [7, 8, 9])
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"layout": LAYOUT, "softcap": 50.0}, "has attention with softcap"),
-        ({"layout": LAYOUT, "s_aux": torch.zeros(2)}, "has attention with s_aux"),
-        ({}, "does not tell its layers about packing"),
-    ],
+    "asked", [{"layout": LAYOUT, "softcap": 50.0}, {"layout": LAYOUT, "s_aux": torch.zeros(2)}, {}]
 )
-def test_attention_that_auto_cannot_compute_is_refused(asked, message):
+def test_attention_that_auto_cannot_compute_is_not_packed(asked):
     heads = torch.zeros(1, 2, 3, 8)
-    with pytest.raises(JobError, match=rf"^spec\.model\.attention: this architecture {message}"):
+    with pytest.raises(CannotPack):
         packed_attention(torch.nn.Identity(), heads, heads, heads, None, **asked)

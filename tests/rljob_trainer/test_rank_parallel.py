@@ -4,12 +4,11 @@ import pytest
 
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.parallel import ParallelDims
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
-    Ranks,
     alone,
     largest_difference,
-    make_spec,
     plans_of,
     random_trajectories,
     record_gradients,
@@ -39,11 +38,10 @@ def test_a_dimension_that_is_not_executed_is_refused_by_name(name: str):
 
 
 @pytest.mark.parametrize("dims", [ParallelDims(replicate=2), ParallelDims(shard=2)])
-def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, dims: ParallelDims):
+def test_replicas_and_shards_have_the_gradient_of_one_rank(tmp_path, two_ranks, dims: ParallelDims):
     folder = write_model(tmp_path, "tied")
     (expected, alone_mesh) = alone(make_spec(1), gradient_and_mesh, folder)
-    with Ranks(2) as two:
-        results = two.run(make_spec(2), gradient_and_mesh, folder, parallel=dims)
+    results = two_ranks.run(make_spec(2), gradient_and_mesh, folder, parallel=dims)
     assert alone_mesh == {"shard": 1}
     for ours, mesh in results:
         assert mesh == ({"replicate": 2, "shard": 1} if dims.replicate > 1 else {"shard": 2})

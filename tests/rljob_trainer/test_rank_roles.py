@@ -6,7 +6,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from rljob_trainer.rank.models.role import ModelRole, adamw
-from tests.rljob_trainer.rank_support import Ranks, alone, make_spec, whole, write_model
+from tests.rljob_trainer.checkpoint_support import make_spec
+from tests.rljob_trainer.rank_support import alone, whole, write_model
 
 STATES = torch.randn(6, 32, generator=torch.Generator().manual_seed(0))
 RETURNS = torch.randn(6, generator=torch.Generator().manual_seed(1))
@@ -67,20 +68,14 @@ def restore_and_train(worker, folder, directory):
     return restored, values(trainee)
 
 
-@pytest.fixture(scope="module")
-def two():
-    with Ranks(2) as ranks:
-        yield ranks
-
-
 @pytest.mark.parametrize("writers", [1, 2])
-def test_a_third_model_is_trained_saved_and_restored_by_any_number_of_ranks(tmp_path, two, writers):
+def test_a_third_model_is_trained_saved_and_restored_by_any_number_of_ranks(tmp_path, two_ranks, writers):
     folder, directory = write_model(tmp_path / "weights"), str(tmp_path / "ranks")
 
     def run(ranks, task):
         if ranks == 1:
             return alone(make_spec(1), task, folder, directory)
-        return two.run(make_spec(2), task, folder, directory)[0]
+        return two_ranks.run(make_spec(2), task, folder, directory)[0]
 
     saved, later = run(writers, train_and_save)
     assert any(not torch.equal(saved[name], later[name]) for name in saved)

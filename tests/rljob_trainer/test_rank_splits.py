@@ -11,13 +11,13 @@ import torch
 from rljob_trainer.rank.results import StepSums
 from rljob_trainer.rank.shard import ShardSample
 from rljob_trainer.rank.sharding import load_initial_weights
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
     Ranks,
     alone,
     bundle_of,
     largest_difference,
-    make_spec,
     parameters,
     plans_of,
     random_advantages,
@@ -63,7 +63,10 @@ def one(device):
 
 
 @pytest.fixture(scope="module")
-def two(device):
+def two(device, request):
+    if device == "cpu":
+        yield request.getfixturevalue("two_ranks")
+        return
     with Ranks(2, device) as ranks:
         yield ranks
 

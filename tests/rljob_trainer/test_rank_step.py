@@ -11,12 +11,12 @@ from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.types import Trajectory
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
     MARK,
     alone,
     bundle_of,
     largest_difference,
-    make_spec,
     parameters,
     plans_of,
     random_advantages,

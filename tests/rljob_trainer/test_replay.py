@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from rljob_trainer.errors import FencedError, InfrastructureError
 from rljob_trainer.journal import Used
 from rljob_trainer.loop import loop as loop_module
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
@@ -53,7 +54,7 @@ class Journaled:
         me: Any = self
         return ReinforcedSteps(
             SPEC, Fingerprints("update settings", "step settings"),
-            state=me, ranks=me, rollouts=me, validation=[], reporting=me, replaying=True,
+            state=me, ranks=me, rollouts=me, validation=[], reporting=me, replaying=True, agreement=Agreement(0.1),
         )  # fmt: skip
 
 

@@ -33,6 +33,13 @@ def score(builtin, response, truth, tokens=0, **arguments):
         ("5", 5, {}, 1),
         ("b", ["a", "b"], {}, 1),
         ("c", ["a", "b"], {}, 0),
+        ("4", 4.0, {}, 1),
+        ("4.0", 4, {}, 1),
+        ("4.0", "4", {}, 0),
+        ("1e999999999", 4, {}, 0),
+        ("true", True, {}, 1),
+        ("1", True, {}, 0),
+        ("five", [5, "five"], {}, 1),
     ],
 )
 def test_exact_match(response, truth, arguments, expected):
@@ -51,32 +58,12 @@ def test_exact_match(response, truth, arguments, expected):
         ("cbaxx", "cba", "positions", 3 / 5),
         ("c", "cba", "positions", 1 / 3),
         ("", "", "positions", 1),
+        ("ab", ["xy", "ab"], "ratio", 1),
+        ("4", 4.0, "ratio", 1),
     ],
 )
 def test_similarity(response, truth, method, expected):
     assert score("similarity", response, truth, method=method) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("response", "truth", "arguments", "expected"),
-    [
-        ("so 3 + 4 = 7\n#### 7", "7", {}, 1),
-        ("#### 8", "7", {}, 0),
-        ("#### 8", "7", {"format_score": 0.1}, 0.1),
-        ("#### $1,000.00", "1000", {}, 1),
-        ("####-5", "-5", {}, 1),
-        ("#### 3\n... no: #### 4.", "4", {}, 1),
-        ("#### .5", "0.50", {}, 1),
-        ("7", "7", {}, 0),
-        ("It is 7 of 9", "9", {"method": "flexible"}, 1),
-        ("none", "9", {"method": "flexible"}, 0),
-        ("#### seven", "7", {"format_score": 0.1}, 0),
-        ("#### 18", "She makes 9 * 2 = 18.\n#### 18", {}, 1),
-        ("#### 18", 18, {}, 1),
-    ],
-)
-def test_gsm8k(response, truth, arguments, expected):
-    assert score("gsm8k", response, truth, **arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,39 +139,6 @@ def test_countdown_refuses_another_ground_truth():
         score("countdown", "24", "24")
 
 
-def test_gsm8k_refuses_a_ground_truth_without_a_number():
-    with pytest.raises(ValueError, match="ground_truth 'seven' has no number"):
-        score("gsm8k", "#### 7", "seven")
-
-
-@pytest.mark.parametrize(
-    ("response", "truth", "expected"),
-    [
-        (r"thus \boxed{42}", "42", 1),
-        (r"\boxed{\frac{1}{2}}", "0.5", 1),
-        (r"\boxed{1/2}", r"\frac{1}{2}", 1),
-        (r"\boxed{x + 1}", "1 + x", 1),
-        (r"\boxed{2\sqrt{2}}", r"\sqrt{8}", 1),
-        (r"first \boxed{1}, then \boxed{2}", "2", 1),
-        (r"first \boxed{2}, then \boxed{1}", "2", 0),
-        (r"\boxed{(1, 2)}", "(1,2)", 1),
-        (r"\boxed{\text{yes}}", r"\text{yes}", 1),
-        (r"\boxed{42}", r"the answer is \boxed{42}", 1),
-        (r"\boxed{43}", "42", 0),
-        ("42", "42", 0),
-        (r"\boxed{42", "42", 0),
-        (r"\boxed{}", "42", 0),
-    ],
-)
-def test_boxed_math(response, truth, expected):
-    assert score("boxed_math", response, truth) == expected
-
-
-def test_a_wrong_answer_in_a_box_may_have_a_score_of_its_own():
-    assert score("boxed_math", r"\boxed{1}", "2", format_score=0.1) == 0.1
-    assert score("boxed_math", "1", "2", format_score=0.1) == 0
-
-
 @pytest.mark.parametrize(
     ("response", "truth", "arguments", "expected"),
     [
@@ -194,10 +148,18 @@ def test_a_wrong_answer_in_a_box_may_have_a_score_of_its_own():
         ("<a>5</a> no <a> 4 </a>", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 1),
         ("<a>5</a>", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 0),
         ("4", 4, {"pattern": "<a>(.*?)</a>", "compare": True}, 0),
+        ("<a>4</a>", ["5", 4.0], {"pattern": "<a>(.*?)</a>", "compare": True}, 1),
     ],
 )
 def test_regex(response, truth, arguments, expected):
     assert score("regex", response, truth, **arguments) == expected
+
+
+@pytest.mark.parametrize("truth", [None, [], [None], {"a": 1}])
+@pytest.mark.parametrize("builtin", ["exact_match", "boxed_math", "gsm8k", "similarity"])
+def test_a_row_without_an_answer_is_an_error_and_no_reward(builtin, truth):
+    with pytest.raises((ValueError, TypeError), match="ground_truth"):
+        score(builtin, r"\boxed{1} #### 1", truth)
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(0, 0), (80, 0), (81, -0.05), (90, -0.5), (100, -1), (1000, -1)])
@@ -246,7 +208,7 @@ def test_every_builtin_of_the_api_exists():
         (float("nan"), Failure("returned nan")),
         (float("-inf"), Failure("returned -inf")),
         (1e31, Failure("returned 1e+31")),
-        ({"score": 1, "acc": float("nan")}, Failure("returned acc: nan")),
+        ({"score": 1, "acc": float("nan"), "n": 10**400, "m": 2}, Score(1.0, {"m": 2.0})),
         ({"score": float("inf")}, Failure("returned inf")),
         (None, Failure("returned None, not a number")),
         ("1.0", Failure("returned '1.0', not a number")),

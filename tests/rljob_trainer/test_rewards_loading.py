@@ -38,7 +38,8 @@ def pool_of(tmp_path):
             "function",
             r"compute_score\(a, b\) cannot be called as f\(data_source=...,",
         ),
-        ("async def compute_score(**row): return 1", "function", "compute_score is async"),
+        ("def compute_score(ground_truth): return 1", "function", "it takes no response"),
+        ("def compute_score(completions, **kwargs): return [1]", "function", "missing a required argument"),
         ("import sys; sys.exit(2)", "source", "SystemExit: 2"),
     ],
 )

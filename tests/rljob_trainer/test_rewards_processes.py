@@ -8,15 +8,17 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.pool import RewardPool
-from rljob_trainer.rewards.protocol import Inbox, send
+from rljob_trainer.rewards.protocol import Failure, Inbox, Score, send
 from tests.rljob_trainer.journal_support import task
 from tests.rljob_trainer.rewards_support import BEHAVE, children, load, responses, reward_pools, rewards, scored
+from tests.rljob_trainer.run_support import has_ended, wait_until
 
 
 @pytest.fixture
@@ -56,18 +58,11 @@ def counted(pool_of, tmp_path):
     return pool_of(rewards({"name": "own", "source": COUNT, "arguments": {"folder": str(tmp_path)}})), calls
 
 
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
 def test_a_response_whose_process_is_killed_or_stopped_from_outside_is_scored_again(counted, sign):
     pool, calls = counted
     future = pool.submit(task(7), responses("slow once", "fine"))
-    until(calls)
+    wait_until(calls)
     os.kill(calls()[0], sign)
     score = future.result()
     assert (score.rewards.tolist(), score.error, score.retries) == ([5, 5], None, 1)
@@ -89,7 +84,7 @@ def test_an_idle_process_that_was_stopped_is_replaced(pool_of):
     pool = pool_of(rewards())
     first = int(scored(pool, task(7), responses("pid")).rewards[0])
     os.kill(first, signal.SIGSTOP)
-    until(lambda: psutil.Process(first).status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: psutil.Process(first).status() == psutil.STATUS_STOPPED)
     score = scored(pool, task(7), responses("pid"))
     assert (int(score.rewards[0]) != first, score.retries) == (True, 0)
 
@@ -158,11 +153,11 @@ def test_messages_arrive_whole_however_the_socket_cuts_them():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         inbox = Inbox(ours.fileno())
-        send(theirs.fileno(), "first")
-        send(theirs.fileno(), ["second"])
+        send(theirs.fileno(), Failure("first"))
+        send(theirs.fileno(), Score(2.0, {"n": 3.0}))
         inbox.receive()
-        assert [inbox.next(), inbox.next()] == ["first", ["second"]]
-        large = "x" * 300_000  # more than a read takes, and than the socket holds
+        assert [inbox.next(), inbox.next()] == [Failure("first"), Score(2.0, {"n": 3.0})]
+        large = Failure("x" * 300_000)  # more than a read takes, and than the socket holds
         writer = threading.Thread(target=send, args=(theirs.fileno(), large))
         writer.start()
         while not inbox:
@@ -204,28 +199,37 @@ def test_closing_ends_a_call_and_whoever_waits_for_it(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("reward-")]
 
 
-def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of):
-    source = f"""
-        import pathlib, subprocess
+FORK = """
+    import os, pathlib, subprocess, time
 
-        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-            child = subprocess.Popen(["sleep", "60"])
-            pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
-            child.wait()
-    """
-    pool = pool_of(rewards({"name": "own", "source": textwrap.dedent(source)}, timeout="500ms"))
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=SESSION)
+        if DAEMON and os.fork() == 0:
+            os.setsid()
+            child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+            pathlib.Path(PID).write_text(str(child.pid))
+            os._exit(0)
+        if not DAEMON:
+            pathlib.Path(PID).write_text(str(child.pid))
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("session", "daemon"), [(False, False), (True, False), (True, True)])
+def test_a_hanging_functions_own_children_die_with_it(tmp_path, pool_of, session, daemon):
+    """Also those in a session of their own, and those whose parent has ended."""
+    source = textwrap.dedent(FORK).replace("PID", repr(str(tmp_path / "pid")))
+    source = source.replace("SESSION", str(session)).replace("DAEMON", str(daemon))
+    pool = pool_of(rewards({"name": "own", "source": source}, timeout="3s"))
     with pytest.raises(RewardError, match="did not return"):
         scored(pool, task(7), responses("x"))
-    assert gone(int((tmp_path / "pid").read_text()))
+    wait_for_end(int((tmp_path / "pid").read_text()))
 
 
-def gone(pid, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
+def wait_for_end(pid):
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        wait_until(lambda: has_ended(process), 5.0)
 
 
 @pytest.mark.parametrize("how", ["idle", "hang", "deaf"])
@@ -252,4 +256,5 @@ def test_reward_processes_die_with_a_killed_parent(tmp_path, how):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         os.kill(parent.pid, signal.SIGKILL)
     assert len(pids) == 2
-    assert all(gone(pid) for pid in pids)
+    for pid in pids:
+        wait_for_end(pid)

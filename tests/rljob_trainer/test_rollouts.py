@@ -14,8 +14,8 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.journal import Journal
 from rljob_trainer.rank.client import RankClient
@@ -33,7 +33,7 @@ from rljob_trainer.workers.heartbeats import Heartbeats
 from rljob_trainer.workers.roster import Roster
 from rljob_trainer.workers.waiting import wait_for
 from rljob_trainer.workers.worker import Worker
-from tests.rljob_trainer.rank_support import make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.ray_support import own_ray
 from tests.rljob_trainer.steady_engine import SteadyHost
 
@@ -62,7 +62,7 @@ class Engines:
 
     def start(self) -> None: ...
 
-    def _start(self, name: str) -> Worker[EngineCalls]:
+    def _start(self, name: str) -> Worker[EngineProcess]:
         return self.roster.start(name, "s", SteadyHost, {}, name, str(self.notes), self.pace)
 
     def replace(self, name: str) -> None:

@@ -103,14 +103,3 @@ def test_a_second_ctrl_c_ends_a_step_that_hangs(place: Machine, tmp_path: Path):
     assert "Ctrl-C again stops at once" in ended.out
     assert "Traceback" not in ended.out
     assert list_checkpoints(Volume(run)) == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_it_starts_ends_it(place: Machine, tmp_path: Path):
-    run = tmp_path / "run"
-    process = place.start_run(write_job(tmp_path, training=LONG), "--dir", run)
-    wait_until((run / "logs/driver.log").exists)
-    interrupt(process)
-    ended = finish(process)
-    assert ended.code == 76
-    assert "Traceback" not in ended.out

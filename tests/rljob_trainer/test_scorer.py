@@ -1,8 +1,7 @@
 """The episodes of a group in, the group with its rewards out."""
 
 import asyncio
-import subprocess
-import sys
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ from rljob_trainer.data.tokenizer import build_tokenizer
 from rljob_trainer.errors import RewardError
 from rljob_trainer.rewards.scorer import Scorer
 from rljob_trainer.types import Episode, Trajectory, Turn
+from tests.rljob_trainer.chat_templates import python_tokenizer
 from tests.rljob_trainer.journal_support import task
 
 TASK = replace(task(3), ground_truth="cba")
@@ -45,18 +45,19 @@ def episode(tokenizer, sample, *texts, reason="stop"):
 
 
 def scored(folder, functions, episodes, **rewards):
-    scorer = Scorer(Rewards.model_validate({"functions": functions, "processes": 1, **rewards}), folder, folder, {})
+    settings = Rewards.model_validate({"functions": functions, "processes": 1, **rewards})
+    scorer = Scorer(settings, folder, folder, {}, trust_remote_code=True)
     try:
         return asyncio.run(scorer.score(TASK, episodes))
     finally:
         scorer.close()
 
 
-def test_answers_are_decoded_without_special_tokens_and_scored_by_all_rewards(tokenizer, tmp_path):
+def test_answers_are_decoded_without_their_end_and_scored_by_all_rewards(tokenizer, tmp_path):
     given = [("cba<|end|>", "stop"), ("ccc", "length"), ("ab<|end|>", "stop")]
     episodes = [episode(tokenizer, i, text, reason=reason) for i, (text, reason) in enumerate(given)]
     group = scored(tmp_path, [EXACT, LENGTH], episodes)
-    assert (group.task, group.error, group.retries) == (TASK, None, 0)
+    assert (group.task, group.error) == (TASK, None)
     assert [each.reward for each in group.episodes] == [0, -0.5, -0.5]
     assert [each.components for each in group.episodes] == [
         {"exact": 1, "length": -1}, {"exact": 0, "length": -0.5}, {"exact": 0, "length": -0.5},
@@ -72,6 +73,24 @@ def test_rewards_see_what_was_sampled_in_the_last_context(tokenizer, tmp_path):
     assert [each.reward for each in scored(tmp_path, [EXACT], [turns, rewritten, nothing]).episodes] == [1, 1, 0]
 
 
+TELL = "def compute_score(data_source, solution_str, ground_truth, extra_info): return float(solution_str == {!r})"
+
+
+@pytest.mark.parametrize("kind", ["fast", "python"])
+def test_special_tokens_inside_a_response_reach_the_reward_as_text(tokenizer, tmp_path, kind):
+    """Except the token that ended the turn; <|user|> ends one too here, as generation_config.json says."""
+    if kind == "python":
+        (tmp_path / "tokenizer.json").unlink()
+        tokenizer = python_tokenizer(tmp_path)
+    end = tokenizer.convert_tokens_to_ids("<|user|>")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [end]}))
+    given = {"a<|assistant|>b<|end|>": "a<|assistant|>b", "<|user|>c<|user|>": "<|user|>c", "ab": "ab"}
+    functions = [{"name": f"tell-{i}", "source": TELL.format(text)} for i, text in enumerate(given.values())]
+    episodes = [episode(tokenizer, i, sampled) for i, sampled in enumerate(given)]
+    group = scored(tmp_path, functions, episodes)
+    assert [each.components[f"tell-{i}"] for i, each in enumerate(group.episodes)] == [1, 1, 1]
+
+
 def test_a_response_without_a_reward_ends_the_job_or_drops_its_group(tokenizer, tmp_path):
     functions, episodes = [EXACT, {"name": "own", "source": NAN}], [episode(tokenizer, 0, "abc")]
     with pytest.raises(RewardError, match="returned nan"):
@@ -80,14 +99,3 @@ def test_a_response_without_a_reward_ends_the_job_or_drops_its_group(tokenizer, 
     assert np.isnan(group.episodes[0].reward)
     assert group.error is not None
     assert "reward own returned nan, for prompt 0/3/0, sample 0" in group.error
-
-
-def test_wrong_reward_code_is_refused_when_the_scorer_is_made(tokenizer, tmp_path):
-    with pytest.raises(RewardError, match="line 1: invalid syntax"):
-        scored(tmp_path, [{"name": "own", "source": "def ("}], [])
-
-
-def test_the_hosting_process_needs_no_torch():
-    program = "import sys, rljob_trainer.rewards.scorer; print({'torch', 'transformers', 'ray'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

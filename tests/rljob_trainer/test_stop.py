@@ -17,11 +17,11 @@ from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.local.lock import only_run_in
 from rljob_trainer.progress.state import SILENT_AFTER
 from rljob_trainer.volume import Volume, write_json
+from tests.rljob_trainer.cli_support import Done, rljob
 
 
-def rljob_stop(volume: Volume, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rljob_trainer.cli", "stop", str(volume.root), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+def rljob_stop(volume: Volume, *options: str) -> Done:
+    return rljob("stop", volume.root, *options)
 
 
 def running(volume: Volume) -> None:
@@ -179,16 +179,17 @@ def test_it_does_not_wait_for_a_killed_driver_of_this_host(tmp_path):
     volume = Volume(tmp_path)
     running(volume)
     with driver_of(volume) as driver:
-        waiting = subprocess.Popen(
-            [sys.executable, "-m", "rljob_trainer.cli", "stop", str(tmp_path), "--wait", "600s"],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        while not volume.request.exists():
-            time.sleep(0.02)
-        assert waiting.poll() is None
-        driver.kill()
-        printed, _ = waiting.communicate(timeout=60)
-    assert printed == "attempt 1 has stopped, without an exit record\n"
+
+        def kill() -> None:
+            while not volume.request.exists():
+                time.sleep(0.02)
+            driver.kill()
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        done = rljob_stop(volume, "--wait", "600s")
+        thread.join()
+    assert done.stdout == "attempt 1 has stopped, without an exit record\n"
     assert rljob_stop(volume, "--wait", "600s").stdout == f"no driver runs in {tmp_path}\n"
 
 

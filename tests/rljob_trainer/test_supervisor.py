@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 
-from rljob_trainer.checkpoint.manifest import list_checkpoints
 from rljob_trainer.local.stop import Stop
 from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.overview import look_at
@@ -46,17 +45,6 @@ def kill_driver(place: Machine, run: Path, attempt: int) -> None:
     driver = worker(place, DRIVER)
     driver.kill()
     wait_until(lambda: has_ended(driver), GONE_SECONDS)
-
-
-@pytest.mark.slow
-def test_without_a_budget_it_gives_up_at_once_and_says_why(place: Machine, tmp_path: Path):
-    run = tmp_path / "run"
-    process = place.start_run(write_job(tmp_path, recovery={"maxRestarts": 0}), "--dir", run)
-    kill_driver(place, run, 1)
-    ended = finish(process)
-    assert ended.code == 75
-    assert "error: spec.recovery.maxRestarts is 0, so nothing is restarted: driver ended by SIGKILL" in ended.out
-    assert not Volume(run).claim(2).exists()
 
 
 @pytest.mark.slow
@@ -115,17 +103,6 @@ def test_a_request_and_one_signal_are_one_wish_to_stop():
     assert (stop.asked, driver.times, stop.record().code) == (True, 1, 76)
     stop.interrupt(signal.SIGTERM)
     assert (driver.times, stop.record().code) == (1, 143)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_asked_to_stop_and_then_receives_a_signal_still_saves(place: Machine, tmp_path: Path):
-    run = tmp_path / "run"
-    process = place.start_run(write_job(tmp_path, training={"steps": 5000}), "--dir", run)
-    wait_for_step(run, 2, process)
-    write_json(Volume(run).request, {"id": "one", "checkpoint": True, "stop": True})
-    process.terminate()
-    assert finish(process).code == 76
-    assert len(list_checkpoints(Volume(run))) == 1
 
 
 @pytest.mark.slow

@@ -4,12 +4,17 @@ import json
 import random
 
 import pytest
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from rljob_api.v1alpha1 import Model, RLJobSpec
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
+from rljob_trainer.attempt.model_folder import prepare_model_folder
+from rljob_trainer.data.chat import ChatFormat
 from rljob_trainer.data.tokenizer import build_tokenizer, load_tokenizer, make_tokenizer, training_texts
+from rljob_trainer.engines.ends import end_ids
 from rljob_trainer.errors import DataError
+from tests.rljob_trainer.chat_templates import python_tokenizer
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 TEXTS = ["hello world\n\tits  two", "abc äöü 日本 🙂", "  leading, and trailing  ", "1+1=2 <b>"]
 SPECS = {
@@ -145,3 +150,26 @@ def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     (tmp_path / "m").mkdir()
     with pytest.raises(DataError, match=r"spec\.model\.path: no tokenizer in"):
         load_tokenizer(Model(path="m"), tmp_path)
+
+
+def test_a_tokenizer_of_python_code_is_the_same_in_the_runs_folder(tmp_path):
+    source, folder = tmp_path / "source", tmp_path / "model"
+    source.mkdir()
+    python_tokenizer(source)
+    AutoConfig.for_model("qwen2", eos_token_id=0).save_pretrained(source)
+    model = {"path": str(source), "trustRemoteCode": True}
+    tokenizer = load_tokenizer(Model.model_validate(model), tmp_path)
+    prepare_model_folder(make_spec(model=model), source, folder, tokenizer)
+    loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    chat = [{"role": "user", "content": "abc"}]
+    for each in (tokenizer, loaded):
+        [ids] = ChatFormat(each).encode([ChatFormat(each).render(chat)])
+        assert (each.decode(ids), len(ids)) == ("<|user|>abc<|assistant|>", 5)
+    assert end_ids(folder) == {0}
+
+
+def test_python_code_without_leave_is_refused(tmp_path):
+    python_tokenizer(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(Model(path=str(tmp_path)), tmp_path)
+    assert caught.value.field == "spec.model.trustRemoteCode"

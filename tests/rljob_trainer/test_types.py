@@ -33,10 +33,10 @@ def test_a_group_is_the_same_after_it_crossed_a_process():
         Episode("0/3/0", 1, (single,), reward=1.0),
     )
     buffers: list[pickle.PickleBuffer] = []
-    packed = pickle.dumps(Group(TASK, episodes, None, 2), protocol=5, buffer_callback=buffers.append)
+    packed = pickle.dumps(Group(TASK, episodes), protocol=5, buffer_callback=buffers.append)
     assert len(buffers) <= 7, "four of all trajectories, the prompt's ids, the ends, the rewards of turns"
     group = pickle.loads(packed, buffers=buffers)
-    assert (group.task.id, group.task.ground_truth, group.error, group.retries) == ("0/3/0", 3, None, 2)
+    assert (group.task.id, group.task.ground_truth, group.error) == ("0/3/0", 3, None)
     assert [each.oldest_version for each in group.episodes] == [4, 4]
     for before, after in zip(episodes, group.episodes, strict=True):
         assert (after.sample, after.status, after.reward) == (before.sample, before.status, before.reward)

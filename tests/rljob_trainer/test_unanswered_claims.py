@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rljob_trainer.attempt.claim import claim, record_resume, root_nonce
+from rljob_trainer.attempt.claim import claim, record_resume, root_claim
 from rljob_trainer.checkpoint.lineage import read_claim
 from rljob_trainer.checkpoint.manifest import survey
 from rljob_trainer.errors import FencedError, InfrastructureError, NoUsableCheckpoint
-from rljob_trainer.progress.history import read_metrics, resumed_step
+from rljob_trainer.progress.history import read_metrics
 from rljob_trainer.progress.state import next_attempt
 from rljob_trainer.volume import Volume
 from tests.rljob_trainer.checkpoint_support import (
@@ -92,12 +92,14 @@ def test_never_does_not_begin_anew_because_the_newest_claim_cannot_be_read(volum
 def test_who_began_the_run_is_not_guessed(volume: Volume, hide: Hide, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else groups of the journal would be of another policy."""
     second_of_a_run(volume)
-    nonce = read_claimed(volume, 1)["nonce"]
+    root = root_claim(volume, 2)
+    assert root is not None
+    assert root.nonce == read_claimed(volume, 1)["nonce"]
     hide(volume.claim(1))
     with pytest.raises(InfrastructureError, match=r"attempts/1.json cannot be read"):
-        root_nonce(volume, 2)
+        root_claim(volume, 2)
     monkeypatch.undo()
-    assert root_nonce(volume, 2) == nonce
+    assert root_claim(volume, 2) == root
 
 
 def test_what_an_old_claim_would_say_is_not_guessed_and_holds_up_no_run(volume: Volume, hide: Hide) -> None:
@@ -141,9 +143,9 @@ def test_a_claim_that_is_lost_is_known_by_its_copy(volume: Volume, resume: str, 
         resume = str(begin_attempt(Volume(volume.root / "other"), 1).save(30).path)
     for each in (1, 2, 3):
         begin_attempt(volume, each, resume=resume, start_id="one", keepLast=9).save(30 + each)
-    nonce = root_nonce(volume, 3)
+    root = root_claim(volume, 3)
     damage_to(volume.claim(attempt), damage)
-    assert root_nonce(volume, 3) == nonce
+    assert root_claim(volume, 3) == root
     found = begin_attempt(volume, 4, resume=resume, start_id="one", keepLast=9).found
     assert found.path == volume.checkpoint(33, 3)
     assert [each.standing for each in survey(volume)] == ["counts"] * 3
@@ -210,4 +212,3 @@ def test_who_shows_a_run_does_not_end_for_it(volume: Volume, hide: Hide) -> None
     write_steps(volume, 1, [1, 2])
     hide(volume.claim(1))
     assert read_metrics(volume.root) == []
-    assert resumed_step(volume, 1) == -1

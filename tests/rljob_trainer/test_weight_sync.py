@@ -47,7 +47,7 @@ def received(tensors, dtype="float32", bucket_bytes=2048):
         return acknowledged
 
     sent = WeightSender("cpu", dtype, bucket_bytes).send(tensors.items(), 3, deliver)
-    receiver.finish(3, set(tensors))
+    assert receiver.finish(3) == set(tensors)
     return copies, buckets, sent
 
 
@@ -118,19 +118,16 @@ def test_a_sender_that_is_gone_is_named():
         pass
 
 
-def test_missing_parameters_and_a_wrong_version_are_named():
+def test_a_wrong_version_is_named():
     receiver = BucketReceiver()
-    receiver.begin(4)
-    with pytest.raises(InfrastructureError, match="weights of version 4 lack a, b, c and 1 more"):
-        receiver.finish(4, {"a", "b", "c", "d"})
     receiver.begin(5)
     with pytest.raises(InfrastructureError, match="update 6 ended while update 5"):
-        receiver.finish(6, set())
+        receiver.finish(6)
 
 
 def sync_from_another_process(engine, weights, version):
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    trainer = multiprocessing.get_context("spawn").Process(
+    ours, theirs = multiprocessing.get_context("forkserver").Pipe()
+    trainer = multiprocessing.get_context("forkserver").Process(
         target=send_weights, args=(theirs, weights, version, BUCKET_BYTES), daemon=True
     )
     trainer.start()
@@ -162,7 +159,7 @@ def test_an_engine_follows_a_trainer_in_another_process(tmp_path):
 
 
 def test_ranks_of_a_group_send_together_and_the_first_delivers(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     results = context.Queue()
     ranks = [
         context.Process(target=group_rank, args=(rank, tmp_path / "store", results), daemon=True) for rank in range(2)

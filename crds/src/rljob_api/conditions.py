@@ -142,6 +142,14 @@ class Reason(Word):
             " `rewards.onError: drop_group` leaves their groups out."
         ),
     )
+    ENGINE_MISMATCH = (
+        "EngineMismatch", _ENDS_IT,
+        (
+            "Engine and trainer compute different log-probabilities for the same tokens and weights, beyond the"
+            " tolerance: in three steps in a row, or in the probe of a new engine."
+        ),
+        "Set the other engine or `model.dtype: float32`; docs/models.md says what agrees with which engine.",
+    )
     NO_USABLE_CHECKPOINT = (
         "NoUsableCheckpoint", _ENDS_IT,
         "There are checkpoints, but none can be used, or it is unknown whether the newest count.",

@@ -83,7 +83,8 @@ class ResolvedSpec(RLJobSpec):
 
     @property
     def total_steps(self) -> int:
-        """Number of supervised and RL steps."""
+        """Number of supervised and RL steps. If training.epochs limits them, the trainer sets training.steps first."""
+        assert self.training.steps is not None, "the number of rows is not known yet"
         return self.training.steps + (self.sft.steps if self.sft else 0)
 
 

@@ -67,10 +67,6 @@ class Job:
     def condition(self, kind: str) -> Condition | None:
         return next((each for each in self.status.conditions if each.type == kind), None)
 
-    def holds(self, kind: str) -> bool:
-        condition = self.condition(kind)
-        return condition is not None and condition.status == "True"
-
 
 def read_job(manifest: Mapping[str, Any]) -> Job:
     """Never raises for what a user or another version can write: `problem` says what cannot be read."""

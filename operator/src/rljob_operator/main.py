@@ -17,9 +17,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain, repeat
 from typing import TypeVar
@@ -80,41 +80,35 @@ NESTED_CALLS = 25_000
 job that could not be parsed would hide all that are listed with it.
 """
 
+UNCOLLECTED = 100_000
+"""Objects between two runs of the collector. What is listed has no cycles; searching it for some, as often as Python's
+default of 700 has it, takes longer than reading 10,000 jobs.
+"""
+
 LOST_LEASE = 1
 """Exit code of a leader that has lost its lease."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """namespaces: empty for all. listen: address of /healthz, /readyz and /metrics."""
-
-    settings: Settings
-    namespaces: tuple[str, ...]
-    listen: str
-    workers: int = 32
 
 
 class Operator:
     """The parts, wired. No part knows its owner."""
 
-    def __init__(self, options: Options, connection: Connection, session: aiohttp.ClientSession) -> None:
-        self._options, self._connection, self._session = options, connection, session
+    def __init__(self, settings: Settings, connection: Connection, session: aiohttp.ClientSession) -> None:
+        self._settings, self._connection, self._session = settings, connection, session
         self.store, self.listed, self.watchable = Store(), asyncio.Event(), asyncio.Event()
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
-        self.lease = LeaderLease(self._reads, options.settings.operator_namespace, LEASE_NAME)
+        self.lease = LeaderLease(self._reads, settings.operator_namespace, LEASE_NAME)
         self._kube = replace(self._reads, fence=self.lease.fence)
         self.queue: WorkQueue[Key] = WorkQueue(
-            self._work, workers=options.workers, waited=self.metrics.queue_waited, failed=self._failed
+            self._work, workers=settings.workers, waited=self.metrics.queue_waited, failed=self._failed
         )
         self._reconciler: Reconciler | None = None
         self.metrics.read(jobs=self._phases, queue_depth=self.queue.__len__, leader=self.lease.held)
 
     async def lead(self) -> None:
         """Become the leader, learn everything, then work until the lease is lost."""
-        with _uncollected():
-            await _patiently(self._list)
-            gc.freeze()  # what was listed stays, so the collector need not search it
+        await _patiently(self._list)
+        gc.freeze()  # what was listed stays, so the collector need not search it
         self.listed.set()
         await self.lease.acquire(refused=self.watchable.set)
         async with asyncio.TaskGroup() as group:
@@ -123,8 +117,8 @@ class Operator:
 
     async def _begin(self) -> None:
         begun = time.monotonic()
-        key = await _patiently(lambda: operator_key(self._kube, self._options.settings.operator_namespace))
-        settings = self._options.settings.model_copy(update={"key": key})
+        key = await _patiently(lambda: operator_key(self._kube, self._settings.operator_namespace))
+        settings = self._settings.model_copy(update={"key": key})
         heads = Heads(self._session, HeadAddress(settings.head_url), settings)
         performer = Performer(self._kube, heads, self.store)
         self._reconciler = Reconciler(
@@ -150,11 +144,9 @@ class Operator:
         pause = FIRST_RESYNC_SECONDS
         while True:
             await asyncio.sleep(pause)
-            pause, readable = RESYNC_SECONDS, not self.store.unreadable
             try:
                 await self._list()
-                if readable and self.store.unreadable:  # perhaps for a moment, and its jobs wait
-                    pause = FIRST_RESYNC_SECONDS
+                pause = FIRST_RESYNC_SECONDS if self.store.unreadable else RESYNC_SECONDS  # whose jobs wait
             except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
@@ -163,7 +155,7 @@ class Operator:
         """kopf looks once which kinds there are, so it begins after all were listed: KubeRay may be installed later."""
         await self.watchable.wait()
         quieten(self.store)
-        namespaces, identity = self._options.namespaces, self.lease.identity
+        namespaces, identity = self._settings.namespaces, self.lease.identity
         for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
             await watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity)
             log.warning("watches_ended", again_in=pause)
@@ -178,8 +170,7 @@ class Operator:
         """Jobs that were listed are looked at even if another list fails: their watches are no news to the store."""
         news = set[Key]()
         try:
-            with _uncollected():
-                await list_all(self._reads, self.store, news, self._options.namespaces)
+            await list_all(self._reads, self.store, news, self._settings.namespaces)
         finally:
             self.changed(news)
 
@@ -191,7 +182,7 @@ class Operator:
     def served(self) -> AbstractAsyncContextManager[str]:
         """What kubelet and Prometheus ask. Kubelet restarts a process with a reconcile beyond every deadline."""
         return serve(
-            self._options.listen,
+            self._settings.listen,
             healthy={"no reconcile hangs": lambda: self.queue.longest_run() < HUNG_SECONDS},
             ready={"everything is listed": self.listed.is_set},
             metrics=self.metrics.exposition,
@@ -200,7 +191,7 @@ class Operator:
 
     def _phases(self) -> Mapping[str, int]:
         """Of the jobs that it manages. Read as JSON, because each scrape counts them all."""
-        operators = (None, self._options.settings.operator_namespace)
+        operators = (None, self._settings.operator_namespace)
         ours = [job for job in self.store.all(RLJOB).values() if job.get("spec", {}).get("managedBy") in OUR_MANAGERS]
         statuses = [job.get("status") or {} for job in ours]
         return Counter(status.get("phase", "Pending") for status in statuses if status.get("operator") in operators)
@@ -208,20 +199,6 @@ class Operator:
     def _failed(self, key: Key, error: BaseException, seconds: float) -> None:
         words = f"{type(error).__name__}: {error}"
         log.log(severity(error), "reconcile_failed", job=str(key), error=words, again_in=round(seconds, 1))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """What is read within has no cycles. Searching it for some, again and again, would take longer than reading 10,000
-    jobs.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
@@ -235,13 +212,16 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(pause)
 
 
-async def run(options: Options) -> None:
+async def run(settings: Settings) -> None:
     """Until SIGTERM or SIGINT."""
     sys.setrecursionlimit(NESTED_CALLS)
+    gc.set_threshold(UNCOLLECTED)
     async with await Connection.open() as connection, shared_session() as session:
-        operator = Operator(options, connection, session)
+        operator = Operator(settings, connection, session)
         async with operator.served() as url:
-            log.info("operator_started", version=version(DISTRIBUTION), url=url, namespaces=options.namespaces or "all")
+            log.info(
+                "operator_started", version=version(DISTRIBUTION), url=url, namespaces=settings.namespaces or "all"
+            )
             parts = (operator.lead(), operator.resync(), operator.watch(), _asked_to_end())
             tasks = [asyncio.create_task(part) for part in parts]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -39,9 +39,6 @@ EVICTION_ANNOTATION = f"{GROUP}/eviction"
 MAKER_ANNOTATION = f"{GROUP}/made-for"
 """On a volume claim: the uid of the job that it was created for. A later job of the name may use it, not own it."""
 
-RAY_CLUSTER_LABEL = "ray.io/cluster"
-"""KubeRay's, on a RayCluster's pods: its name."""
-
 KEY_ANNOTATION = f"{GROUP}/key"
 """On a RayCluster: the fingerprint of the operator's key, from which its tokens are derived."""
 

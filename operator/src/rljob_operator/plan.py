@@ -37,15 +37,39 @@ class Event:
     warning: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actions:
+    """What to do for the job.
+
+    finalizer: add it (True), remove it (False), leave it (None).
+    delete: objects, with their own grace period.
+    apply: objects whose fields the operator owns.
+    create: objects that are created once and then left alone.
+    secret: what pods may be waiting for; it is created if it is gone, because the operator may not read Secrets.
+    submit: the driver to start.
+    stop: ask the driver for a checkpoint and to stop, unless it has heard so.
+    end: the submission of a driver that does not react.
+    again_in: seconds after which to look again in any case; None to wait for news.
+    """
+
+    finalizer: bool | None = None
+    delete: tuple[Ref, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+    create: tuple[Manifest, ...] = ()
+    secret: Manifest | None = None
+    submit: Submission | None = None
+    stop: bool = False
+    end: str | None = None
+    again_in: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Actions):
     """One gate's answer: what the job is doing, and what to do for it now. The gate that answers decides alone.
 
     reason, message: of the condition that the phase makes true, and of Ready.
     status: fields to change.
-    deployed: whether what exists for a living job should be there.
-    apply: what should be there besides that.
-    The other fields are Plan's.
+    deployed: whether what exists for a living job should be there; `apply` is besides that.
     """
 
     phase: Phase
@@ -53,50 +77,23 @@ class Step:
     message: str
     status: dict[str, Any] = field(default_factory=dict)
     deployed: bool = True
-    finalizer: bool | None = None
-    delete: tuple[Ref, ...] = ()
-    apply: tuple[Manifest, ...] = ()
-    create: tuple[Manifest, ...] = ()
-    secret: Manifest | None = None
-    submit: Submission | None = None
-    stop: bool = False
-    end: str | None = None
-    again_in: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`perform` does it in the order of the fields.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Actions):
+    """Everything to do after one look.
 
-    finalizer: add it (True), remove it (False), leave it (None).
-    delete: objects, with their own grace period.
     force: pods to delete without waiting for their nodes.
     short_grace: pods to delete that have nothing to save.
-    apply: objects whose fields the operator owns.
-    create: objects that are created once and then left alone.
-    secret: what pods may be waiting for; it is created if it is gone, because the operator may not read Secrets.
-    submit: the driver to start.
-    stop: ask the driver for a checkpoint and to stop, unless it has heard so.
-    end: the submission of a driver that does not react.
     status: what it should say; None to leave it.
     restart: why another attempt is charged to the budget: one of CHARGED.
-    again_in: seconds after which to look again in any case; None to wait for news.
     """
 
-    finalizer: bool | None = None
-    delete: tuple[Ref, ...] = ()
     force: tuple[Ref, ...] = ()
     short_grace: tuple[Ref, ...] = ()
-    apply: tuple[Manifest, ...] = ()
-    create: tuple[Manifest, ...] = ()
-    secret: Manifest | None = None
-    submit: Submission | None = None
-    stop: bool = False
-    end: str | None = None
     status: RLJobStatus | None = None
     events: tuple[Event, ...] = ()
     restart: str | None = None
-    again_in: float | None = None
 
     @property
     def written(self) -> RLJobStatus | None:

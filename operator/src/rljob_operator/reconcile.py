@@ -8,7 +8,6 @@ from datetime import datetime
 
 import structlog
 
-from rljob_api.conditions import Reason
 from rljob_operator.decide import broken, decide, foreign, not_taken, refused
 from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
@@ -17,7 +16,7 @@ from rljob_operator.kube.kinds import RLJOB, Key
 from rljob_operator.observe.facts import Facts, derive
 from rljob_operator.observe.gather import observe, utc_now
 from rljob_operator.observe.snapshot import Snapshot
-from rljob_operator.perform.performer import NotTaken, Performer, Refused
+from rljob_operator.perform.performer import Performer, Refused
 from rljob_operator.plan import Plan
 from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.store import Store
@@ -94,7 +93,7 @@ class Reconciler:
         try:
             done = await self._carry_out(key, memory, facts, plan)
         except (KubeError, HeadError) as error:
-            if isinstance(error, AlreadyExists) or _lacks_a_name(facts):
+            if isinstance(error, AlreadyExists):
                 self.again(key, NAME_SECONDS)
             if plan.again_in is not None:  # no error delays a poll or a deadline; what was to follow at once may wait
                 self.again(key, max(plan.again_in, self.settings.poll_seconds))
@@ -112,28 +111,31 @@ class Reconciler:
         """What was done: the plan, or what is left of it if an object is refused and the job goes on without it."""
         since, memory.failing = memory.failing, None  # until it fails again
         try:
-            return await self._perform(key, memory, facts, plan, since)
-        except NotTaken as refusal:  # also of what is left of it
-            if _lasts(memory, refusal.error, since):
-                report = self._claimed(not_taken(facts, plan, f"{refusal}"))
-                await self.performer.perform(_at(facts, refusal.version), report)
-            raise refusal.error from None
-
-    async def _perform(self, key: Key, memory: Memory, facts: Facts, plan: Plan, since: float | None) -> Plan:
-        """Raises NotTaken. since: as in `_lasts`."""
-        try:
             await self.performer.perform(facts.seen, plan)
         except Refused as refusal:
-            if not _lasts(memory, refusal.error, since):
-                raise refusal.error from None
-            error, rest = refusal.error, self._claimed(refused(facts, plan, refusal.error))
-            _log_refusal(key, memory, error)
-            await self.performer.perform(_at(facts, refusal.version), rest)
-            if rest.again_in is None:
-                raise error from None
-            return rest
+            return await self._report(key, memory, facts, plan, refusal, since)
         memory.refusal = None
         return plan
+
+    async def _report(
+        self, key: Key, memory: Memory, facts: Facts, plan: Plan, refusal: Refused, since: float | None
+    ) -> Plan:  # fmt: skip
+        """What is left of the plan, done. Raises the error if the job does not go on. since: as in `_lasts`."""
+        error, seen = refusal.error, _at(facts, refusal.version)
+        if not _lasts(memory, error, since):
+            raise error from None
+        if isinstance(error, HeadError):
+            await self.performer.perform(seen, self._claimed(not_taken(facts, plan, f"{error}")))
+            raise error from None
+        rest = self._claimed(refused(facts, plan, error))
+        _log_refusal(key, memory, error)
+        try:
+            await self.performer.perform(seen, rest)
+        except Refused as another:  # of Ray: nothing is left that the API server could refuse
+            return await self._report(key, memory, facts, plan, another, since)
+        if rest.again_in is None:
+            raise error from None
+        return rest
 
     def _claimed(self, plan: Plan) -> Plan:
         """The first write of a status also says which operator manages the job (`foreign`)."""
@@ -160,12 +162,6 @@ def _log_refusal(key: Key, memory: Memory, error: KubeError) -> None:
     log.log(level, "object_refused", job=str(key), asked=error.asked, reason=error.reason, message=error.message)
     memory.refusal = error.message
     error.logged = True
-
-
-def _lacks_a_name(facts: Facts) -> bool:
-    """As of the last look: another failure meanwhile must not delay the next try of the name."""
-    ready = facts.job.condition("Ready")
-    return ready is not None and ready.reason == Reason.NAME_TAKEN
 
 
 def _at(facts: Facts, version: str) -> Snapshot:

@@ -154,6 +154,22 @@ class ApiServer:
         return told
 
 
+def pod_of(owner: Manifest, name: str, labels: Manifest, spec: Manifest) -> Manifest:
+    """A pod that a controller makes for what it controls."""
+    metadata = owner["metadata"]
+    reference = {name: owner[name] for name in ("apiVersion", "kind")} | {
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return POD.manifest(
+        {
+            "name": f"{metadata['name']}-{name}", "namespace": metadata["namespace"], "labels": labels,
+            "ownerReferences": [reference | {name: metadata[name] for name in ("name", "uid")}],
+        },
+        spec=spec, status={"phase": "Pending"},
+    )  # fmt: skip
+
+
 def kind_of(manifest: Manifest) -> Kind:
     return KINDS[manifest["apiVersion"], manifest["kind"]]
 

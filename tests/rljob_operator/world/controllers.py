@@ -9,7 +9,7 @@ from itertools import count
 from rljob_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD, SECRET, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.observe.snapshot import is_deleting
 from rljob_operator.render.digest import digest
-from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners
+from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners, pod_of
 from tests.rljob_operator.world.clock import now, stamp
 from tests.rljob_operator.world.images import Images, tried_again
 
@@ -117,22 +117,9 @@ class Deployments:
         self._server.patch(DEPLOYMENT, Key.of(deployment), {"status": status}, "status")
 
     def _make(self, deployment: Manifest, made: str) -> None:
-        template, metadata = deployment["spec"]["template"], deployment["metadata"]
-        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"]}
-        self._server.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{metadata['name']}-{next(self._numbers)}",
-                    "namespace": metadata["namespace"],
-                    "labels": template["metadata"]["labels"] | {TEMPLATE: made},
-                    "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
-                },
-                "spec": template["spec"],
-                "status": {"phase": "Pending"},
-            }
-        )
+        template = deployment["spec"]["template"]
+        labels = template["metadata"]["labels"] | {TEMPLATE: made}
+        self._server.create(pod_of(deployment, f"{next(self._numbers)}", labels, template["spec"]))
 
 
 class GarbageCollector:

@@ -71,16 +71,18 @@ class Driver:
     def work(self) -> None:
         """A step, or what has to be done instead of it."""
         assert self.job is not None
+        assert self.job.spec.training.steps is not None
+        total = self.job.spec.training.steps
         if self.volume.claimed > self.attempt:
             self.fenced = True
             self.end(ExitCode.FENCED)
         elif self.volume.asked:
             self.volume.save(self.step, self.attempt)
             self.end(ExitCode.STOPPED)
-        elif self.step >= self.job.spec.training.steps:
+        elif self.step >= total:
             self.end(ExitCode.DONE)
         else:
-            self._step(self.job.spec.training.steps)
+            self._step(total)
 
     def end(self, code: int, *, recorded: bool = True) -> None:
         """recorded: or killed before it could write how it ended."""

@@ -8,7 +8,7 @@ from itertools import count
 
 from rljob_operator.kube.kinds import POD, RAY_CLUSTER, Key, Manifest
 from rljob_operator.observe.snapshot import is_deleting
-from tests.rljob_operator.world.api_server import ApiServer
+from tests.rljob_operator.world.api_server import ApiServer, pod_of
 from tests.rljob_operator.world.clock import now, stamp
 from tests.rljob_operator.world.controllers import is_ready, phase
 
@@ -55,23 +55,10 @@ class KubeRay:
             self._server.delete(pod)
 
     def _make(self, cluster: Manifest, kind: str, group: Manifest) -> None:
-        template, metadata = group["template"], cluster["metadata"]
-        labels = template["metadata"]["labels"] | {CLUSTER: metadata["name"], TYPE: kind}
-        owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": metadata["name"], "uid": metadata["uid"]}
-        self._server.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{metadata['name']}-{kind}-{next(self._numbers)}",
-                    "namespace": metadata["namespace"],
-                    "labels": labels,
-                    "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
-                },
-                "spec": template["spec"] | ({} if kind == "head" else _waiting_for_gcs(template["spec"])),
-                "status": {"phase": "Pending"},
-            }
-        )
+        template = group["template"]
+        labels = template["metadata"]["labels"] | {CLUSTER: cluster["metadata"]["name"], TYPE: kind}
+        spec = template["spec"] | ({} if kind == "head" else _waiting_for_gcs(template["spec"]))
+        self._server.create(pod_of(cluster, f"{kind}-{next(self._numbers)}", labels, spec))
 
     def _report(self, cluster: Manifest) -> None:
         pods, heads = self.pods(cluster), self.pods(cluster, "head")

@@ -5,19 +5,17 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, WATCHED, Kind
 from tests.rljob_operator.world.images import DENIED, NOWHERE, SILENT
+from tests.rljob_operator.world.stories import Act, fails, loses, no_image, server
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
-
-Act = Callable[[World], object]
-"""What it returns is waited for where that can be."""
 
 CODES = (0, 64, 70, 75, 76, 78, 79, 137)
 
@@ -31,57 +29,35 @@ class Turns(NamedTuple):
 Step = str | Turns
 
 
-def _driver_ends(code: int) -> Act:
-    return lambda world: world.trouble.driver_ends(code)
+LOSSES = ("evicted", "failed", "gone")
 
 
-def _pod_is_lost(kind: str, how: str) -> Act:
-    return lambda world: world.trouble.pod_is_lost(kind, how)
+def _unpulled_is_lost(how: str, world: World) -> None:
+    world.trouble.pod_without_image_is_lost(how)
 
 
-def _no_image(role: str, words: str) -> Act:
-    return lambda world: world.images.out.update({role: words})
+def _breaks(kind: Kind, world: World) -> None:
+    world.streams.break_off(kind)
 
 
-def _unpulled_is_lost(how: str) -> Act:
-    return lambda world: world.trouble.pod_without_image_is_lost(how)
+def _stalls(kind: Kind, world: World) -> None:
+    world.streams.stalled.add(kind)
 
 
-def _server_is_lost(how: str) -> Act:
-    return lambda world: world.trouble.server_is_lost(how)
+async def _passes(seconds: float, world: World) -> None:
+    world.trouble.nobody_acts(seconds)
+    await asyncio.sleep(seconds)
 
 
-def _breaks(kind: Kind) -> Act:
-    return lambda world: world.streams.break_off(kind)
+async def _tells(kind: Kind, events: int, world: World) -> None:
+    for _ in range(events):
+        if kind in world.streams.waiting():
+            await world.process.hear(kind, world.streams.take(kind))
 
 
-def _stalls(kind: Kind) -> Act:
-    return lambda world: world.streams.stalled.add(kind)
-
-
-def _passes(seconds: float) -> Act:
-    def act(world: World) -> object:
-        world.trouble.nobody_acts(seconds)
-        return asyncio.sleep(seconds)
-
-    return act
-
-
-def _tells(kind: Kind, events: int) -> Act:
-    async def act(world: World) -> None:
-        for _ in range(events):
-            if kind in world.streams.waiting():
-                await world.process.hear(kind, world.streams.take(kind))
-
-    return act
-
-
-def _repeats(kind: Kind) -> Act:
-    async def act(world: World) -> None:
-        for event in world.streams.repeated(kind):
-            await world.process.hear(kind, event)
-
-    return act
+async def _repeats(kind: Kind, world: World) -> None:
+    for event in world.streams.repeated(kind):
+        await world.process.hear(kind, event)
 
 
 async def _is_refused(world: World) -> None:
@@ -115,11 +91,11 @@ def _misnames_at_once(world: World) -> None:
 
 
 OF_IMAGES: dict[str, Act] = {
-    **{f"no {role} gets its image": _no_image(role, SILENT) for role in names.ROLES},
-    **{f"no {role} may have its image": _no_image(role, DENIED) for role in names.ROLES},
+    **{f"no {role} gets its image": no_image(SILENT, role) for role in names.ROLES},
+    **{f"no {role} may have its image": no_image(DENIED, role) for role in names.ROLES},
     "images can be pulled": lambda world: world.images.out.clear(),
     "kubelets try again": lambda world: world.trouble.kubelets_try_again(),
-    **{f"a pod without its image is {how}": _unpulled_is_lost(how) for how in ("evicted", "failed", "gone")},
+    **{f"a pod without its image is {how}": partial(_unpulled_is_lost, how) for how in LOSSES},
     "another image, which is not there": lambda world: world.user.names(NOWHERE),
     "another image of servers, which is not there": lambda world: world.user.names(NOWHERE, of_servers=True),
     "another image at once, which is not there": _misnames_at_once,
@@ -151,16 +127,12 @@ HAPPENINGS: dict[str, Act] = {
     "the Secret is deleted": lambda world: world.trouble.secret_is_deleted(),
     "the cluster is deleted": lambda world: world.trouble.cluster_is_deleted(),
     "the cluster is deleted in the foreground": lambda world: world.trouble.cluster_is_deleted("Foreground"),
-    **{f"a driver ends with {code}": _driver_ends(code) for code in CODES},
+    **{f"a driver ends with {code}": fails(code) for code in CODES},
     "a driver is killed": lambda world: world.trouble.driver_ends(137, recorded=False),
-    **{
-        f"a {kind} is {how}": _pod_is_lost(kind, how)
-        for kind in ("head", "worker")
-        for how in ("evicted", "failed", "gone")
-    },
-    **{f"a server is {how}": _server_is_lost(how) for how in ("evicted", "failed", "gone")},
-    **{f"the watch of {kind}s breaks": _breaks(kind) for kind in WATCHED},
-    **{f"the watch of {kind}s stalls": _stalls(kind) for kind in WATCHED},
+    **{f"a {kind} is {how}": loses(kind, how) for kind in ("head", "worker") for how in LOSSES},
+    **{f"a server is {how}": server(how) for how in LOSSES},
+    **{f"the watch of {kind}s breaks": partial(_breaks, kind) for kind in WATCHED},
+    **{f"the watch of {kind}s stalls": partial(_stalls, kind) for kind in WATCHED},
     "the operator's Role is gone": lambda world: world.server.closed.add(KEY.namespace),
     "the operator's Role is back": lambda world: world.server.closed.clear(),
     "agents are mute": lambda world: setattr(world.heads, "mute", True),
@@ -180,10 +152,10 @@ STEPS: dict[str, Act] = {
     "the operator lists and is refused": _is_refused,
     "the operator restarts": lambda world: world.restart(),
     "what was late arrives": lambda world: world.arrive(),
-    **{f"the watch of {kind}s tells one": _tells(kind, 1) for kind in WATCHED},
-    **{f"the watch of {kind}s tells four": _tells(kind, 4) for kind in WATCHED},
-    **{f"the watch of {kind}s repeats itself": _repeats(kind) for kind in WATCHED},
-    **{f"{seconds} s pass": _passes(seconds) for seconds in (1, 30, 130, 400)},
+    **{f"the watch of {kind}s tells one": partial(_tells, kind, 1) for kind in WATCHED},
+    **{f"the watch of {kind}s tells four": partial(_tells, kind, 4) for kind in WATCHED},
+    **{f"the watch of {kind}s repeats itself": partial(_repeats, kind) for kind in WATCHED},
+    **{f"{seconds} s pass": partial(_passes, seconds) for seconds in (1, 30, 130, 400)},
 }
 
 

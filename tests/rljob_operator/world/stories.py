@@ -1,7 +1,11 @@
 """Lives of jobs, each told until nothing is left to happen. Where something disturbs one, it goes on all the same."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any, get_args
 
+from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
 from rljob_operator.kube.kinds import RAY_CLUSTER
 from tests.rljob_operator.world.images import BACKS_OFF, DENIED, NOWHERE, SILENT
@@ -10,6 +14,27 @@ from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.world import World
 
 Story = Callable[[World], Awaitable[None]]
+
+
+async def born(number: int = 0, **spec: Any) -> World:
+    """A world with a job, and with that attempt of it, if it is one."""
+    world = World()
+    world.user.create(**spec)
+    await world.start()
+    if number:
+        await attempt(world, number)
+    return world
+
+
+async def succeeds(world: World) -> None:
+    await finishes(world)
+    assert phase(world) == "Succeeded"
+
+
+def ended(world: World) -> tuple[str, int, int]:
+    """Phase, attempts, restarts."""
+    status = (world.user.job or {})["status"]
+    return status["phase"], status["attempt"], status.get("restarts", 0)
 
 
 def phase(world: World) -> str:
@@ -42,210 +67,118 @@ async def finishes(world: World) -> None:
     await world.until(lambda: phase(world) == "Succeeded")
 
 
-async def fails_and_goes_on(world: World) -> None:
-    await attempt(world, 1)
-    world.trouble.driver_ends(75)
-    await finishes(world)
+Act = Callable[[World], object]
+Told = int | str | Act
+"""An attempt that begins, a phase or words that are reached, or what happens."""
 
 
-async def gets_other_pods(world: World) -> None:
-    """The third failure in a row is cured by other worker pods."""
-    for number in (1, 2, 3):
-        await attempt(world, number)
-        world.trouble.driver_ends(75)
-    await finishes(world)
+def _story(*told: Told) -> Story:
+    async def story(world: World) -> None:
+        for each in told:
+            if isinstance(each, int):
+                await attempt(world, each)
+            elif isinstance(each, str):
+                await world.until(partial(_is, world, each))
+            elif isawaitable(done := each(world)):
+                await done
+
+    return story
 
 
-async def waits_long_for_other_pods(world: World) -> None:
-    """They are there long before it goes on."""
-    world.user.change(recovery={"backoff": {"initial": "60s"}})
-    await gets_other_pods(world)
+def _is(world: World, wanted: str) -> bool:
+    """A phase, GONE for a job that is deleted, or words that Ready says."""
+    if wanted == GONE:
+        return world.user.job is None
+    return wanted == phase(world) if wanted in get_args(Phase) else wanted in ready(world)
 
 
-async def gets_another_cluster(world: World) -> None:
-    await attempt(world, 1)
-    world.trouble.pod_is_lost("head", "gone")
-    await finishes(world)
+GONE = "gone"
 
 
-async def loses_a_worker(world: World) -> None:
-    await attempt(world, 1)
-    world.trouble.pod_is_lost("worker", "failed")
-    world.trouble.driver_ends(75)
-    await finishes(world)
+def fails(code: int = 75) -> Act:
+    return lambda world: world.trouble.driver_ends(code)
 
 
-async def loses_its_reward_models(world: World) -> None:
-    """Both servers, and then the cluster beside them."""
-    await attempt(world, 1)
-    world.trouble.server_is_lost("failed")
-    world.trouble.server_is_lost("evicted")
-    world.trouble.driver_ends(75)
-    await attempt(world, 2)
-    world.trouble.pod_is_lost("head", "gone")
-    await finishes(world)
+def loses(kind: str, how: str) -> Act:
+    return lambda world: world.trouble.pod_is_lost(kind, how)
 
 
-async def _waits_and_goes_on(world: World, words: str) -> None:
-    """Until the registries answer again, which is after the status has said these words."""
-    await world.until(lambda: words in ready(world))
-    world.images.out.clear()
-    await finishes(world)
+def server(how: str) -> Act:
+    return lambda world: world.trouble.server_is_lost(how)
 
 
-async def waits_for_its_first_images(world: World) -> None:
-    for role in names.ROLES:
-        world.images.out[role] = SILENT
-    await _waits_and_goes_on(world, BACKS_OFF)
+def change(**spec: Any) -> Act:
+    return lambda world: world.user.change(**spec)
 
 
-async def waits_for_the_image_of_another_worker(world: World) -> None:
-    """Its cluster was up, so a registry that says no says nothing for ever."""
-    await attempt(world, 1)
-    world.images.out[names.WORKER] = DENIED
-    world.trouble.pod_is_lost("worker", "failed")
-    world.trouble.driver_ends(75)
-    await _waits_and_goes_on(world, DENIED)
+def no_image(words: str, *roles: str) -> Act:
+    return lambda world: world.images.out.update(dict.fromkeys(roles, words))
 
 
-async def waits_for_the_image_of_another_head(world: World) -> None:
-    """In a cluster that was never up."""
-    await attempt(world, 1)
-    world.images.out[names.HEAD] = DENIED
-    world.trouble.pod_is_lost("head", "gone")
-    await _waits_and_goes_on(world, DENIED)
+def until(holds: Callable[[World], bool], **who: bool) -> Act:
+    return lambda world: world.until(lambda: holds(world), **who)
 
 
-async def waits_for_the_image_of_another_server(world: World) -> None:
-    await attempt(world, 1)
-    world.images.out[names.REWARD_MODEL] = DENIED
-    world.trouble.server_is_lost("failed")
-    world.trouble.driver_ends(75)
-    await _waits_and_goes_on(world, DENIED)
+def suspending(world: World) -> bool:
+    return phase(world) == "Suspending"
 
 
-async def is_resumed_with_a_wrong_image(world: World) -> None:
-    """It waits until that is mended, for it has checkpoints."""
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspended")
-    world.user.names(NOWHERE, suspend=False)
-    await world.until(lambda: NOWHERE in ready(world))
-    world.user.mends_images()
-    await world.until(lambda: phase(world) == "Suspended")
-    world.user.change(suspend=False)
-    await finishes(world)
+def deleted(propagation: str) -> Act:
+    return lambda world: world.user.delete(propagation)
 
 
-async def begins_with_a_wrong_image(world: World) -> None:
-    world.user.names(NOWHERE, suspend=True)
-    world.user.change(suspend=False)
-    await world.until(lambda: phase(world) == "Failed")
+SUSPEND, RESUME = change(suspend=True), change(suspend=False)
+PULLABLE: Act = lambda world: world.images.out.clear()  # noqa: E731
+RESTARTS: Act = lambda world: world.trouble.head_restarts()  # noqa: E731
 
+STORIES: dict[str, Story] = {
+    "finishes": finishes,
+    "fails and goes on": _story(1, fails(), "Succeeded"),
+    "gets other pods": _story(1, fails(), 2, fails(), 3, fails(), "Succeeded"),
+    "waits long for other pods": _story(
+        change(recovery={"backoff": {"initial": "60s"}}), 1, fails(), 2, fails(), 3, fails(), "Succeeded"
+    ),
+    "gets another cluster": _story(1, loses("head", "gone"), "Succeeded"),
+    "loses a worker": _story(1, loses("worker", "failed"), fails(), "Succeeded"),
+    "loses its reward models": _story(
+        1, server("failed"), server("evicted"), fails(), 2, loses("head", "gone"), "Succeeded"
+    ),
+    "loses its head while servers load": _story(
+        1, SUSPEND, "Suspended", RESUME, until(is_provisioned, servers=False), loses("head", "failed"), "Succeeded"
+    ),
+    "forgets its driver": _story(1, RESTARTS, "Succeeded"),
+    "is done and forgotten": _story(1, fails(0), RESTARTS, "Succeeded"),
+    "is suspended and resumed": _story(1, SUSPEND, "Suspended", RESUME, "Succeeded"),
+    "is reshaped while it stops": _story(
+        1, SUSPEND, "Suspending", lambda world: world.user.other_shape(), RESUME, "Succeeded"
+    ),
+    "is resumed while it stops": _story(
+        1, SUSPEND, until(lambda world: world.server.find(RAY_CLUSTER, KEY) is None), RESUME, "Succeeded"
+    ),
+    "is resumed before its driver stops": _story(1, SUSPEND, until(suspending, drivers=False), RESUME, "Succeeded"),
+    "does not listen": _story(1, SUSPEND, until(lambda world: phase(world) == "Suspended", drivers=False)),
+    "is wrong": _story(1, fails(65), "Failed"),
+    "takes too long": _story(change(activeDeadline="1m"), until(lambda world: phase(world) == "Failed", drivers=False)),
+    "is deleted": _story(1, deleted("Background"), GONE),
+    "is deleted in the foreground": _story(1, deleted("Foreground"), GONE),
+    "is followed by another": _story(1, deleted("Background"), GONE, lambda world: world.user.create(), "Succeeded"),
+    "waits for its first images": _story(no_image(SILENT, *names.ROLES), BACKS_OFF, PULLABLE, "Succeeded"),
+    "waits for the image of another worker": _story(
+        1, no_image(DENIED, names.WORKER), loses("worker", "failed"), fails(), DENIED, PULLABLE, "Succeeded"
+    ),
+    "waits for the image of another head": _story(
+        1, no_image(DENIED, names.HEAD), loses("head", "gone"), DENIED, PULLABLE, "Succeeded"
+    ),
+    "waits for the image of another server": _story(
+        1, no_image(DENIED, names.REWARD_MODEL), server("failed"), fails(), DENIED, PULLABLE, "Succeeded"
+    ),
+    "is resumed with a wrong image": _story(
+        1, SUSPEND, "Suspended", lambda world: world.user.names(NOWHERE, suspend=False), NOWHERE,
+        lambda world: world.user.mends_images(), "Suspended", RESUME, "Succeeded",
+    ),
+    "begins with a wrong image": _story(
+        lambda world: world.user.names(NOWHERE, suspend=True), RESUME, "Failed"
+    ),
+}  # fmt: skip
 
-async def forgets_its_driver(world: World) -> None:
-    await attempt(world, 1)
-    world.trouble.head_restarts()
-    await finishes(world)
-
-
-async def is_done_and_forgotten(world: World) -> None:
-    """Its driver has done all steps, and Ray's container ends before anybody looks."""
-    await attempt(world, 1)
-    world.trouble.driver_ends(0)
-    await forgets_its_driver(world)
-
-
-async def loses_its_head_while_servers_load(world: World) -> None:
-    """Ray is up long before them, and no attempt has begun in it."""
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspended")
-    world.user.change(suspend=False)
-    await world.until(lambda: is_provisioned(world), servers=False)
-    world.trouble.pod_is_lost("head", "failed")
-    await finishes(world)
-
-
-async def is_suspended_and_resumed(world: World) -> None:
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspended")
-    world.user.change(suspend=False)
-    await finishes(world)
-
-
-async def is_reshaped_while_it_stops(world: World) -> None:
-    """And resumed at once."""
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspending")
-    world.user.other_shape()
-    world.user.change(suspend=False)
-    await finishes(world)
-
-
-async def is_resumed_while_it_stops(world: World) -> None:
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: world.server.find(RAY_CLUSTER, KEY) is None)
-    world.user.change(suspend=False)
-    await finishes(world)
-
-
-async def is_resumed_before_its_driver_stops(world: World) -> None:
-    """It may never have heard that it should."""
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspending", drivers=False)
-    world.user.change(suspend=False)
-    await finishes(world)
-
-
-async def does_not_listen(world: World) -> None:
-    """The driver neither works nor stops, so its grace period has to pass."""
-    await attempt(world, 1)
-    world.user.change(suspend=True)
-    await world.until(lambda: phase(world) == "Suspended", drivers=False)
-
-
-async def is_wrong(world: World) -> None:
-    await attempt(world, 1)
-    world.trouble.driver_ends(65)
-    await world.until(lambda: phase(world) == "Failed")
-
-
-async def takes_too_long(world: World) -> None:
-    world.user.change(activeDeadline="1m")
-    await world.until(lambda: phase(world) == "Failed", drivers=False)
-
-
-async def is_deleted(world: World) -> None:
-    await attempt(world, 1)
-    world.user.delete()
-    await world.until(lambda: world.user.job is None)
-
-
-async def is_deleted_in_the_foreground(world: World) -> None:
-    await attempt(world, 1)
-    world.user.delete("Foreground")
-    await world.until(lambda: world.user.job is None)
-
-
-async def is_followed_by_another(world: World) -> None:
-    """Of the same name."""
-    await is_deleted(world)
-    world.user.create()
-    await finishes(world)
-
-
-_TOLD = (
-    finishes, fails_and_goes_on, gets_other_pods, waits_long_for_other_pods, gets_another_cluster, loses_a_worker,
-    loses_its_reward_models, loses_its_head_while_servers_load, forgets_its_driver, is_done_and_forgotten,
-    is_suspended_and_resumed, is_reshaped_while_it_stops, is_resumed_while_it_stops, is_resumed_before_its_driver_stops,
-    does_not_listen, is_wrong, takes_too_long, is_deleted, is_deleted_in_the_foreground, is_followed_by_another,
-    waits_for_its_first_images, waits_for_the_image_of_another_worker, waits_for_the_image_of_another_head,
-    waits_for_the_image_of_another_server, is_resumed_with_a_wrong_image, begins_with_a_wrong_image,
-)  # fmt: skip
-
-STORIES: dict[str, Story] = {story.__name__.replace("_", " "): story for story in _TOLD}
+fails_and_goes_on = STORIES["fails and goes on"]

@@ -2,6 +2,7 @@
 
 RLJobError
 ├── JobError            64  the job or its configuration is wrong        stop
+│   └── EngineMismatch      engine and trainer do not compute the same
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
 ├── InfrastructureError 75  a process, a device or a network failed      try again
@@ -15,7 +16,8 @@ Any other exception is a bug: 70, unless an OSError of the system caused it (`is
 """
 
 import errno
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from rljob_api.contract import ExitCode
@@ -31,24 +33,20 @@ class RLJobError(Exception):
     exit_code: ClassVar[ExitCode]
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message, field)
+        super().__init__(message)  # pickle restores the attributes, which Ray's errors carry between processes
         self.message = message
         self.field = field
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Ray pickles errors, and pickle drops keyword arguments.
-        return _rebuild, (type(self), self.message, self.field)
-
-
-def _rebuild(kind: type[RLJobError], message: str, field: str | None) -> RLJobError:
-    return kind(message, field=field)
-
 
 class JobError(RLJobError):
     exit_code = ExitCode.JOB
+
+
+class EngineMismatch(JobError):
+    """Engine and trainer compute different log-probabilities, and new weights or a new engine did not change that."""
 
 
 class DataError(RLJobError):
@@ -69,13 +67,6 @@ class WorkerLost(InfrastructureError):
     def __init__(self, message: str, *, field: str | None = None, worker: str = "") -> None:
         super().__init__(message, field=field)
         self.worker = worker
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_loss, (type(self), self.message, self.worker)
-
-
-def _rebuild_loss(kind: type[WorkerLost], message: str, worker: str) -> WorkerLost:
-    return kind(message, worker=worker)
 
 
 class RankLost(WorkerLost): ...
@@ -102,6 +93,22 @@ class NoUsableCheckpoint(RLJobError):
 
 class StorageFullError(RLJobError):
     exit_code = ExitCode.STORAGE_FULL
+
+
+@contextmanager
+def on_volume(problem: str) -> Iterator[None]:
+    """Raise storage_error in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, problem) from error
+
+
+def storage_error(error: OSError, problem: str) -> RLJobError:
+    """StorageFullError or InfrastructureError. problem: begins the message, such as "attempt 3 cannot be claimed"."""
+    if is_full(error):
+        return StorageFullError(f"{problem}: no space left; free space, or grow the volume")
+    return InfrastructureError(f"{problem}: {error.strerror or error}; check the volume")
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)

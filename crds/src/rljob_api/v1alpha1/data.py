@@ -1,6 +1,6 @@
 """`spec.data`: prompts, in verl's row format."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -12,12 +12,24 @@ Files = Annotated[list[Path], Field(max_length=256)]
 class Data(ApiModel):
     """Training and validation prompts.
 
-    Each file is .parquet or .jsonl with verl's columns: data_source, prompt (a list of {role, content}), ability,
-    reward_model {style, ground_truth}, extra_info. `synthetic://TASK?rows=N&seed=S` names a generated task instead.
+    A source is a .parquet, .jsonl or .json file, a pattern such as data/*.parquet, a folder, or a data set of the hub.
+    The `datasets` library reads the last two, with arguments as in org/name?config=main&split=test. Each row has
+    verl's columns: data_source, prompt (a list of messages), reward_model {style, ground_truth}, extra_info, ability.
+    The chat template renders the messages with all their fields, and the JSON schemas of column tools.
+    `synthetic://TASK?rows=N&seed=S` names a generated task instead.
     """
 
-    train: Annotated[Files, Field(min_length=1)] = Field(description="Training files, in this order.")
-    validation: Files = Field(default_factory=list, description="Validation files; training does not use them.")
+    train: Annotated[Files, Field(min_length=1)] = Field(description="Sources of training rows, in this order.")
+    validation: Files = Field(
+        default_factory=list, description="Sources of validation rows; training does not use them."
+    )
+    template_arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
+        default_factory=dict,
+        description=(
+            "Arguments of the chat template for every row, such as enable_thinking: false. With continue_final_message:"
+            " true, a prompt that ends with an assistant's message is continued instead of followed by a new message."
+        ),
+    )
     max_prompt_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = Field(512, description="Longest prompt, in tokens.")
     max_response_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = Field(
         1024, description="Longest response, in tokens; a longer one is cut and counts as truncated."

@@ -4,16 +4,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.v1alpha1.base import MODULE_PATTERN, VARIABLE_PATTERN, ApiModel, Duration, Name, Path, Rule, list_map
+from rljob_api.v1alpha1.base import (
+    MODULE_PATTERN,
+    VARIABLE_PATTERN,
+    ApiModel,
+    Duration,
+    Name,
+    Path,
+    Rule,
+    Text,
+    list_map,
+)
 from rljob_api.v1alpha1.reward_models import RewardModel
 
 Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty", "similarity", "countdown"]
 
 
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE_PATTERN, min_length=1, max_length=128)]
+
+
 class RewardFunction(ApiModel):
     """One reward with verl's signature: compute_score(data_source, solution_str, ground_truth, extra_info=None).
 
-    It returns a number, or a mapping whose `score` is the reward; the other numbers of the mapping become metrics.
+    It gets those of the four that its signature names; ground_truth is None if the row has none. It returns a number,
+    or a mapping whose `score` is the reward; the other numbers of the mapping become metrics. It may be async. A
+    function of lists, (responses, ground_truths), gets the responses of one group and returns a list.
     """
 
     name: Name = Field(description="Name in logs and metrics: reward/NAME.")
@@ -32,6 +47,20 @@ class RewardFunction(ApiModel):
         default_factory=dict, description="Keyword arguments of every call, in addition to the four of the signature."
     )
     weight: Annotated[float, Field(ge=-1000, le=1000)] = Field(1.0, description="Factor of this reward in the sum.")
+    data_sources: Annotated[list[Text], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "Values of the column data_source whose rows this function scores; * stands for any text, as in aime*. The"
+            " default is every row."
+        ),
+    )
+    env: Annotated[list[VariableName], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "Environment variables that the function may see, such as a judge's key from envFrom, besides PATH, HOME,"
+            " and others that Python programs need. Functions with different lists run in different processes."
+        ),
+    )
 
     rules = (
         Rule(
@@ -43,6 +72,11 @@ class RewardFunction(ApiModel):
             "!(self.name in ['mean', 'std', 'min', 'max'])",
             "mean, std, min and max are reserved for metrics of the sum: choose another name",
             "name",
+        ),
+        Rule(
+            "!self.env.exists(v, v.startsWith('RAY_'))",
+            "variables of Ray control the job's cluster, so reward code never sees them: remove RAY_ from env",
+            "env",
         ),
     )
 

@@ -62,6 +62,11 @@ class Progress(ApiModel):
     tokens_per_second: Measured | None = Field(
         None, description="Prompt and response tokens of the last step, divided by its duration."
     )
+    engine_difference: Measured | None = Field(
+        None,
+        description="Mean absolute difference of the engine's and the trainer's log-probabilities in the last RL step,"
+        " in nats.",
+    )
     policy_version: int = Field(0, ge=0, le=EXACT, description="Version of the weights that the engines hold.")
 
 

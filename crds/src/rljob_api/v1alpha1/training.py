@@ -28,9 +28,15 @@ def _console() -> list[Logger]:
 class Training(ApiModel):
     """Length and reporting of the run."""
 
-    steps: Count = Field(description="Training steps, in addition to the supervised steps of spec.sft.")
+    steps: Count | None = Field(
+        None,
+        description="Training steps, in addition to the supervised steps of spec.sft. Without it, training.epochs"
+        " determines the length.",
+    )
     epochs: Count | None = Field(
-        None, description="Passes over the training data after which the run ends, even before training.steps."
+        None,
+        description="Passes over the training data after which the run ends, even before training.steps. The learning"
+        " rate's schedule then ends there too: after rows x epochs / data.promptsPerStep steps, rounded up.",
     )
     validate_every: CountOrZero = Field(0, description="Steps between validations; 0 disables them.")
     validate_before_training: bool = Field(
@@ -47,6 +53,14 @@ class Training(ApiModel):
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
     project: Text = Field("rljob", description="Project name for wandb, mlflow and trackio.")
+
+    rules = (
+        Rule(
+            "has(self.steps) || has(self.epochs)",
+            "a run needs a length: set training.steps, training.epochs, or both",
+            "steps",
+        ),
+    )
 
 
 class CheckpointVolume(ApiModel):

@@ -21,7 +21,7 @@ _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items(
 _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
 
 
-_OPEN = ("cluster", "envFrom", "rewards", "template", "volumeMounts", "volumes")
+_OPEN = ("cluster", "data", "envFrom", "rewards", "template", "volumeMounts", "volumes")
 """Fields with parts of Kubernetes objects, which may have keys that the schema does not declare."""
 
 
@@ -79,8 +79,9 @@ TRANSITIONS = (
     _while_suspended("training.epochs", _same_optional("training.epochs")),
     _while_suspended("checkpoint.resume", _same("checkpoint.resume")),
     Rule(
-        f"{_SUSPENDED} || self.training.steps >= oldSelf.training.steps",
-        "training.steps can decrease only while suspend is true: set suspend first",
+        f"{_SUSPENDED} || (has(self.training.steps) == has(oldSelf.training.steps)"
+        " && (!has(self.training.steps) || self.training.steps >= oldSelf.training.steps))",
+        "training.steps can decrease, or be added or removed, only while suspend is true: set suspend first",
         "training.steps",
     ),
 )

@@ -71,6 +71,7 @@ def decide(facts: Facts, settings: Settings) -> Plan:
     changed = status != job.status
     later = kept_back(facts, status, settings) if changed else 0.0
     written = changed and not later
+    times = (step.again_in, later or None, _until_deadline(facts), until_lost(facts.seen))
     cluster_goes = any(ref.kind == RAY_CLUSTER for ref in step.delete)
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
@@ -86,7 +87,7 @@ def decide(facts: Facts, settings: Settings) -> Plan:
         status=status if written else None,
         events=events(job.status, status) if written else (),
         restart=_charged(step, job.status, status),
-        again_in=_earliest(step.again_in, later or None, _until_deadline(facts), until_lost(facts.seen)),
+        again_in=min((each for each in times if each is not None), default=None),
     )
 
 
@@ -105,10 +106,6 @@ def _applied(facts: Facts, settings: Settings, step: Step, status: RLJobStatus) 
     lost = job.status.checkpoint is not None and status.checkpoint is None
     # The status reports a lost checkpoint first: a new volume would hide the loss.
     return tuple(each for each in applied if not (lost and each["kind"] == VOLUME_CLAIM.name))
-
-
-def _earliest(*seconds: float | None) -> float | None:
-    return min((each for each in seconds if each is not None), default=None)
 
 
 def _until_deadline(facts: Facts) -> float | None:

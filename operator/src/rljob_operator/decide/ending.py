@@ -10,7 +10,7 @@ from rljob_operator.job import Job
 from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
 from rljob_operator.observe.cluster import ClusterState
 from rljob_operator.observe.facts import Facts
-from rljob_operator.observe.leaving import lost_pods, orphaned_pods
+from rljob_operator.observe.leaving import lost_pods
 from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting
 from rljob_operator.plan import Step
 from rljob_operator.settings import Settings
@@ -22,7 +22,7 @@ def deletion(facts: Facts, settings: Settings) -> Step | None:
     """The job's finalizer stays until its pods are gone, or until settings.deletion_seconds have passed.
 
     What runs is deleted even if that time passed before the operator looked: Kubernetes does not delete it while
-    another finalizer keeps the job, and never deletes pods without an owner.
+    another finalizer keeps the job.
     """
     job, seen = facts.job, facts.seen
     if job.deleted is None:
@@ -49,7 +49,7 @@ def retirement(facts: Facts, _settings: Settings) -> Step | None:
     """A finished job keeps its status; its objects, except the volume, go after spec.ttlAfterFinished.
 
     First what runs: pods that are ending still need their NetworkPolicy. If the spec cannot be read, nothing goes. A
-    driver whose end is unknown does not train on for a job that is over, and pods without a RayCluster go too.
+    driver whose end is unknown does not train on for a job that is over.
     """
     job, finished_at = facts.job, facts.job.status.completion_time
     step = _over(job)
@@ -59,7 +59,7 @@ def retirement(facts: Facts, _settings: Settings) -> Step | None:
         return replace(step, deployed=False)
     left = parse_duration(job.spec.ttl_after_finished) - (facts.now - finished_at).total_seconds()
     if left > 0:
-        going = tuple(cluster(facts.seen)) if not facts.cluster.exists or facts.lives else ()
+        going = tuple(cluster(facts.seen)) if facts.lives else ()
         return replace(step, deployed=False, delete=going, again_in=left)
     runs = facts.cluster.exists or facts.seen.pods or facts.seen.children.get(DEPLOYMENT)
     return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(facts.seen)))
@@ -112,12 +112,9 @@ def pods_left(seen: Snapshot) -> str:
 
 
 def cluster(seen: Snapshot) -> Iterator[Ref]:
-    """The RayCluster, unless it is being deleted; or the pods of one that was deleted without them."""
-    found = seen.cluster
-    if found is None:
-        yield from map(Ref.of, orphaned_pods(seen))
-    elif not is_deleting(found):
-        yield Ref.of(found)
+    """The RayCluster, unless it is being deleted."""
+    if seen.cluster is not None and not is_deleting(seen.cluster):
+        yield Ref.of(seen.cluster)
 
 
 def servers(seen: Snapshot) -> Iterator[Ref]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rljob_api.conditions import Aspect, Note, Reason
-from rljob_api.v1alpha1 import RLJobStatus
+from rljob_api.v1alpha1 import Condition, RLJobStatus
 from rljob_operator.plan import Event
 
 EVENT_REASONS: dict[str, bool] = {
@@ -56,24 +56,26 @@ def _checkpoint(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
 
 def _stalled_by(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     """Another reason is news too: it has another remedy."""
-    before = {each.reason for each in old.conditions if each.type == "Stalled" and each.status == "True"}
-    for each in new.conditions:
-        if each.type == "Stalled" and each.status == "True" and each.reason not in before:
-            yield Event(each.reason, each.message, warning=True)
+    before, now = _held(old).get("Stalled"), _held(new).get("Stalled")
+    if now is not None and (before is None or before.reason != now.reason):
+        yield Event(now.reason, now.message, warning=True)
 
 
 def _lost_beside(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     """A driver waits for servers, and may train on without a pod, so no phase reports either for long."""
     if old.phase == new.phase == "Running":
-        before = {each.type for each in old.conditions if each.status == "True"}
         for each in new.conditions:
-            if each.type in before and each.reason in (Aspect.PODS_NOT_READY, Aspect.SERVERS_NOT_READY):
+            if each.type in _held(old) and each.reason in (Aspect.PODS_NOT_READY, Aspect.SERVERS_NOT_READY):
                 yield Event(each.reason, each.message, warning=True)
 
 
 def _turned(old: RLJobStatus, new: RLJobStatus, *kinds: str, warning: bool = False) -> Iterator[Event]:
     """Those of the conditions that have become true."""
-    before = {each.type for each in old.conditions if each.status == "True"}
-    for each in new.conditions:
-        if each.type in kinds and each.status == "True" and each.type not in before:
+    for kind, each in _held(new).items():
+        if kind in kinds and kind not in _held(old):
             yield Event(each.reason, each.message, warning)
+
+
+def _held(status: RLJobStatus) -> dict[str, Condition]:
+    """The conditions that are true, by their types."""
+    return {each.type: each for each in status.conditions if each.status == "True"}

@@ -25,7 +25,7 @@ def finished(facts: Facts, _settings: Settings) -> Step | None:
         return None
     began_with = driver.status.steps if driver.status is not None else None
     steps = facts.job.spec.training.steps
-    if began_with is not None and began_with < steps:
+    if began_with is not None and steps is not None and began_with < steps:
         return _more_steps(facts, began_with, steps)
     message = record.message or "The run is finished"
     return Step("Succeeded", Reason.COMPLETED, message, over(facts) | {"completion_time": facts.now})

@@ -6,7 +6,7 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator.decide.ending import cluster, pods_left
+from rljob_operator.decide.ending import pods_left
 from rljob_operator.decide.images import cluster_image, server_image
 from rljob_operator.decide.judging import failed, settled
 from rljob_operator.decide.recovering import WAIT_SECONDS
@@ -31,15 +31,12 @@ def ray_cluster(facts: Facts, settings: Settings) -> Step | None:
     if not facts.cluster.exists and image is None:
         message = "No image is set. Set spec.cluster.image, with spec.suspend: true, or the operator's trainer image"
         return Step("Pending", Reason.IMAGE_MISSING, message)
-    if state is ClusterState.ENDING:
-        older = pods_left(replace(facts.seen, pods=facts.seen.ray_pods))
-        message, going = f"Waiting for the previous RayCluster's {older} to end", tuple(cluster(facts.seen))
-        return Step(on_the_way(facts), Reason.CLUSTER_DELETING, message, delete=going, again_in=WAIT_SECONDS)
+    if state in (ClusterState.ENDING, ClusterState.DELETING):
+        left = pods_left(replace(facts.seen, pods=facts.seen.ray_pods))
+        message = f"The previous RayCluster has not ended yet: waiting for {left}"
+        return Step(on_the_way(facts), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
     if state is ClusterState.ABSENT and image is not None:
         return _made(facts, image, settings)
-    if state is ClusterState.DELETING:
-        message = "Waiting for the previous RayCluster to be deleted"
-        return Step(on_the_way(facts), Reason.CLUSTER_DELETING, message, again_in=WAIT_SECONDS)
     return None if facts.cluster.is_ready or facts.driver.heard else _incomplete(facts, settings)
 
 

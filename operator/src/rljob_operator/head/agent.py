@@ -1,6 +1,6 @@
 """`rljob agent`, which serves what the driver writes to the volume."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import aiohttp
 from pydantic import BaseModel, FailFast, Field, TypeAdapter
@@ -11,36 +11,33 @@ from rljob_operator.head.endpoint import DEADLINE_SECONDS, Endpoint
 from rljob_operator.head.errors import HeadRefused
 
 
-class LastExit(NamedTuple):
+class _Claim(BaseModel):
+    owner: str | None = None
+
+
+class LastExit(BaseModel):
     """attempt: number of the newest that began on this volume; 0 before the first.
 
-    record: how it ended; None if it has not, or left no record.
+    exit: how it ended; None if it has not, or left no record.
     heartbeat: another number every few seconds while its driver lives; None before its first sign of life.
-    owner: uid of the RLJob whose attempt it is; None if its claim does not say, as with older images.
     """
 
-    attempt: int
-    record: ExitRecord | None
+    attempt: Annotated[int, Field(ge=0)]
+    claim: _Claim | None = None
+    exit: ExitRecord | None
     heartbeat: int | None = None
-    owner: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """Uid of the RLJob whose attempt it is; None if its claim does not say, as with older images."""
+        return self.claim.owner if self.claim is not None else None
 
 
 class _Checkpoints(BaseModel):
     checkpoints: Annotated[list[CheckpointStatus], FailFast()]  # else a million errors are built, and one is reported
 
 
-class _Claim(BaseModel):
-    owner: str | None = None
-
-
-class _Exit(BaseModel):
-    attempt: Annotated[int, Field(ge=0)]
-    claim: _Claim | None = None
-    exit: ExitRecord | None
-    heartbeat: int | None = None
-
-
-_PROGRESS, _CHECKPOINTS, _EXIT = TypeAdapter(Progress), TypeAdapter(_Checkpoints), TypeAdapter(_Exit)
+_PROGRESS, _CHECKPOINTS, _EXIT = TypeAdapter(Progress), TypeAdapter(_Checkpoints), TypeAdapter(LastExit)
 
 
 class Agent:
@@ -67,11 +64,10 @@ class Agent:
         return found.checkpoints[-1] if found.checkpoints else None
 
     async def last_exit(self) -> LastExit:
-        ended = self._agent.parse(_EXIT, await self._agent.call("GET", "/v1/exit"))
-        return LastExit(ended.attempt, ended.exit, ended.heartbeat, ended.claim.owner if ended.claim else None)
+        return self._agent.parse(_EXIT, await self._agent.call("GET", "/v1/exit"))
 
     async def request_checkpoint(self, *, stop: bool) -> None:
-        """Ask the driver for a checkpoint after its step, and to end after it with code 76 where `stop`.
+        """Ask the driver for a checkpoint after its step, and to end after it with code 76 if `stop`.
 
         Each call is a request of its own; one that the driver has not begun yet is replaced.
         """

@@ -39,13 +39,11 @@ class RayJob:
     message: for a person; after a failure, the end of the driver's output.
     driver_exit_code: -N or 128 + N for signal N. None before the driver ends and if Ray did not see it end: it was
         stopped, never started, or its supervisor died.
-    error_type: Ray's JobErrorType of a FAILED one, such as JOB_ENTRYPOINT_COMMAND_ERROR.
     """
 
     state: Annotated[RayJobState, Field(validation_alias="status")]
     message: Annotated[str, BeforeValidator(lambda message: message or "")] = ""
     driver_exit_code: int | None = None
-    error_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

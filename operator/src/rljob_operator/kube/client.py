@@ -46,13 +46,7 @@ class Listing(NamedTuple):
     resource_version: str
 
 
-def _unfenced() -> None: ...
-
-
-def _unwarned(_words: str) -> None: ...
-
-
-def _unobserved(_verb: str, _resource: str, _code: str, _seconds: float) -> None: ...
+def _nothing(*_: object) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -64,8 +58,8 @@ class Kube:
     """
 
     connection: Connection
-    fence: Fence = field(default=_unfenced, kw_only=True)
-    observe: Observer = field(default=_unobserved, kw_only=True)
+    fence: Fence = field(default=_nothing, kw_only=True)
+    observe: Observer = field(default=_nothing, kw_only=True)
     timeout: float = field(default=10.0, kw_only=True)
 
     async def apply(self, manifest: Manifest, uid: str = "") -> Manifest:
@@ -82,11 +76,11 @@ class Kube:
                 raise
             raise AlreadyExists(f"{ref} exists already", status=error.status, reason="AlreadyExists") from error
         except Invalid as error:
-            if not any(cause.field == "metadata.uid" for cause in error.causes):
+            if "metadata.uid" not in error.fields:
                 raise
             raise Conflict(f"another object has become {ref}", status=error.status, reason="Conflict") from error
 
-    async def create(self, manifest: Manifest, warned: Callable[[str], None] = _unwarned) -> Manifest:
+    async def create(self, manifest: Manifest, warned: Callable[[str], None] = _nothing) -> Manifest:
         """warned: called with the API server's warning about each field that it does not know and leaves out."""
         ref = Ref.of(manifest)
         path, query = ref.kind.path(ref.namespace), {"fieldManager": FIELD_MANAGER, "fieldValidation": "Warn"}
@@ -168,14 +162,14 @@ class Kube:
 
     async def _write(
         self, verb: str, kind: Kind, path: str, body: Manifest, content_type: str = _JSON,
-        query: Mapping[str, str] = _NO_QUERY, warned: Callable[[str], None] = _unwarned,
+        query: Mapping[str, str] = _NO_QUERY, warned: Callable[[str], None] = _nothing,
     ) -> Manifest:  # fmt: skip
         content, url = _written(body), _url(path, query)
         sent = self.connection.write(_METHODS[verb], url, content, content_type, fence=self.fence, timeout=self.timeout)
         return await self._call(verb, kind, sent, warned)
 
     async def _call(
-        self, verb: str, kind: Kind, sent: Awaitable[Answer], warned: Callable[[str], None] = _unwarned
+        self, verb: str, kind: Kind, sent: Awaitable[Answer], warned: Callable[[str], None] = _nothing
     ) -> Manifest:  # fmt: skip
         started, code = time.perf_counter(), "Cancelled"
         try:

@@ -21,19 +21,12 @@ A write that ends in Unavailable may have been carried out.
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-
-class Cause(NamedTuple):
-    """One of the API server's findings. field: a path such as spec.replicas, if it names one."""
-
-    field: str
-    message: str
+from typing import Any
 
 
 class KubeError(Exception):
-    """message: the API server's own words. reason: its word for programs, such as FieldValueInvalid. logged: whether
-    the log reports it already. asked: what the API server was asked, such as "create RayCluster".
+    """message: the API server's own. reason: for programs, such as AlreadyExists. fields: that it finds fault with,
+    such as spec.replicas. logged: whether the log reports it already. asked: of it, such as "create RayCluster".
     """
 
     def __init__(
@@ -42,17 +35,12 @@ class KubeError(Exception):
         *,
         status: int = 0,
         reason: str = "",
-        causes: tuple[Cause, ...] = (),
+        fields: tuple[str, ...] = (),
         retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.status = status
-        self.reason = reason
-        self.causes = causes
-        self.retry_after = retry_after
-        self.logged = False
-        self.asked = ""
+        self.message, self.status, self.reason, self.fields = message, status, reason, fields
+        self.retry_after, self.logged, self.asked = retry_after, False, ""
 
 
 class Fenced(KubeError):
@@ -122,12 +110,12 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
     found = _status_of(body)
     details = found.get("details") or {}
     reason = found.get("reason", "")
-    causes = tuple(Cause(c.get("field", ""), c.get("message", "")) for c in details.get("causes") or ())
+    causes = details.get("causes") or ()
     kind = _TYPES.get(status, Unavailable if status >= 500 else Invalid)
     message = str(found.get("message") or f"HTTP {status}")
     if reason == "AlreadyExists":
         kind = AlreadyExists
-    elif any(c.get("reason") == _GOING_AWAY for c in details.get("causes") or ()):
+    elif any(each.get("reason") == _GOING_AWAY for each in causes):
         kind = Terminating
     elif _NOT_OF_THE_SCHEMA.search(message):
         kind = Invalid
@@ -139,7 +127,7 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> KubeErro
         message,
         status=status,
         reason=reason,
-        causes=causes,
+        fields=tuple(each.get("field", "") for each in causes),
         retry_after=_seconds(headers.get("Retry-After")) or details.get("retryAfterSeconds"),
     )
 

@@ -31,25 +31,23 @@ class Event:
 
     def manifest(self) -> Manifest:
         about = self.about
-        return {
-            "apiVersion": EVENT.api_version,
-            "kind": EVENT.name,
-            "metadata": {"name": self._name(), "namespace": about.namespace},
-            "eventTime": self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Warning" if self.warning else "Normal",
-            "reason": self.reason,
-            "action": self.action,
-            "note": self.note.encode()[:_NOTE_BYTES].decode(errors="ignore"),
-            "reportingController": CONTROLLER,
-            "reportingInstance": socket.gethostname()[:128],
-            "regarding": {
+        return EVENT.manifest(
+            {"name": self._name(), "namespace": about.namespace},
+            eventTime=self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            type="Warning" if self.warning else "Normal",
+            reason=self.reason,
+            action=self.action,
+            note=self.note.encode()[:_NOTE_BYTES].decode(errors="ignore"),
+            reportingController=CONTROLLER,
+            reportingInstance=socket.gethostname()[:128],
+            regarding={
                 "apiVersion": about.kind.api_version,
                 "kind": about.kind.name,
                 "namespace": about.namespace,
                 "name": about.name,
                 "uid": about.uid,
             },
-        }
+        )
 
     def _name(self) -> str:
         """`kubectl describe` sorts by lastTimestamp alone, which this API lacks, and then by name: so names are in the

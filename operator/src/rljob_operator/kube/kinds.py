@@ -21,6 +21,10 @@ class Kind:
         inside = f"/namespaces/{namespace}" if namespace else ""
         return root + inside + "/" + "/".join(part for part in (self.plural, name, subresource) if part)
 
+    def manifest(self, metadata: Manifest, **fields: Any) -> Manifest:
+        """An object of this kind."""
+        return {"apiVersion": self.api_version, "kind": self.name, "metadata": metadata, **fields}
+
     def __str__(self) -> str:
         return self.name
 

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,10 +26,6 @@ class Problem(Exception):
     """What ends a command, in one line with its remedy."""
 
 
-class NotFound(Problem):
-    """There is no object of this name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kubectl:
     """Raises Problems. namespace, context: None for kubectl's own choice."""
@@ -50,33 +45,26 @@ class Kubectl:
 
     def show(self, *arguments: str) -> None:
         """Its output and its errors go to the terminal."""
-        with started(self._command(*arguments)) as process:
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:  # kubectl may not have received it
-                process.terminate()
-                raise typer.Exit(130) from None
+        try:
+            code = self._run(*arguments, capture=False).returncode
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
         if code:
             raise typer.Exit(1)
 
     def _output(self, *arguments: str) -> str:
-        with started(self._command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            output, words = process.communicate()
-        if process.returncode:
-            raise problem(words)
-        return str(output)
+        done = self._run(*arguments, capture=True)
+        if done.returncode:
+            raise problem(done.stderr)
+        return done.stdout
 
-    def _command(self, *arguments: str) -> Sequence[str]:
+    def _run(self, verb: str, *arguments: str, capture: bool) -> "subprocess.CompletedProcess[str]":
         flags = {"namespace": self.namespace, "context": self.context}
-        verb, *rest = arguments
-        return ["kubectl", verb, *(f"--{name}={value}" for name, value in flags.items() if value), *rest]
-
-
-def started(command: Sequence[str], **streams: Any) -> "subprocess.Popen[str]":
-    try:
-        return subprocess.Popen(command, text=True, **streams)
-    except OSError:
-        raise Problem("kubectl is not on the PATH; install it") from None
+        command = ["kubectl", verb, *(f"--{name}={value}" for name, value in flags.items() if value), *arguments]
+        try:
+            return subprocess.run(command, text=True, check=False, capture_output=capture)
+        except OSError:
+            raise Problem("kubectl is not on the PATH; install it") from None
 
 
 _KLOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:")
@@ -87,5 +75,5 @@ def problem(stderr: str) -> Problem:
     words = " ".join(line.strip() for line in stderr.splitlines() if line.strip() and not _KLOG.match(line))
     words = words.removeprefix("error: ")
     if "(NotFound)" in words:
-        return NotFound(f"{words}; `kubectl get rljobs --all-namespaces` lists all jobs")
+        words += "; `kubectl get rljobs --all-namespaces` lists all jobs"
     return Problem(words or "kubectl failed without a message")

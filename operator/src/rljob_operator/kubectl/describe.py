@@ -13,12 +13,6 @@ _CURES = {
     "rebuild_cluster": "the Ray cluster is rebuilt",
 }
 
-_DRIVERS = {
-    "Reserved": "its driver is being submitted",
-    "Submitted": "Ray has its driver, or had it when last heard of",
-    "Ended": "its driver has ended",
-}
-
 Facts = Iterator[tuple[str, str]]
 
 
@@ -66,15 +60,13 @@ def _advice(job: Job) -> str:
 
 
 def _recovery(job: Job) -> Facts:
-    recovery, status, driver = job.part("recovery"), job.status, job.part("driver")
+    recovery, status = job.part("recovery"), job.status
     if (action := recovery.get("action")) is not None:
         wait = job.until(recovery.get("notBefore"))
         when = "" if wait in ("", "0s") else f"; the next attempt starts in {wait} or later"
         yield "Recovery", f"{_CURES.get(action, action)}{when}"
-    if driver.get("stopRequested") and driver["state"] != "Ended":
-        yield "Stopping", f"the driver was asked for a checkpoint {job.ago(driver['stopRequested'])} ago"
     if status.get("attempt"):
-        yield "Attempt", f"{status['attempt']}; {_DRIVERS.get(driver.get('state', ''), 'it has no driver')}"
+        yield "Attempt", f"{status['attempt']}; its driver is {job.part('driver').get('state', 'unknown')}"
         yield "Restarts", f"{status.get('restarts', 0)} in all; {_budget(job)}"
 
 
@@ -90,11 +82,9 @@ def _budget(job: Job) -> str:
 def _progress(job: Job) -> Iterator[str]:
     progress = job.part("progress")
     if progress.get("totalSteps"):
-        yield f"step {progress.get('step', 0)}/{progress['totalSteps']} ({progress.get('percent', 0):.0f} %)"
+        yield f"step {progress.get('step', 0)}/{progress['totalSteps']}"
     for name, words in (("reward", "reward"), ("validationReward", "validation")):
         if progress.get(name) is not None:
             yield f"{words} {progress[name]:.3f}"
-    if job.phase == "Running" and progress.get("phase"):
-        yield f"now {progress['phase']}"
     if job.phase == "Running" and progress.get("eta"):
         yield f"done in {job.until(progress['eta'])}"

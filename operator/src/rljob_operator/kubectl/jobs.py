@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from rljob_operator import names
 from rljob_operator.kubectl.calls import RLJOBS, Kubectl, Manifest, Problem
 
-FINISHED = ("Succeeded", "Failed")
-
 _KIND = re.compile(r"^(?:rljobs?|rlj)(?:\.rljob\.dev)?/")
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]*[a-z0-9])?")
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -28,10 +26,6 @@ class Job:
     @property
     def namespace(self) -> str:
         return str(self.manifest["metadata"]["namespace"])
-
-    @property
-    def uid(self) -> str:
-        return str(self.manifest["metadata"]["uid"])
 
     @property
     def spec(self) -> Manifest:
@@ -103,19 +97,10 @@ def job_named(kubectl: Kubectl, name: str) -> Job:
     return read(kubectl.get(RLJOBS, name))
 
 
-def pod_of(kubectl: Kubectl, job: Job, role: str, number: int = 0) -> Manifest:
-    """The head pod, or a worker by its number in the order of creation."""
-    selector = f"--selector={names.JOB_LABEL}={job.name},{names.ROLE_LABEL}={role}"
-    found = sorted(kubectl.get("pods", selector)["items"], key=_order)
-    if number < len(found):
-        return dict(found[number])
-    wanted = "head pod" if role == names.HEAD else f"worker {number}"
-    there = f"it has {len(found)}, counted from 0" if found else f"the job is {job.phase or job.unseen}"
-    raise Problem(f"{job.name} has no {wanted}: {there}; see kubectl rljob describe {job.name}")
-
-
-def _order(pod: Manifest) -> tuple[str, str]:
-    return pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]
+def head_pod(kubectl: Kubectl, job: Job) -> str | None:
+    """Its name; None if there is none."""
+    selector = f"--selector={names.JOB_LABEL}={job.name},{names.ROLE_LABEL}={names.HEAD}"
+    return next((str(pod["metadata"]["name"]) for pod in kubectl.get("pods", selector)["items"]), None)
 
 
 def span(seconds: float) -> str:

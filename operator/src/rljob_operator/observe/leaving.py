@@ -1,22 +1,14 @@
-"""Pods on their way out: evicted, drained, orphaned or lost with their nodes."""
+"""Pods on their way out: evicted, drained or lost with their nodes."""
 
 from datetime import datetime
 
-from rljob_operator import names
 from rljob_operator.kube.kinds import Manifest
-from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting, label
+from rljob_operator.observe.snapshot import Snapshot, is_deleting
 
 SOON_SECONDS = 1
 """Grace period of a pod that has nothing to save. With 0, its node would not confirm that it ended."""
 
 _BY_TAINT = "DeletionByTaintManager"
-
-
-def orphaned_pods(snapshot: Snapshot) -> list[Manifest]:
-    """Pods whose RayCluster was deleted without them (kubectl delete --cascade=orphan). Only the operator ends them."""
-    name = names.ray_cluster(snapshot.job.name)
-    made = [pod for pod in snapshot.ray_pods if label(pod, names.RAY_CLUSTER_LABEL) == name]
-    return [pod for pod in made if controller_of(pod) is None and not is_deleting(pod)]
 
 
 def lost_pods(snapshot: Snapshot) -> list[Manifest]:

@@ -7,7 +7,6 @@ from rljob_operator.kube.errors import one_line
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.observe.snapshot import is_deleting
 
-_SCHEDULER = "default-scheduler"
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -16,13 +15,6 @@ _REFUSED = ("not found", "manifest unknown", "unauthorized", "denied", "does not
 _NOT_STORED = re.compile(r"content digest|failed to extract layer|/\S+: permission denied")
 """The node's image store is broken or full. Another node, or the same one later, may have the image."""
 
-_NOT_STARTED = ("RunContainerError", "StartError", "ContainerCannotRun")
-_NO_PROGRAM = ('exec: "', "executable file", "exec format error")
-"""The image does not start on any node. Every other error may be its node's fault: a device, a driver, a mount."""
-
-_OF_ITS_NODE = "nvidia-container"
-"""Programs that a node runs for its containers, and may lack."""
-
 
 def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
     """What keeps each pod from running, quoting its conditions and containers."""
@@ -30,8 +22,6 @@ def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
         name = pod["metadata"]["name"]
         if (why := unscheduled(pod)) is not None:
             yield f"{name} is not scheduled: {why}"
-        if (scheduler := _silent_scheduler(pod)) is not None:
-            yield f"{name} waits for scheduler {scheduler}, which has not reported; check that it runs"
         if waits_for_its_node(pod) and all(map(_is_on_its_way, containers(pod))):
             yield f"{name} waits for its image or its volumes; its events say for which"
         if _is_unheard_of(pod):
@@ -60,14 +50,6 @@ def unscheduled(pod: Manifest) -> str | None:
     return None
 
 
-def _silent_scheduler(pod: Manifest) -> str | None:
-    """The name of a scheduler that is not Kubernetes' own and has not reported: it may not exist."""
-    scheduler: str | None = pod.get("spec", {}).get("schedulerName")
-    reported = any(each["type"] == "PodScheduled" for each in pod.get("status", {}).get("conditions", ()))
-    placed = reported or pod.get("spec", {}).get("nodeName") is not None or is_deleting(pod)
-    return None if placed or scheduler == _SCHEDULER else scheduler
-
-
 def _is_on_its_way(container: Manifest) -> bool:
     return container.get("state", {}).get("waiting", {}).get("reason") in _ON_ITS_WAY
 
@@ -86,7 +68,7 @@ def _last_end(container: Manifest) -> Iterator[str]:
 
 
 def unusable_image(pods: Iterable[Manifest]) -> str | None:
-    """What waiting does not fix: an image that is missing, may not be pulled, or does not start."""
+    """What waiting does not fix: an image that is missing or may not be pulled."""
     for pod in pods:
         for container in () if is_deleting(pod) else containers(pod):
             if (found := _unusable(pod["metadata"]["name"], container)) is not None:
@@ -139,16 +121,10 @@ def replica_failures(maker: Manifest) -> Iterator[str]:
 
 
 def _unusable(pod: str, container: Manifest) -> str | None:
-    state = container.get("state", {})
-    now = state.get("waiting") or state.get("terminated") or {}
+    now = container.get("state", {}).get("waiting", {})
     reason, message = now.get("reason"), now.get("message", "")
     words = message.lower()
-    refused = reason in _PULLING and _has(words, _REFUSED) and not _NOT_STORED.search(words)
-    broken = reason in _NOT_STARTED and _OF_ITS_NODE not in message and _has(message, _NO_PROGRAM)
-    if not (refused or reason in _NEVER_PULLED or broken):
+    refused = reason in _PULLING and any(word in words for word in _REFUSED) and not _NOT_STORED.search(words)
+    if not (refused or reason in _NEVER_PULLED):
         return None
     return f"{pod}: {reason} of image {container.get('image')}{': ' if message else ''}{message}"
-
-
-def _has(message: str, words: Iterable[str]) -> bool:
-    return any(word in message for word in words)

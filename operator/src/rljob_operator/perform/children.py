@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from rljob_operator.head.address import head_service
 from rljob_operator.job import Job
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.errors import AlreadyExists, Invalid, NotFound, one_line
-from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, SECRET, SERVICE, VOLUME_CLAIM, Key, Kind, Manifest, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, RAY_CLUSTER, SECRET, VOLUME_CLAIM, Key, Kind, Manifest, Ref
 from rljob_operator.observe.gather import is_ours
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.perform.drift import adapted, has_drifted, stamped
-from rljob_operator.perform.errors import name_taken
 from rljob_operator.plan import SECRET_SECONDS, Plan
 
 Seen = Callable[[Kind, Manifest], None]
@@ -24,14 +22,7 @@ MAKING = 16
 complete a little sooner, but the Lease was lost once.
 """
 
-_ANOTHER_MODEL = " or, while spec.suspend is true, for its reward model"
-
-_OTHER_REMEDIES = {
-    VOLUME_CLAIM: ", set spec.checkpoint.volume.existingClaim to it, with a subPath if it holds a run",
-    DEPLOYMENT: _ANOTHER_MODEL,
-    SERVICE: _ANOTHER_MODEL,
-}
-"""What helps besides another job if a name is taken, by kind."""
+_CLAIM_REMEDY = ", set spec.checkpoint.volume.existingClaim to it, with a subPath if it holds a run"
 
 
 class Children:
@@ -82,7 +73,7 @@ class Children:
         except Invalid as error:
             if there is None or manifest["kind"] != VOLUME_CLAIM.name:
                 raise
-            raise name_taken(
+            raise _taken(
                 f"PersistentVolumeClaim {manifest['metadata']['name']} of an earlier job differs from"
                 f" spec.checkpoint.volume: {one_line(error.message)}. Delete the claim if its content is not needed; or"
                 " create the RLJob again with what the claim has, or with it as spec.checkpoint.volume.existingClaim"
@@ -91,8 +82,6 @@ class Children:
     async def _create(self, job: Job, manifest: Manifest, ignored: Ignored) -> None:
         """A Secret that exists is the job's: its name has the job's uid and the key that its content follows from."""
         ref, unknown = Ref.of(manifest), list[str]()
-        if ref.kind == RAY_CLUSTER:
-            await self._check_head_service(ref)
         try:
             async with self._making:
                 made = await self._kube.create(manifest, unknown.append)
@@ -107,17 +96,6 @@ class Children:
         if ref.kind == SECRET:
             self._secrets[ref.key] = asyncio.get_running_loop().time()
 
-    async def _check_head_service(self, cluster: Ref) -> None:
-        """KubeRay could not create it for the RayCluster, and would not report that."""
-        name = head_service(cluster.name)
-        for found in (await self._kube.list(SERVICE, cluster.namespace, name=name)).items:
-            owners = found["metadata"].get("ownerReferences", ())
-            if (RAY_CLUSTER.name, cluster.name) not in ((each["kind"], each["name"]) for each in owners):
-                raise name_taken(
-                    f"Service {name} exists and does not belong to this job; KubeRay creates one of that name for the"
-                    " head pod. Choose another name for the job, or delete the Service"
-                )
-
     async def _known_late(self, job: Job, ref: Ref) -> Manifest:
         """The job's object of that name: the answer to the operator's own write was lost. Raises AlreadyExists if the
         object belongs to another owner, or has lost the label that the operator watches.
@@ -129,10 +107,14 @@ class Children:
         for each in found:
             if is_ours(ref.kind, each, job.ref.key):
                 return each
-        raise name_taken(
+        raise _taken(
             f"{ref.kind.name} {ref.name} exists and does not belong to this job. Choose another name for the job"
-            f"{_OTHER_REMEDIES.get(ref.kind, '')}, or delete the {ref.kind.name}"
+            f"{_CLAIM_REMEDY if ref.kind == VOLUME_CLAIM else ''}, or delete the {ref.kind.name}"
         )
+
+
+def _taken(message: str) -> AlreadyExists:
+    return AlreadyExists(message, reason="AlreadyExists")
 
 
 def _has_pods(manifest: Manifest) -> bool:

@@ -8,6 +8,7 @@ from kubernetes.utils.quantity import parse_quantity
 from rljob_operator.kube.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
 from rljob_operator.names import DIGEST_ANNOTATION, MAKER_ANNOTATION, SPEC_ANNOTATION, TEMPLATE_ANNOTATION
 from rljob_operator.render.digest import digest
+from rljob_operator.render.merge import LIST_KEYS, identity
 
 
 def stamped(manifest: Manifest) -> Manifest:
@@ -67,29 +68,6 @@ def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:
     return found is None or not _holds(found, wanted)
 
 
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "containers": ("name",),
-    "initContainers": ("name",),
-    "env": ("name",),
-    "volumes": ("name",),
-    "volumeMounts": ("mountPath",),
-    "volumeDevices": ("devicePath",),
-    "ports": ("containerPort", "port", "protocol"),
-    "imagePullSecrets": ("name",),
-    "resourceClaims": ("name",),
-    "claims": ("name",),
-    "schedulingGates": ("name",),
-    "hostAliases": ("ip",),
-    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
-    "ownerReferences": ("uid",),
-}
-"""The keys of a list's entries, which several managers may own: x-kubernetes-list-map-keys of what is applied.
-Server-side apply keeps the entries of other managers.
-"""
-
-_DEFAULTS = {"protocol": "TCP"}
-
-
 # Kubernetes omits fields whose value is empty: "", 0, false, {} and [] mean the same as no field.
 def _holds(found: Any, wanted: Any, field: str = "", shared: bool = True) -> bool:
     """field: whose value it is. shared: other managers may own entries beside; not within a list without keys, which
@@ -102,22 +80,23 @@ def _holds(found: Any, wanted: Any, field: str = "", shared: bool = True) -> boo
             if value not in ({}, []) and (value or found.get(name))
         )
     if isinstance(wanted, list):
-        return isinstance(found, list) and _holds_each(found, wanted, _KEYS.get(field, ()) if shared else ())
+        return isinstance(found, list) and _holds_each(found, wanted, field if shared else "")
     return bool(found == wanted) or _same_quantity(found, wanted)
 
 
-def _holds_each(found: list[Any], wanted: list[Any], keys: tuple[str, ...]) -> bool:
-    if not keys:
+def _holds_each(found: list[Any], wanted: list[Any], field: str) -> bool:
+    """Server-side apply keeps the entries that other managers own."""
+    if field not in LIST_KEYS:
         return len(found) == len(wanted) and all(
             _holds(*pair, shared=False) for pair in zip(found, wanted, strict=True)
         )
-    entries = {_identity(each, keys): each for each in found}
-    return all(_holds(entries.get(_identity(each, keys)), each) for each in wanted)
+    entries = {_identity(field, each): each for each in found}
+    return all(_holds(entries.get(_identity(field, each)), each) for each in wanted)
 
 
-def _identity(entry: Any, keys: tuple[str, ...]) -> Any:
+def _identity(field: str, entry: Any) -> Any:
     """An entry of a user's template may be no object, which the API server reports."""
-    return tuple(entry.get(key, _DEFAULTS.get(key)) for key in keys) if isinstance(entry, Mapping) else f"{entry}"
+    return identity(field, entry) if isinstance(entry, Mapping) else f"{entry}"
 
 
 def _same_quantity(found: Any, wanted: Any) -> bool:

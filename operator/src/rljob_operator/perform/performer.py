@@ -15,6 +15,7 @@ import structlog
 from rljob_api.conditions import Note
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
+from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
@@ -23,13 +24,13 @@ from rljob_operator.kube.kinds import RLJOB, Kind, Manifest
 from rljob_operator.observe.leaving import SOON_SECONDS
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.perform.children import Children
-from rljob_operator.perform.errors import NotTaken, Refused, refusals, taken
+from rljob_operator.perform.errors import Refused, refusals
 from rljob_operator.plan import Event, Plan
 from rljob_operator.render.sources import quoted
 from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.store import Store
 
-__all__ = ["NotTaken", "Performer", "Refused"]
+__all__ = ["Performer", "Refused"]
 
 log = structlog.get_logger()
 
@@ -42,7 +43,7 @@ class Performer:
         self._children = Children(kube, self._seen)
 
     async def perform(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Raises KubeErrors, HeadErrors, Refused and NotTaken; the same plan may be tried again. After it returns
+        """Raises KubeErrors, HeadErrors and Refused; the same plan may be tried again. After it returns
         everything is done, except events that were refused.
         """
         job = snapshot.job
@@ -69,14 +70,14 @@ class Performer:
         """
         if plan.submit is not None:
             self._kube.fence()
-            with taken(version):
+            with refusals(version, HeadError):
                 await self._heads.submit(job, plan.submit)
         if plan.stop:
             self._kube.fence()
             await self._heads.stop(job)
         if plan.end is not None:
             self._kube.fence()
-            with taken(version):
+            with refusals(version, HeadError):
                 await self._heads.end(job, plan.end)
 
     async def _finalize(self, job: Job, *, present: bool | None) -> str:
@@ -113,8 +114,10 @@ class Performer:
         """What they report is done, so an event that is refused stops nothing."""
         at = datetime.now(UTC)
         try:
-            for place, event in enumerate(found):
-                await self._kube.post_event(_posted(job, event, at, version, place))
+            for place, event in enumerate(found):  # in the order of their times, whatever the clock does
+                when = at + timedelta(microseconds=place)
+                about = (job.ref, event.reason, event.message, "Reconcile", when, version, place, event.warning)
+                await self._kube.post_event(events.Event(*about))
         except KubeError as error:
             log.log(severity(error), "events_not_posted", job=f"{job.namespace}/{job.name}", error=str(error))
 
@@ -138,9 +141,3 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Manifest:
         elif before != value:
             patch[key] = value
     return patch
-
-
-def _posted(job: Job, event: Event, at: datetime, version: str, place: int) -> events.Event:
-    """at: of the first of a plan's events; the others follow it, whatever the clock does."""
-    when = at + timedelta(microseconds=place)
-    return events.Event(job.ref, event.reason, event.message, "Reconcile", when, version, place, event.warning)

@@ -8,6 +8,7 @@ from rljob_api import RLJobSpec, resolve
 from rljob_api.contract import DriverJob
 from rljob_operator import names
 from rljob_operator.head import tokens
+from rljob_operator.kube.kinds import CONFIG_MAP, SECRET, VOLUME_CLAIM
 from rljob_operator.render.reward_models import url
 
 DEFAULT_SIZE = "100Gi"
@@ -29,20 +30,14 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
     )
     needless = set() if spec.checkpoint.resume == "never" else {"start_id"}
     text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=needless), sort_keys=True)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": names.job_config(job)},
-        "data": {names.JOB_FILE: text},
-    }
+    return CONFIG_MAP.manifest({"name": names.job_config(job)}, data={names.JOB_FILE: text})
 
 
 def auth_secret(job: str, uid: str, key: bytes) -> dict[str, Any]:
     """Ray's token and the agent's."""
     purposes = (names.AUTH_TOKEN, names.AGENT_TOKEN)
     data = {purpose: base64.b64encode(tokens.derive(key, uid, purpose).encode()).decode() for purpose in purposes}
-    metadata = {"name": names.auth_secret(job, uid, tokens.fingerprint(key))}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+    return SECRET.manifest({"name": names.auth_secret(job, uid, tokens.fingerprint(key))}, data=data)
 
 
 def checkpoint_claim(job: str, spec: RLJobSpec) -> dict[str, Any] | None:
@@ -56,9 +51,4 @@ def checkpoint_claim(job: str, spec: RLJobSpec) -> dict[str, Any] | None:
     }
     if volume.storage_class_name is not None:
         claim["storageClassName"] = volume.storage_class_name
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": names.claim(job)},
-        "spec": claim,
-    }
+    return VOLUME_CLAIM.manifest({"name": names.claim(job)}, spec=claim)

@@ -9,18 +9,23 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
+LIST_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
     "env": ("name",),
     "volumes": ("name",),
     "volumeMounts": ("mountPath",),
-    "ports": ("containerPort", "protocol"),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "port", "protocol"),  # a container has one of them, a Service the other
     "imagePullSecrets": ("name",),
+    "resourceClaims": ("name",),
+    "claims": ("name",),
+    "schedulingGates": ("name",),
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ownerReferences": ("uid",),
 }
-"""Lists of a pod, and the keys of their entries."""
+"""Lists by field, and the keys of their entries: x-kubernetes-list-map-keys. An entry may have an owner."""
 
 _DEFAULTS = {"protocol": "TCP"}
 
@@ -39,7 +44,7 @@ def merged(base: Any, patch: Any, path: str = "") -> Any:
     if isinstance(base, list):
         entries = _as(list, patch, path, "a list")
         name = path.rpartition(".")[2]
-        return _merged_by_keys(name, base, entries, path) if name in _MERGE_KEYS else entries
+        return _merged_by_keys(name, base, entries, path) if name in LIST_KEYS else entries
     return patch
 
 
@@ -57,7 +62,7 @@ def _merged_by_keys(name: str, base: list[Any], patch: list[Any], path: str) -> 
         if key is None:  # the API server reports what it lacks
             others.append(entry)
         elif key in patches:
-            same = ", ".join(f"{field} {value}" for field, value in zip(_MERGE_KEYS[name], key, strict=True))
+            same = ", ".join(f"{field} {value}" for field, value in zip(LIST_KEYS[name], key, strict=True) if value)
             raise CannotMerge(f"{path}[{index}] has the same {same} as {patches[key][1]}; change or remove one")
         else:
             patches[key] = entry, f"{path}[{index}]"
@@ -75,9 +80,9 @@ def _merged_entry(name: str, base: Mapping[str, Any], patch: Mapping[str, Any], 
 
 
 def identity(name: str, entry: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The key of an entry of the list `name`; None if the entry lacks it, or the list has none."""
-    values = [entry.get(field, _DEFAULTS.get(field)) for field in _MERGE_KEYS.get(name, ())]
-    return None if not values or None in values else tuple(map(str, values))
+    """The key of an entry of the list `name`; None if the entry lacks it."""
+    values = [entry.get(field, _DEFAULTS.get(field, "")) for field in LIST_KEYS[name]]
+    return tuple(map(str, values)) if any(field in entry for field in LIST_KEYS[name]) else None
 
 
 def _as(form: type[T], value: Any, path: str, words: str) -> T:

@@ -4,6 +4,7 @@ from typing import Any
 
 from rljob_api import RLJobSpec
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, NETWORK_POLICY
 from rljob_operator.names import HEAD, JOB_LABEL, ROLE_LABEL, WORKER
 
 
@@ -15,16 +16,7 @@ def network_policy(job: str, operator_namespace: str, monitoring_namespace: str 
     ingress: list[dict[str, Any]] = [{"from": [pods]}, _from(operator_namespace, RAY_PORT, AGENT_PORT)]
     if monitoring_namespace is not None:
         ingress.append(_from(monitoring_namespace, AGENT_PORT))
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": job},
-        "spec": {
-            "podSelector": pods["podSelector"],
-            "policyTypes": ["Ingress"],
-            "ingress": ingress,
-        },
-    }
+    return NETWORK_POLICY.manifest({"name": job}, spec={**pods, "policyTypes": ["Ingress"], "ingress": ingress})
 
 
 def _from(namespace: str, *ports: int) -> dict[str, Any]:
@@ -41,10 +33,6 @@ def disruption_budget(job: str, spec: RLJobSpec, *, trains: bool) -> dict[str, A
     follow at once: they may be on the same node, and no other node may have room for the first one's successor.
     """
     available = spec.cluster.nodes if trains else 0
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": job},
-        # maxUnavailable asks for an owner with a scale subresource, which a RayCluster has not.
-        "spec": {"minAvailable": available, "selector": {"matchLabels": {JOB_LABEL: job}, **_OF_RAY}},
-    }
+    selector = {"matchLabels": {JOB_LABEL: job}, **_OF_RAY}
+    # maxUnavailable asks for an owner with a scale subresource, which a RayCluster has not.
+    return DISRUPTION_BUDGET.manifest({"name": job}, spec={"minAvailable": available, "selector": selector})

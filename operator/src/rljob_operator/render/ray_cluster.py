@@ -7,6 +7,7 @@ from rljob_api.v1alpha1.transitions import fixed_while_running
 from rljob_operator import names
 from rljob_operator.head import tokens
 from rljob_operator.job import Job
+from rljob_operator.kube.kinds import RAY_CLUSTER
 from rljob_operator.render.digest import digest
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import head_template, worker_template
@@ -20,42 +21,34 @@ WORKER_GROUP = "workers"
 def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
     """KubeRay's ray.io/v1 RayCluster, without metadata but its name and annotations."""
     nodes, key = job.spec.cluster.nodes, tokens.fingerprint(settings.key)
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": {
-            "name": names.ray_cluster(job.name),
-            "annotations": {
-                names.RENDERER_ANNOTATION: RENDERER_VERSION,
-                names.SPEC_ANNOTATION: spec_digest(job.spec),
-                names.GENERATION_ANNOTATION: f"{job.generation}",
-                names.IMAGE_ANNOTATION: image,
-                names.KEY_ANNOTATION: key,
-                names.EVICTION_ANNOTATION: eviction(job.spec),
-                # A new head would know nothing of the job; the operator decides what a lost head means.
-                "ray.io/disable-provisioned-head-restart": "true",
-            },
-        },
-        "spec": {
-            "rayVersion": settings.ray_version,
-            "upgradeStrategy": {"type": "None"},
-            "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid, key)},
-            "headGroupSpec": {
-                "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # nothing but the driver runs there
-                "template": head_template(job, image, settings, placement),
-            },
-            "workerGroupSpecs": [
-                {
-                    "groupName": WORKER_GROUP,
-                    "replicas": nodes,
-                    "minReplicas": nodes,
-                    "maxReplicas": nodes,
-                    "rayStartParams": {},
-                    "template": worker_template(job, image, settings, placement),
-                }
-            ],
-        },
+    annotations = {
+        names.RENDERER_ANNOTATION: RENDERER_VERSION,
+        names.SPEC_ANNOTATION: spec_digest(job.spec),
+        names.GENERATION_ANNOTATION: f"{job.generation}",
+        names.IMAGE_ANNOTATION: image,
+        names.KEY_ANNOTATION: key,
+        names.EVICTION_ANNOTATION: eviction(job.spec),
+        # A new head would know nothing of the job; the operator decides what a lost head means.
+        "ray.io/disable-provisioned-head-restart": "true",
     }
+    head = {
+        "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # nothing but the driver runs there
+        "template": head_template(job, image, settings, placement),
+    }
+    workers = {
+        "groupName": WORKER_GROUP,
+        **dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), nodes),
+        "rayStartParams": {},
+        "template": worker_template(job, image, settings, placement),
+    }
+    spec = {
+        "rayVersion": settings.ray_version,
+        "upgradeStrategy": {"type": "None"},
+        "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid, key)},
+        "headGroupSpec": head,
+        "workerGroupSpecs": [workers],
+    }
+    return RAY_CLUSTER.manifest({"name": names.ray_cluster(job.name), "annotations": annotations}, spec=spec)
 
 
 def eviction(spec: RLJobSpec) -> str:

@@ -6,6 +6,7 @@ from rljob_api import reward_server
 from rljob_api.v1alpha1 import RewardModel
 from rljob_operator import names
 from rljob_operator.job import Job
+from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE
 from rljob_operator.render.digest import digest
 from rljob_operator.render.placement import Placement
 from rljob_operator.render.pods import (
@@ -36,31 +37,23 @@ def url(job: str, model: str) -> str:
 
 def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -> dict[str, Any]:
     template = server_template(job, model, image, placement)
-    annotations = {
-        names.SPEC_ANNOTATION: spec_digest(job.spec),
-        names.TEMPLATE_ANNOTATION: digest(template),
+    annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.TEMPLATE_ANNOTATION: digest(template)}
+    spec = {
+        "replicas": model.replicas,
+        "selector": {"matchLabels": _selector(job, model)},
+        # GPUs are scarce: a new server takes the place of an old one.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "template": template,
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": names.reward_model(job.name, model.name), "annotations": annotations},
-        "spec": {
-            "replicas": model.replicas,
-            "selector": {"matchLabels": _selector(job, model)},
-            # GPUs are scarce: a new server takes the place of an old one.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-            "template": template,
-        },
-    }
+    return DEPLOYMENT.manifest(
+        {"name": names.reward_model(job.name, model.name), "annotations": annotations}, spec=spec
+    )
 
 
 def service(job: Job, model: RewardModel) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": names.reward_model(job.name, model.name)},
-        "spec": {"selector": _selector(job, model), "ports": [{"name": "http", "port": PORT, "protocol": "TCP"}]},
-    }
+    ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
+    metadata = {"name": names.reward_model(job.name, model.name)}
+    return SERVICE.manifest(metadata, spec={"selector": _selector(job, model), "ports": ports})
 
 
 def server_template(job: Job, model: RewardModel, image: str, placement: Placement) -> Template:

@@ -42,8 +42,9 @@ async def serve(
         host, _, port = address.rpartition(":")
         try:
             await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-        except OSError as error:
-            raise CannotListen(f"{error.strerror or error}: choose another address or port") from error
+        except (OSError, OverflowError) as error:
+            words = getattr(error, "strerror", None) or error
+            raise CannotListen(f"{words}: choose another address or port") from error
         yield _url(*runner.addresses[0][:2])
     finally:
         await runner.cleanup()

@@ -23,15 +23,9 @@ async def operator_key(kube: Kube, namespace: str) -> bytes:
         found = await kube.get(ref)
     except NotFound:
         made = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": NAME, "namespace": namespace},
-            "immutable": True,
-            "data": {"key": made},
-        }
         try:
-            found = await kube.create(manifest)
+            metadata = {"name": NAME, "namespace": namespace}
+            found = await kube.create(SECRET.manifest(metadata, immutable=True, data={"key": made}))
         except AlreadyExists:
             found = await kube.get(ref)
     return _key_in(found)

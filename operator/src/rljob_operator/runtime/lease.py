@@ -167,8 +167,7 @@ class LeaderLease:
             self._written = await self._kube.patch(self._ref, _version(record), {"spec": self._renewed(spec)})
         else:
             metadata = {"namespace": self._ref.namespace, "name": self._ref.name}
-            head = {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata}
-            self._written = await self._kube.create({**head, "spec": self._renewed(spec)})
+            self._written = await self._kube.create(LEASE.manifest(metadata, spec=self._renewed(spec)))
         return True
 
     async def _read(self) -> Manifest:

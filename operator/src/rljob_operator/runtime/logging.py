@@ -1,11 +1,11 @@
-"""One line of JSON for each event; on a terminal, text and colours. Libraries that log with `logging` look the same."""
+"""One line of JSON for each event, or text and colours. Libraries that log with `logging` look the same."""
 
 import logging
 import sys
 from typing import TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import Processor
 
 from rljob_operator.kube.errors import Conflict, KubeError, Terminating
 
@@ -13,10 +13,8 @@ QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
 """They log every event that they handle."""
 
 
-def configure(level: str = "info", *, json: bool | None = None, stream: TextIO = sys.stderr) -> None:
-    """json: None lets the stream decide. Replaces what was configured before, in this process."""
-    as_json = not stream.isatty() if json is None else json
-    number = logging.getLevelNamesMapping()[level.upper()]
+def configure(*, json: bool = True, stream: TextIO = sys.stderr) -> None:
+    """json: or text, for a terminal. Replaces what was configured before, in this process."""
     every: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -25,20 +23,24 @@ def configure(level: str = "info", *, json: bool | None = None, stream: TextIO =
     structlog.configure(
         processors=[*every, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
     )
+    as_json: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*every, structlog.stdlib.add_logger_name, _add_object],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(as_json)],
+            foreign_pre_chain=[*every, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *(as_json if json else [structlog.dev.ConsoleRenderer()]),
+            ],
         )
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(number)
+    root.setLevel(logging.INFO)
     for name in QUIET:
-        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def severity(error: BaseException) -> int:
@@ -47,17 +49,3 @@ def severity(error: BaseException) -> int:
         return logging.DEBUG
     quiet: dict[type[BaseException], int] = {Terminating: logging.DEBUG, Conflict: logging.INFO}
     return quiet.get(type(error), logging.WARNING)
-
-
-def _rendering(as_json: bool) -> list[Processor]:
-    if as_json:
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [structlog.dev.ConsoleRenderer()]
-
-
-def _add_object(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """The object that a record of kopf is about."""
-    about = getattr(event.get("_record"), "k8s_ref", None)
-    if about:
-        event["object"] = "/".join(filter(None, (about.get("kind"), about.get("namespace"), about.get("name"))))
-    return event

@@ -28,9 +28,10 @@ class Backoff:
 
     first: float = 0.5
     cap: float = 300.0
+    part: Callable[[float, float], float] = random.uniform
 
     def delay(self, failures: int) -> float:
-        return min(self.cap, self.first * 2.0 ** min(failures - 1, 60)) * random.uniform(0.5, 1.0)
+        return min(self.cap, self.first * 2.0 ** min(failures - 1, 60)) * self.part(0.5, 1.0)
 
 
 class WorkQueue(Generic[K]):

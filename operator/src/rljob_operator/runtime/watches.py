@@ -9,7 +9,6 @@ starts it again.
 import asyncio
 import itertools
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +18,6 @@ from typing import Any, cast
 
 import aiohttp
 import kopf
-from yarl import URL
 
 from rljob_operator.kube.client import Observer
 from rljob_operator.kube.connection import Connection
@@ -32,13 +30,6 @@ ENDING_SECONDS = 1.0
 
 KILL_SECONDS = 40.0
 """From kopf's end by itself to its clean-up. If that does not come, kopf kills the process: no watch is left."""
-
-_NOISE = re.compile(
-    r"attempt #[1-3]\b.*; will retry: .*APITooManyRequestsError"  # what still fails at the 4th has lasted for 8 seconds
-    r"|OS signals are ignored"
-    r"|TCP closed; will re-authenticate",  # of its other watches, when it ends
-    re.DOTALL,
-)
 
 Heard = Callable[[Kind, Manifest, bool], None]
 """Called with an object, and whether it was deleted."""
@@ -123,13 +114,12 @@ def _handler(kind: Kind, heard: Heard) -> Callable[..., Any]:
 
 def quieten(store: Store) -> None:
     """kopf retries a watch that is forbidden without end, and logs an error for each kind and try. The lists log once
-    that a namespace may not be read, and when it may again. While a CRD is updated, the API server answers for a moment
-    that there are too many requests.
+    that a namespace may not be read, and when it may again.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
         words = record.getMessage() if record.name.startswith("kopf.") else ""
-        return not (_NOISE.search(words) or any(f"/namespaces/{each}/" in words for each in store.unreadable))
+        return not any(f"/namespaces/{each}/" in words for each in store.unreadable)
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(is_news)
@@ -162,27 +152,21 @@ def login(registry: kopf.OperatorRegistry, connection: Connection, observe: Obse
 def _observed(info: kopf.ConnectionInfo, observe: Observer) -> aiohttp.ClientSession:
     """Reports each request for one of the kinds when its answer begins, or fails to."""
 
-    def report(began: float, url: URL, code: str) -> None:
-        if (resource := url.name) in (kind.plural for kind in WATCHED):
-            verb = "watch" if url.query.get("watch") == "true" else "list"
-            observe(verb, resource, code, time.perf_counter() - began)
-
     async def start(_session: object, context: SimpleNamespace, _parameters: object) -> None:
         context.began = time.perf_counter()
 
-    async def end(_session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestEndParams) -> None:
-        report(context.began, parameters.url, str(parameters.response.status))
-
-    async def fail(
-        _session: object, context: SimpleNamespace, parameters: aiohttp.TraceRequestExceptionParams
-    ) -> None:  # fmt: skip
-        code = "Timeout" if isinstance(parameters.exception, TimeoutError) else "NoConnection"
-        report(context.began, parameters.url, code)
+    async def end(_session: object, context: SimpleNamespace, parameters: Any) -> None:
+        url, error = parameters.url, getattr(parameters, "exception", None)
+        code = "Timeout" if isinstance(error, TimeoutError) else "NoConnection"
+        if url.name in (kind.plural for kind in WATCHED):
+            verb = "watch" if url.query.get("watch") == "true" else "list"
+            code = code if error is not None else str(parameters.response.status)
+            observe(verb, url.name, code, time.perf_counter() - context.began)
 
     trace = aiohttp.TraceConfig()
     trace.on_request_start.append(start)
     trace.on_request_end.append(end)
-    trace.on_request_exception.append(fail)
+    trace.on_request_exception.append(end)
     connector = aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context())  # a watch holds its connection
     return aiohttp.ClientSession(connector=connector, headers=info.as_http_headers(), trace_configs=[trace])
 

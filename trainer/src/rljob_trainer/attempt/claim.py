@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import structlog
 
 from rljob_api.contract import LAYOUT_VERSION, ExitCode, ExitRecord
-from rljob_trainer.checkpoint.lineage import is_known, read_claim, root_of
+from rljob_trainer.checkpoint.lineage import Claim, is_known, read_claim, root_of
 from rljob_trainer.checkpoint.manifest import METRICS, CheckpointRef, claims_answering
-from rljob_trainer.errors import FencedError, InfrastructureError, RLJobError, StorageFullError, is_full, is_outage
+from rljob_trainer.errors import FencedError, RLJobError, is_full, is_outage, on_volume, storage_error
 from rljob_trainer.progress.state import newest_claim, read_object
 from rljob_trainer.volume import Volume, read_json, sync_folder, write_json
 
@@ -43,10 +43,7 @@ def claim(volume: Volume, attempt: int, owner: str | None = None) -> str:
             f"attempt {attempt} is taken by {_holder(volume, attempt)}{_USED_VOLUME if attempt == 1 else ''}"
         ) from None
     except OSError as error:
-        if is_full(error):
-            raise StorageFullError(f"{volume.root} is full; free space to start attempt {attempt}") from error
-        reason = error.strerror or error
-        raise InfrastructureError(f"attempt {attempt} cannot be claimed on {volume.root}: {reason}") from error
+        raise storage_error(error, f"attempt {attempt} cannot be claimed on {volume.root}") from error
     check_not_superseded(volume, attempt)
     return nonce
 
@@ -56,11 +53,8 @@ def check_not_superseded(volume: Volume, attempt: int) -> None:
 
     Raises InfrastructureError if the claims cannot be read, because this driver may then be superseded.
     """
-    try:
+    with on_volume(f"the claims in {volume.attempts} cannot be listed"):
         newest = newest_claim(volume)
-    except OSError as error:
-        reason = error.strerror or error
-        raise InfrastructureError(f"the claims in {volume.attempts} cannot be listed: {reason}") from error
     if newest > attempt:
         raise FencedError(f"attempt {newest} ({_holder(volume, newest)}) has taken over from attempt {attempt}")
 
@@ -96,14 +90,13 @@ def record_resume(
     )  # fmt: skip
 
 
-def root_nonce(volume: Volume, attempt: int) -> str:
-    """The nonce of the attempt that began the run of `attempt`; "" if its claim is lost.
+def root_claim(volume: Volume, attempt: int) -> Claim | None:
+    """The claim of the attempt that began the run of `attempt`; None if it is lost.
 
     Raises InfrastructureError if the volume does not answer.
     """
     with claims_answering(volume):
-        claimed = read_claim(volume, root_of(volume, attempt))
-    return claimed.nonce if claimed is not None else ""
+        return read_claim(volume, root_of(volume, attempt))
 
 
 def _write_claim(
@@ -152,7 +145,7 @@ def exit_record(error: BaseException | None) -> ExitRecord:
     if error is None:
         return ExitRecord(code=ExitCode.DONE, reason="Done", message="trained to the last step")
     if isinstance(error, RLJobError):
-        reason = reason_of(type(error))
+        reason = type(error).__name__.removesuffix("Error")
         return ExitRecord(code=error.exit_code, reason=reason, message=error.message[:_MESSAGE], field=error.field)
     if is_full(error):
         message = f"the volume is full ({error}); free space or grow it"
@@ -162,11 +155,6 @@ def exit_record(error: BaseException | None) -> ExitRecord:
         return ExitRecord(code=ExitCode.INFRASTRUCTURE, reason="Infrastructure", message=message[:_MESSAGE])
     message = f"this is a bug: {type(error).__name__}: {error}"
     return ExitRecord(code=ExitCode.BUG, reason="Bug", message=message[:_MESSAGE])
-
-
-def reason_of(error: type[RLJobError]) -> str:
-    """The error's reason in CamelCase."""
-    return error.__name__.removesuffix("Error")
 
 
 def read_exit(volume: Volume, attempt: int) -> ExitRecord | None:

@@ -1,34 +1,56 @@
-"""One attempt, from its claim to its exit record. Only its supervisor restarts it."""
+"""`rljob driver`: one attempt, from its claim to its exit record.
+
+`rljob run` and the operator start it; it never restarts itself. Ray is imported once stop signals are held.
+"""
 
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated
 
-import ray
 import structlog
-from ray.exceptions import RayError
+import typer
 
 from rljob_api.contract import GENERATION_VARIABLE, OWNER_VARIABLE, ExitCode, ExitRecord
 from rljob_trainer.attempt.claim import claim, exit_record, record_exit
-from rljob_trainer.attempt.connecting import bounded
 from rljob_trainer.attempt.frozen_drivers import end_frozen
-from rljob_trainer.attempt.interrupt import STOPPED_EARLY, Interrupt
+from rljob_trainer.attempt.interrupt import STOPPED_EARLY, Interrupt, hold_signals
 from rljob_trainer.attempt.job_file import job_of_generation
-from rljob_trainer.attempt.wiring import Wiring
-from rljob_trainer.errors import InfrastructureError, RLJobError, StoppedOnRequest
+from rljob_trainer.errors import InfrastructureError, StoppedOnRequest
 from rljob_trainer.local.private_folder import read_private
 from rljob_trainer.loop.requests import Requests
+from rljob_trainer.progress import logging
 from rljob_trainer.progress.presence import present
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.volume import Volume
+
+if TYPE_CHECKING:
+    from rljob_trainer.attempt.wiring import Wiring
 
 log = structlog.get_logger()
 
 RAY_SECONDS = 120.0
 """Deadline of Ray's start, and of connecting to it."""
+
+
+def driver(
+    job: Annotated[Path, typer.Option(help="The resolved job, as JSON.")],
+    directory: Annotated[Path, typer.Option("--dir", help="The run's volume.")],
+    attempt: Annotated[int, typer.Option(min=1, help="Number of this attempt; every start takes a new one.")],
+    ray_address: Annotated[
+        str, typer.Option(help="Address of the Ray cluster, or file:PATH of a file that will hold it.")
+    ] = "auto",
+) -> None:
+    """Run one attempt of a job and leave an exit record. The exit code tells the supervisor how to recover."""
+    hold_signals()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.configure(json=True, file=Volume(directory).log(attempt))
+    sys.exit(drive(job, directory.resolve(), attempt, ray_address).code)
 
 
 def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRecord:
@@ -44,6 +66,10 @@ def drive(job_file: Path, root: Path, attempt: int, ray_address: str) -> ExitRec
 
 
 def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address: str) -> ExitRecord:
+    import ray
+
+    from rljob_trainer.attempt.wiring import Wiring
+
     end_frozen(volume.root, attempt)
     error: BaseException | None = None
     interrupt = Interrupt()
@@ -54,11 +80,8 @@ def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address
             progress.phase("waiting for Ray")
             job = job_of_generation(job_file, int(os.environ.get(GENERATION_VARIABLE, "0")))
             address = _appeared(ray_address)
-            with (
-                interrupt.postponed(),
-                bounded(RAY_SECONDS, f"Ray at {address} to answer", partial(_end_early, volume, attempt)),
-            ):
-                _connect(address, namespace=f"rljob-{job.uid}")
+            with interrupt.postponed():
+                _connect(address, f"rljob-{job.uid}", partial(_end, volume, attempt))
             with ending_well(Wiring(job, volume, attempt, nonce, progress, requests)) as wiring:
                 wiring.run(interrupt.wait_for_steps)
     except BaseException as raised:
@@ -73,11 +96,6 @@ def _drive(job_file: Path, volume: Volume, attempt: int, nonce: str, ray_address
     return _end(volume, attempt, error)
 
 
-def _end_early(volume: Volume, attempt: int, error: RLJobError) -> None:
-    log.info("attempt_stopped", reason=str(error))
-    _end(volume, attempt, error)
-
-
 def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecord:
     record = record_exit(volume, attempt, error)
     log.info("attempt_ended", code=record.code, reason=record.reason, message=record.message)
@@ -85,7 +103,7 @@ def _end(volume: Volume, attempt: int, error: BaseException | None) -> ExitRecor
 
 
 @contextmanager
-def ending_well(wiring: Wiring) -> Iterator[Wiring]:
+def ending_well(wiring: "Wiring") -> "Iterator[Wiring]":
     """Keep the workers for the next driver after failures that a supervisor retries."""
     error: BaseException | None = None
     try:
@@ -99,11 +117,24 @@ def ending_well(wiring: Wiring) -> Iterator[Wiring]:
         wiring.close(error, end_workers=code not in (ExitCode.BUG, ExitCode.INFRASTRUCTURE, ExitCode.FENCED))
 
 
-def _connect(address: str, namespace: str) -> None:
+def _connect(address: str, namespace: str, record: Callable[[InfrastructureError], object]) -> None:
+    """ray.init may wait forever: at RAY_SECONDS, a thread records that and ends the process."""
+    import ray
+    from ray.exceptions import RayError
+
+    def give_up() -> None:
+        error = InfrastructureError(f"waited {RAY_SECONDS:.0f} s for Ray at {address} to answer")
+        record(error)
+        os._exit(error.exit_code)
+
+    deadline = Timer(RAY_SECONDS, give_up)
+    deadline.start()
     try:
         ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="error")
     except (RayError, ConnectionError, RuntimeError, OSError, ValueError) as error:
         raise InfrastructureError(f"connecting to Ray at {address} failed: {error}") from error
+    finally:
+        deadline.cancel()
 
 
 def _appeared(address: str) -> str:

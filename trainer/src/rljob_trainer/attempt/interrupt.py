@@ -42,10 +42,7 @@ class Interrupt:
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
-        """Block signals in the block: Ray installs its own handlers, which abort the process while it connects.
-
-        connecting.py takes the signals meanwhile.
-        """
+        """Hold signals back in the block: Ray installs handlers of its own, which abort the process."""
         hold_signals()
         try:
             yield

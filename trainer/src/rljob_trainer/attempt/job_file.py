@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from rljob_api.contract import CONTRACT_VERSION, DriverJob
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError, JobError, storage_error
 from rljob_trainer.volume import write_json
 
 log = structlog.get_logger()
@@ -29,8 +29,7 @@ def read_job(path: Path) -> DriverJob:
     except (FileNotFoundError, ValueError, AttributeError) as error:
         raise JobError(f"{path} is not a resolved job: {error}") from error
     except OSError as error:
-        reason = error.strerror or error
-        raise InfrastructureError(f"{path} cannot be read: {reason}; check the volume") from error
+        raise storage_error(error, f"{path} cannot be read") from error
 
 
 def _is_newer(version: str, path: Path) -> bool:

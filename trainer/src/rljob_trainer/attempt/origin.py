@@ -1,6 +1,8 @@
 """Where an attempt continues: from living ranks, from the newest checkpoint, or at the start."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
@@ -8,6 +10,7 @@ import structlog
 from rljob_api import ResolvedSpec
 from rljob_trainer.attempt.claim import record_resume
 from rljob_trainer.attempt.resumption import Resumption
+from rljob_trainer.checkpoint.lineage import Claim
 from rljob_trainer.checkpoint.manifest import RANKS, CheckpointRef, decided, list_checkpoints, read_trainer_state
 from rljob_trainer.loop.stages import stage_of
 from rljob_trainer.loop.state import LoopState
@@ -45,6 +48,19 @@ class Origin:
     def durable_step(self) -> int:
         """Step of the newest durable checkpoint, 0 without one."""
         return self.checkpoint.manifest.step if self.checkpoint else 0
+
+    def template_time(self, root: Claim | None) -> datetime:
+        """The time that chat templates see: when the run began, so that prompts stay the same on later days.
+
+        A run that begins with another run's checkpoint keeps the time of that run.
+        """
+        state: Mapping[str, object] = {}
+        if self.held is not None:
+            state = self.held.training_state.after
+        elif self.checkpoint is not None:
+            state = read_trainer_state(self.checkpoint)
+        begun = state.get("templateTime") or (root.start_time if root else None)
+        return datetime.fromisoformat(str(begun)) if begun else datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)

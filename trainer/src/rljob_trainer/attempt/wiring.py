@@ -10,6 +10,7 @@ The cheapest checks run first, so that a job with an error in its spec or data f
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -19,8 +20,8 @@ import ray
 
 from rljob_api.contract import DriverJob
 from rljob_api.durations import parse_duration
-from rljob_trainer.attempt.claim import check_not_superseded, root_nonce
-from rljob_trainer.attempt.model_folder import first_weights, max_model_len, prepare_model_folder
+from rljob_trainer.attempt.claim import check_not_superseded, root_claim
+from rljob_trainer.attempt.model_folder import prepare_model_folder
 from rljob_trainer.attempt.origin import Origin, find_origin, restore
 from rljob_trainer.attempt.resumption import Resumption
 from rljob_trainer.compute.dtypes import compute_dtype
@@ -33,23 +34,26 @@ from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.checkpoints import Checkpoints
 from rljob_trainer.loop.loop import Loop
 from rljob_trainer.loop.reinforced import Fingerprints, ReinforcedSteps
 from rljob_trainer.loop.reporting import Reporting
 from rljob_trainer.loop.requests import Requests
-from rljob_trainer.loop.stages import supervised_steps
+from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.model_source import locate_model
+from rljob_trainer.rank.supported import max_model_len
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
 from rljob_trainer.rollouts.rollout_host import RolloutSettings
 from rljob_trainer.rollouts.rollouts import Rollouts
-from rljob_trainer.rollouts.weight_sync import WeightSync
+from rljob_trainer.rollouts.weight_sync import WeightSync, tolerance_of
 from rljob_trainer.types import Task
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.context import START_SECONDS, WorkerContext, rollout_seconds
@@ -109,18 +113,19 @@ class Wiring:
         self._checkpoints.prune_if_possible()
         if origin.held is None:
             self._ranks.start()  # their processes import while the data is read
-        with_rl = supervised_steps(self._spec) < self._spec.total_steps
+        with_rl = not self._spec.supervised_only
         engines, host = self._engines_and_host(origin) if with_rl else (None, None)
         with _tracked(self._loggers(origin)) as loggers:
             self._progress.phase("reading data")
-            weights = first_weights(self._spec, self._base_dir, self._folder)
+            model = self._spec.model
+            weights = self._folder if model.from_scratch is not None else locate_model(model, self._base_dir)
             _join(importing)  # a second thread could get a partly imported module
             tokenizer = make_tokenizer(self._spec, self._base_dir)
             vocab_size = prepare_model_folder(self._spec, weights, self._folder, tokenizer)
             if host is not None:
                 host.load()
-            state = self._state(tokenizer, with_prompts=with_rl)
-            validation = self._validation(tokenizer) if with_rl else []
+            state = self._state(tokenizer, origin, with_prompts=with_rl)
+            validation = self._validation(tokenizer, state.template_time) if with_rl else []
             reporting = Reporting(self._volume, self._attempt, self._progress, loggers, tokenizer)
             reinforced = None
             self._progress.phase("starting workers")
@@ -128,8 +133,9 @@ class Wiring:
                 rollouts = self._rollouts(engines, host, origin, vocab_size, reporting)
                 replaying = rollouts.settle()
                 reinforced = ReinforcedSteps(
-                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying
-                )
+                    self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying,
+                    Agreement(tolerance_of(self._spec, self._device)),
+                )  # fmt: skip
             restored = restore(self._spec, self._volume, origin, weights, self._ranks, state, self._progress)
             before_steps()
             Loop(
@@ -167,24 +173,29 @@ class Wiring:
             seconds=rollout_seconds(self._spec),
         )  # fmt: skip
 
-    def _state(self, tokenizer: "PreTrainedTokenizerBase", *, with_prompts: bool) -> LoopState:
-        spec = self._spec
+    def _state(self, tokenizer: "PreTrainedTokenizerBase", origin: Origin, *, with_prompts: bool) -> LoopState:
+        """Read the data, with which the length of the run is known."""
+        spec, root = self._spec, root_claim(self._volume, self._attempt)
+        now = origin.template_time(root)
         prompts = examples = None
         if with_prompts:
-            dataset = load_prompts(spec.data, tokenizer, self._base_dir)
+            dataset = load_prompts(spec.data, tokenizer, self._base_dir, now=now)
             prompts = TaskStream(dataset, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=spec.training.epochs)
-        if supervised_steps(spec):
-            supervised = load_supervised(spec, tokenizer, self._base_dir)
+            self._spec = with_length(spec, len(dataset))
+        if spec.sft or spec.supervised_only:
+            supervised = load_supervised(spec, tokenizer, self._base_dir, now=now)
             epochs = spec.training.epochs if spec.supervised_only else None
             examples = SupervisedStream(supervised, seed=spec.data.seed, shuffle=spec.data.shuffle, epochs=epochs)
-        nonce = root_nonce(self._volume, self._attempt)
+            if spec.supervised_only:
+                self._spec = with_length(spec, len(supervised))
+        nonce = root.nonce if root is not None else ""
         digest = first_digest(self._job.uid, nonce, self._fingerprints.update, spec.training.seed)
-        return LoopState(prompts, examples, KlController(spec.algorithm.kl), digest)
+        return LoopState(prompts, examples, KlController(spec.algorithm.kl), digest, now)
 
-    def _validation(self, tokenizer: "PreTrainedTokenizerBase") -> list[Task]:
+    def _validation(self, tokenizer: "PreTrainedTokenizerBase", now: datetime) -> list[Task]:
         if not self._spec.data.validation:
             return []
-        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation").all("validation")
+        return load_prompts(self._spec.data, tokenizer, self._base_dir, "validation", now=now).all("validation")
 
     def _rollout_settings(self) -> RolloutSettings:
         return RolloutSettings(
@@ -197,6 +208,7 @@ class Wiring:
             fingerprint=self._rollout_fingerprint,
             seed=self._spec.rollout.seed,
             deterministic=self._spec.rollout.deterministic,
+            trust_remote_code=self._spec.model.trust_remote_code,
         )
 
     def _engine_settings(self) -> EngineSettings:

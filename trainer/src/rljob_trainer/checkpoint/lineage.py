@@ -17,7 +17,7 @@ one, and must not cause a new run.
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Claim:
     resumed_from: a checkpoint's name, or the absolute path of one outside the lineage; None without a checkpoint.
     resumed_step: the step it continues after (0: from the start); None before the decision.
     fresh_for: the DriverJob.start_id for which checkpoint.resume: never began the run; None for other settings.
+    start_time: when it was written, in ISO format.
     """
 
     attempt: int
@@ -44,6 +45,7 @@ class Claim:
     resumed_from: str | None = None
     resumed_step: int | None = None
     fresh_for: str | None = None
+    start_time: str | None = field(default=None, compare=False)
 
     @property
     def foreign(self) -> Path | None:
@@ -129,7 +131,7 @@ def _claim(path: Path, attempt: int) -> Claim | None:
         return None
     return Claim(
         attempt, _text(found, "nonce") or "", _number(found, "parent"), _text(found, "resumedFrom"),
-        _number(found, "resumedStep"), _text(found, "freshFor"),
+        _number(found, "resumedStep"), _text(found, "freshFor"), _text(found, "startTime"),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from rljob_api.v1alpha1.base import ApiModel
 from rljob_trainer.checkpoint.files import FileEntry, entries, files_below, first_problem, sync_folders
 from rljob_trainer.checkpoint.lineage import CHECKPOINT_NAME, Lineage, lineage, root_of
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import InfrastructureError, on_volume, storage_error
 from rljob_trainer.progress.state import read_object
 from rljob_trainer.volume import Volume, sync_folder, write_json
 
@@ -136,8 +136,7 @@ def claims_answering(volume: Volume) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what, why = error.filename or volume.attempts, error.strerror or error
-        raise InfrastructureError(f"{what} cannot be read: {why}; check the volume") from error
+        raise storage_error(error, f"{error.filename or volume.attempts} cannot be read") from error
 
 
 def _folders(volume: Volume) -> list[Path]:
@@ -146,8 +145,7 @@ def _folders(volume: Volume) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        message = f"{volume.checkpoints} cannot be listed: {error.strerror}; check the volume"
-        raise InfrastructureError(message) from error
+        raise storage_error(error, f"{volume.checkpoints} cannot be listed") from error
 
 
 def _newest_commit(volume: Volume, run: Lineage) -> Found | None:
@@ -170,10 +168,8 @@ def read_checkpoint(folder: Path) -> CheckpointRef | None:
 
     Raises InfrastructureError if the volume does not answer.
     """
-    try:
+    with on_volume(f"checkpoint {folder.name} cannot be read"):
         return _read(folder)
-    except OSError as error:
-        raise _unanswered(folder, error) from error
 
 
 def _read(folder: Path) -> CheckpointRef | None:
@@ -183,17 +179,13 @@ def _read(folder: Path) -> CheckpointRef | None:
         return None
 
 
-def _unanswered(folder: Path, error: OSError) -> InfrastructureError:
-    return InfrastructureError(f"checkpoint {folder.name} cannot be read: {error.strerror}; check the volume")
-
-
 def _judge(volume: Volume, run: Lineage, step: int, attempt: int) -> Found:
     path, ours = volume.checkpoint(step, attempt), run.holds(step, attempt)
     try:
         ref = _read(path)
         damaged = ref is None and (path / MANIFEST).exists()
     except OSError as error:
-        problem = _unanswered(path, error).message
+        problem = storage_error(error, f"checkpoint {path.name} cannot be read").message
         return Found(path, step, attempt, "unreadable", lost=ours, problem=problem)
     if ref is None:
         return Found(path, step, attempt, "damaged" if damaged else "unfinished", lost=ours and damaged)
@@ -245,10 +237,8 @@ def verify(ref: CheckpointRef) -> None:
 
     Raises DamagedCheckpointError that names the first bad file, InfrastructureError if the volume does not answer.
     """
-    try:
+    with on_volume(f"checkpoint {ref.path.name} cannot be read"):
         problem = first_problem(ref.path, ref.manifest.files)
-    except OSError as error:
-        raise _unanswered(ref.path, error) from error
     if problem:
         raise DamagedCheckpointError(f"checkpoint {ref.path.name}: {problem}")
 

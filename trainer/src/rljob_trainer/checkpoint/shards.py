@@ -1,6 +1,5 @@
 """Write and read a checkpoint's tensors with torch.distributed.checkpoint; map its failures to job errors."""
 
-import errno
 import pickle
 import shutil
 import warnings
@@ -14,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from rljob_trainer.checkpoint.shard_reader import METADATA, DataPlanner, ShardReader
-from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError
+from rljob_trainer.errors import InfrastructureError, JobError, RLJobError, StorageFullError, storage_error
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended for one rank
 
@@ -23,6 +22,8 @@ _MAX_FILES = 8
 """One thread per file writes and hashes a rank's files: one thread is slower than the volume."""
 
 _NO_SPACE = "no space left for a checkpoint; free space, grow the volume or keep fewer checkpoints"
+
+_FAILED = "the checkpoint's storage failed"
 
 _ROOM = 1 << 20
 """A file system with fewer free bytes counts as full after a failed write."""
@@ -51,13 +52,13 @@ def load_shards(state: dict[str, Any], directory: Path, *, alone: bool = False) 
     InfrastructureError if it is unreadable.
     """
     if not (directory / METADATA).is_file():
-        raise InfrastructureError(f"the checkpoint's storage failed: {directory / METADATA} is missing")
+        raise InfrastructureError(f"{_FAILED}: {directory / METADATA} is missing")
     try:
         dcp.load(state, storage_reader=ShardReader(directory), planner=DataPlanner(), no_dist=alone)
     except pickle.UnpicklingError as error:
         raise _forged(directory, error) from error
     except OSError as error:
-        raise InfrastructureError(f"the checkpoint's storage failed: {error}") from error
+        raise storage_error(error, _FAILED) from error
     except dcp.api.CheckpointException as error:
         reason = _reason(error)
         if isinstance(reason, pickle.UnpicklingError):
@@ -95,8 +96,4 @@ def _no_room(directory: Path) -> StorageFullError | None:
 
 
 def _storage_problem(reason: BaseException) -> RLJobError | None:
-    if not isinstance(reason, OSError):
-        return None
-    if reason.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFullError(_NO_SPACE)
-    return InfrastructureError(f"the checkpoint's storage failed: {reason}")
+    return storage_error(reason, _FAILED) if isinstance(reason, OSError) else None

@@ -23,7 +23,9 @@ COMMANDS: Final = {
     "agent": "Serve a run's progress over HTTP.",
     "driver": "Run one attempt; `rljob run` and the operator call this.",
 }
-"""Each is a function of the same name in `rljob_trainer.cli.<command>`."""
+"""Each is a function of the same name in `rljob_trainer.cli.<command>`, or in the module that ELSEWHERE names."""
+
+ELSEWHERE: Final = {"driver": "rljob_trainer.attempt.driver"}
 
 app = typer.Typer(
     name="rljob",
@@ -60,7 +62,7 @@ class _LazyCommand(TyperCommand):
 
 def _load(name: str) -> Any:
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    module = import_module(f"rljob_trainer.cli.{name}")
+    module = import_module(ELSEWHERE.get(name, f"rljob_trainer.cli.{name}"))
     single.command(name, epilog=getattr(module, "EPILOG", None))(getattr(module, name))
     return typer.main.get_command(single)
 

@@ -33,7 +33,6 @@ def run(
             "--reward-model", metavar="NAME=URL", help="URL of a reward model that already runs; others are started."
         ),
     ] = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Print structured log lines.")] = False,
     agent_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the agent on 127.0.0.1; 0 takes a free one.")
     ] = 0,
@@ -54,4 +53,4 @@ def run(
         if done := nothing_left(local):
             typer.echo(done)
             return
-        sys.exit(supervise(local, uid, "json" if log_json else None, agent_port))
+        sys.exit(supervise(local, uid, agent_port))

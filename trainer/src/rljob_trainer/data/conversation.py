@@ -1,44 +1,69 @@
-"""From a row to text: validates the row and applies the chat template."""
+"""From a row to a conversation: checks messages and keeps all their fields, which the chat template may read."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import jinja2
-
+from rljob_trainer.data.chat import ChatFormat
 from rljob_trainer.data.rows import BadRow, is_text
-from rljob_trainer.errors import DataError
+from rljob_trainer.types import Message
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+__all__ = ["ChatFormat", "Conversation", "read_messages", "read_prompt", "read_supervised"]
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One row's prompt and, for supervised training, response. key: other content that the fingerprint covers."""
+    """What the chat template gets from one row.
+
+    answer: the assistant's message to imitate; None in a row of RL.
+    tools: JSON schemas of the functions that the assistant may call; None without.
+    key: other content that the fingerprint covers.
+    """
 
     messages: Messages
-    response: str | None
-    key: str
+    answer: Message | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    key: str = ""
 
 
 def read_messages(row: Mapping[str, Any], column: str) -> Messages:
-    """The conversation in `column`.
+    """The conversation in `column`, without fields that are null: tables write null for a field that a message lacks.
 
     Raises:
-        BadRow: it is not a non-empty list of {role, content}, both UTF-8 text.
+        BadRow: it is not a non-empty list of messages with a role and with text.
     """
     messages = row.get(column)
     if not isinstance(messages, list) or not messages:
         raise BadRow(f"column {column!r} is {_short(messages)}; it must be a list of {{role, content}}")
-    for message in messages:
-        if not (isinstance(message, dict) and all(is_text(message.get(key)) for key in ("role", "content"))):
+    return [_message(message, column) for message in messages]
+
+
+def _message(message: Any, column: str) -> Message:
+    if not (isinstance(message, dict) and is_text(message.get("role"))):
+        raise BadRow(
+            f"column {column!r} holds {_short(message)}; each message is {{role, content}}, both text in UTF-8"
+        )
+    fields = {name: value for name, value in message.items() if value is not None or name == "content"}
+    content, others = fields.get("content"), fields.keys() - {"role", "content"}
+    if isinstance(content, list):
+        _check_parts(content, column)
+    elif not (is_text(content) or (content is None and others)):
+        raise BadRow(
+            f"column {column!r} holds {_short(message)}; each message is {{role, content}}, both text in UTF-8"
+        )
+    return fields
+
+
+def _check_parts(parts: Sequence[Any], column: str) -> None:
+    for part in parts:
+        if not (isinstance(part, dict) and part.get("type", "text") == "text" and is_text(part.get("text"))):
             raise BadRow(
-                f"column {column!r} holds {_short(message)}; each message is {{role, content}}, both text in UTF-8"
+                f"column {column!r} holds {_short(part)} as a part of a message; models are trained on text:"
+                " each part is {type: text, text}"
             )
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 def read_prompt(row: Mapping[str, Any]) -> Conversation:
@@ -47,18 +72,23 @@ def read_prompt(row: Mapping[str, Any]) -> Conversation:
     Raises:
         BadRow: a column that RL needs is wrong.
     """
-    reward = row.get("reward_model")
-    if not isinstance(reward, dict) or reward.get("ground_truth") is None:
-        raise BadRow(f"column 'reward_model' is {_short(reward)}; it must be {{style, ground_truth}}")
+    if not isinstance(row.get("reward_model"), dict | None):
+        raise BadRow(f"column 'reward_model' is {_short(row['reward_model'])}; it must be {{style, ground_truth}}")
     if not isinstance(row.get("data_source"), str):
         raise BadRow(f"column 'data_source' is {_short(row.get('data_source'))}; it must be text")
     if not isinstance(row.get("extra_info"), dict | None):
         raise BadRow(f"column 'extra_info' is {_short(row['extra_info'])}; it must be a mapping")
-    return Conversation(read_messages(row, "prompt"), None, repr((row["data_source"], reward["ground_truth"])))
+    key = repr((row["data_source"], ground_truth(row)))
+    return Conversation(read_messages(row, "prompt"), tools=_tools(row), key=key)
+
+
+def ground_truth(row: Mapping[str, Any]) -> Any:
+    """reward_model.ground_truth; None if the row has none."""
+    return (row.get("reward_model") or {}).get("ground_truth")
 
 
 def read_supervised(row: Mapping[str, Any]) -> Conversation:
-    """The prompt and the response of a supervised row: columns prompt and response, or messages.
+    """The prompt and the answer of a supervised row: columns prompt and response, or messages.
 
     Raises:
         BadRow: the row has neither, or they are wrong.
@@ -66,40 +96,26 @@ def read_supervised(row: Mapping[str, Any]) -> Conversation:
     if row.get("response") is not None:
         if not is_text(row["response"]):
             raise BadRow(f"column 'response' is {_short(row['response'])}; it must be text in UTF-8")
-        return Conversation(read_messages(row, "prompt"), row["response"], "")
+        answer = {"role": "assistant", "content": row["response"]}
+        return Conversation(read_messages(row, "prompt"), answer, _tools(row))
     messages = read_messages(row, "messages")
     last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
     if last == 0:
         raise BadRow("column 'messages' has no assistant message after the first message; add one")
-    return Conversation(messages[:last], messages[last]["content"], "")
+    return Conversation(messages[:last], messages[last], _tools(row))
 
 
-class ChatFormat:
-    """A tokenizer and its chat template: the one place where text becomes token ids."""
-
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        if not tokenizer.chat_template:
-            raise DataError("the tokenizer has no chat template; set this field", field="spec.model.chatTemplate")
-        self.tokenizer = tokenizer
-
-    def render(self, messages: Messages) -> str:
-        """The prompt as the model sees it, up to where its response begins.
-
-        Raises:
-            BadRow: the template rejects the conversation.
-        """
+def _tools(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+    """Column tools: a list of JSON schemas, or that list as JSON text, because tables mix schemas badly."""
+    tools = row.get("tools")
+    if isinstance(tools, str):
         try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except jinja2.TemplateSyntaxError as error:
-            raise DataError(f"line {error.lineno}: {error.message}", field="spec.model.chatTemplate") from error
-        except jinja2.TemplateError as error:
-            raise BadRow(f"the chat template rejects the conversation: {error}") from error
-        return str(text)
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text, with no token added."""
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        return ids
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise BadRow(f"column 'tools' is not JSON: {error}; write a list of JSON schemas") from error
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise BadRow(f"column 'tools' is {_short(tools)}; it must be a list of JSON schemas")
+    return tools or None
 
 
 def _short(value: object) -> str:

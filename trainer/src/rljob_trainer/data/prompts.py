@@ -1,12 +1,15 @@
 """Prompts of RL training and validation."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from rljob_api.v1alpha1 import Data
-from rljob_trainer.data.conversation import ChatFormat, read_messages, read_prompt
+from rljob_trainer.data.chat import ChatFormat
+from rljob_trainer.data.columns import RL
+from rljob_trainer.data.conversation import ground_truth, read_messages, read_prompt
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import prompt_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
@@ -21,7 +24,7 @@ class PromptDataset:
 
     def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
         self._rows = rows
-        self._tokens = tokenize(rows, read_prompt, chat, limits)
+        self._tokens = tokenize(rows, read_prompt, RL, chat, limits)
 
     @property
     def fingerprint(self) -> str:
@@ -49,7 +52,7 @@ class PromptDataset:
             id=task_id,
             messages=read_messages(row, "prompt"),
             token_ids=self._tokens.ids(index),
-            ground_truth=row["reward_model"]["ground_truth"],
+            ground_truth=ground_truth(row),
             extra_info=row.get("extra_info") or {},
             data_source=row["data_source"],
         )
@@ -60,12 +63,14 @@ class PromptDataset:
 
 
 def load_prompts(
-    data: Data, tokenizer: "PreTrainedTokenizerBase", base_dir: Path, part: Literal["train", "validation"] = "train"
-) -> PromptDataset:
-    """The prompts of data.train or data.validation; relative paths start at `base_dir`.
+    data: Data, tokenizer: "PreTrainedTokenizerBase", base_dir: Path, part: Literal["train", "validation"] = "train",
+    *, now: datetime | None = None,
+) -> PromptDataset:  # fmt: skip
+    """The prompts of data.train or data.validation; relative paths start at `base_dir`. now: as ChatFormat's.
 
     Raises:
         DataError: names the file, the row and the remedy.
     """
     limits = Limits(data.max_prompt_tokens, data.max_response_tokens, data.overlong_prompts)
-    return PromptDataset(prompt_rows(data, part, base_dir), ChatFormat(tokenizer), limits)
+    chat = ChatFormat(tokenizer, data.template_arguments, now)
+    return PromptDataset(prompt_rows(data, part, base_dir), chat, limits)

@@ -1,143 +1,24 @@
-"""Rows of data files in verl's format, converted to Python only when they are read.
-
-    data_source   str                                   passed to the reward
-    prompt        list of {role, content}
-    reward_model  {style, ground_truth}                 passed to the reward
-    extra_info    mapping, optional                     passed to the reward
-    response      str                                   a supervised target
-    messages      list of {role, content}               a supervised conversation, instead of prompt and response
-
-Other columns are not read.
-"""
+"""Rows of all sources of a job: files, folders, data sets of the hub and generated tasks, one after the other."""
 
 import bisect
 import itertools
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from rljob_trainer.data.columns import MEDIA, BadRow, Row, is_text
+from rljob_trainer.data.library import FILES, named, open_named
+from rljob_trainer.data.tables import JsonlTable, ListTable, ParquetTable, Table, open_json
 from rljob_trainer.data.tasks import SCHEME, check_synthetic, read_synthetic
 from rljob_trainer.errors import DataError
 from rljob_trainer.paths import locate, no_file
 
-COLUMNS = ("data_source", "prompt", "reward_model", "extra_info", "response", "messages")
+__all__ = ["BATCH", "BadRow", "Row", "Rows", "is_text", "open_rows", "peek"]
+
 BATCH = 1024
-
-Row = Mapping[str, Any]
-
-
-class BadRow(ValueError):
-    """What is wrong with a row; the caller adds file and row number."""
-
-
-def is_text(value: object) -> TypeGuard[str]:
-    """Whether it is text that UTF-8 can encode: JSON may contain unpaired surrogates."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-class Table(Protocol):
-    """The rows of one source."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Names of the columns."""
-
-    def __len__(self) -> int: ...
-
-    def slice(self, start: int, stop: int) -> list[Row]:
-        """Rows start..stop - 1.
-
-        Raises:
-            BadRow: a row cannot be read.
-        """
-
-    def where(self, index: int) -> str:
-        """The place of row `index` in the source, for messages."""
-
-
-class ParquetTable:
-    """Columns stay in Arrow's memory. Opening reads the metadata; reading a row loads the rest."""
-
-    def __init__(self, path: Path) -> None:
-        end = pq.read_metadata(path)
-        self.columns: Sequence[str] = end.schema.to_arrow_schema().names
-        self._path, self._rows = path, int(end.num_rows)
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def slice(self, start: int, stop: int) -> list[Row]:
-        rows: list[Row] = self._table.slice(start, stop - start).to_pylist()
-        return rows
-
-    def where(self, index: int) -> str:
-        return f"row {index}"
-
-    @cached_property
-    def _table(self) -> Any:
-        return pq.read_table(self._path, columns=[name for name in COLUMNS if name in self.columns])
-
-
-class JsonlTable:
-    """One JSON object a line; blank lines are skipped. Lines are parsed when they are read.
-
-    most: how many rows to read; None for all.
-    """
-
-    def __init__(self, path: Path, most: int | None = None) -> None:
-        with path.open("rb") as file:
-            pieces = itertools.chain.from_iterable(line.splitlines() for line in file)
-            lines = ((number, line) for number, line in enumerate(pieces, 1) if line.strip())
-            self._lines = list(itertools.islice(lines, most))
-        self.columns: Sequence[str] = list(self.slice(0, 1)[0]) if self._lines else []
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def slice(self, start: int, stop: int) -> list[Row]:
-        return [self._parse(number, line) for number, line in self._lines[start:stop]]
-
-    def where(self, index: int) -> str:
-        return f"line {self._lines[index][0]}"
-
-    def _parse(self, number: int, line: bytes) -> Row:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
-            raise BadRow(f"line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise BadRow(f'line {number} is {type(row).__name__}, not an object like {{"prompt": ...}}')
-        return row
-
-
-class GeneratedTable:
-    """Rows of a generated task."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = rows
-        self.columns: Sequence[str] = list(rows[0])
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def slice(self, start: int, stop: int) -> list[Row]:
-        return list(self._rows[start:stop])
-
-    def where(self, index: int) -> str:
-        return f"row {index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +35,14 @@ class Source:
     def read(self, start: int, stop: int) -> list[Row]:
         with _blaming(self.name, self.field):
             return self.table.slice(start, stop)
+
+    def holds(self, column: str) -> bool:
+        with _blaming(self.name, self.field):
+            return self.table.holds(column)
+
+
+def media_error(column: str) -> str:
+    return f"column {column!r} holds what a model of text cannot see; remove the column to train on the text alone"
 
 
 class Rows:
@@ -202,6 +91,13 @@ class Rows:
                     f" it has {', '.join(columns)}: add them, or correct the path"
                 )
 
+    def refuse_media(self) -> None:
+        """Raise DataError if a source holds images, videos or audio, which no model here sees."""
+        for source in self.sources:
+            for column in MEDIA:
+                if column in source.table.columns and source.holds(column):
+                    raise source.error(media_error(column))
+
     def error(self, index: int, message: str) -> DataError:
         """An error about row `index`."""
         source, local = self._locate(index)
@@ -216,39 +112,69 @@ def open_rows(files: Sequence[str], base_dir: Path, field: str) -> Rows:
     """Open `files`, entries of the spec's list `field`; relative paths start at `base_dir`.
 
     Raises:
-        DataError: a file is missing, empty or unreadable, or a generated task is unknown.
+        DataError: a source is missing, empty or unreadable, or a generated task is unknown.
     """
-    return Rows([_open(name, base_dir, f"{field}[{i}]") for i, name in enumerate(files)])
+    return Rows([source for i, name in enumerate(files) for source in _open(name, base_dir, f"{field}[{i}]")])
 
 
 def peek(files: Sequence[str], base_dir: Path, field: str) -> Rows:
-    """As open_rows, but quick: reads one row of a .jsonl file and generates no tasks.
+    """As open_rows, but quick: reads one row of a .jsonl file, generates no tasks and asks no hub.
 
     Raises:
         DataError: as open_rows, for the errors that this finds.
     """
-    sources = []
+    sources: list[Source] = []
     for i, name in enumerate(files):
+        place = f"{field}[{i}]"
         if name.startswith(SCHEME):
-            check_synthetic(name, f"{field}[{i}]")
-        else:
-            sources.append(_open(name, base_dir, f"{field}[{i}]", most=1))
+            check_synthetic(name, place)
+        elif (found := named(name, base_dir, place)) is None or found.folder:
+            sources += _open(name, base_dir, place, most=1)
     return Rows(sources)
 
 
-def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Source:
+def _open(name: str, base_dir: Path, field: str, most: int | None = None) -> Iterator[Source]:
     if name.startswith(SCHEME):
-        return Source(name, field, GeneratedTable(read_synthetic(name, field)))
-    if "://" in name:
+        yield Source(name, field, ListTable(read_synthetic(name, field)))
+    elif "://" in name:
         raise DataError(f"{name} is a URL; download it, and give the path of the file", field=field)
-    path = locate(name, base_dir)
-    if path.suffix not in {".parquet", ".jsonl"}:
-        raise DataError(f"{path} has the unknown extension {path.suffix!r}; use .parquet or .jsonl", field=field)
+    elif (found := named(name, base_dir, field)) is not None:
+        yield _filled(Source(name, field, open_named(found, field)))
+    else:
+        for path in _matching(locate(name, base_dir), field):
+            yield _filled(_file(path, field, most))
+
+
+def _matching(path: Path, field: str) -> Sequence[Path]:
+    """The file itself, or the files that a pattern such as data/*.parquet matches, by name."""
+    if path.exists() or not set(str(path)) & set("*?["):
+        return [path]
+    found = sorted(each for each in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if each.is_file())
+    if not found:
+        raise DataError(f"no file matches {path}; correct the pattern", field=field)
+    return found
+
+
+def _file(path: Path, field: str, most: int | None) -> Source:
+    if path.suffix not in FILES:
+        raise DataError(
+            f"{path} has the unknown extension {path.suffix!r}; use {', '.join(FILES)}, a folder, or a data set's name"
+            " such as org/name",
+            field=field,
+        )
     with _blaming(str(path), field):
-        table: Table = ParquetTable(path) if path.suffix == ".parquet" else JsonlTable(path, most)
-    if not len(table):
-        raise DataError(f"{path} has no rows; remove it from the list, or fill it", field=field)
+        table: Table = (
+            ParquetTable(path) if path.suffix == ".parquet"
+            else JsonlTable(path, most) if path.suffix == ".jsonl"
+            else open_json(path, most)
+        )  # fmt: skip
     return Source(str(path), field, table)
+
+
+def _filled(source: Source) -> Source:
+    if not len(source.table):
+        raise DataError(f"{source.name} has no rows; remove it from the list, or fill it", field=source.field)
+    return source
 
 
 @contextmanager

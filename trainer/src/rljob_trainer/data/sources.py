@@ -21,7 +21,8 @@ def prompt_rows(data: Data, part: Literal["train", "validation"], base_dir: Path
     """
     files = data.train if part == "train" else data.validation
     rows = opened(files, base_dir, f"spec.data.{part}")
-    rows.require("data_source", "prompt", "reward_model")
+    rows.require("data_source", "prompt")
+    rows.refuse_media()
     return rows
 
 
@@ -34,4 +35,5 @@ def supervised_rows(spec: RLJobSpec, base_dir: Path, opened: Open = open_rows) -
     own = spec.sft.data if spec.sft else []
     rows = opened(own or spec.data.train, base_dir, "spec.sft.data" if own else "spec.data.train")
     rows.require_target()
+    rows.refuse_media()
     return rows

@@ -1,11 +1,14 @@
 """Examples with a given response, for supervised fine-tuning."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.v1alpha1 import RLJobSpec
-from rljob_trainer.data.conversation import ChatFormat, read_supervised
+from rljob_trainer.data.chat import ChatFormat
+from rljob_trainer.data.columns import SUPERVISED
+from rljob_trainer.data.conversation import read_supervised
 from rljob_trainer.data.rows import Rows
 from rljob_trainer.data.sources import supervised_rows
 from rljob_trainer.data.tokenized import Limits, tokenize
@@ -20,7 +23,7 @@ class SupervisedExample:
     """One row to imitate.
 
     id: "EPOCH/ROW".
-    trajectory: prompt, response and end-of-text token; response and end-of-text token are in the loss.
+    trajectory: prompt and answer as the chat template renders them; the answer with its end token is in the loss.
     """
 
     id: str
@@ -31,7 +34,7 @@ class SupervisedDataset:
     """The examples of some files that fit maxPromptTokens and maxResponseTokens."""
 
     def __init__(self, rows: Rows, chat: ChatFormat, limits: Limits) -> None:
-        self._tokens = tokenize(rows, read_supervised, chat, limits)
+        self._tokens = tokenize(rows, read_supervised, SUPERVISED, chat, limits)
 
     @property
     def fingerprint(self) -> str:
@@ -47,11 +50,16 @@ class SupervisedDataset:
         return SupervisedExample(f"{epoch}/{self._tokens.rows[index]}", supervised(ids, [slice(prompt, len(ids))]))
 
 
-def load_supervised(spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_dir: Path) -> SupervisedDataset:
+def load_supervised(
+    spec: RLJobSpec, tokenizer: "PreTrainedTokenizerBase", base_dir: Path, *, now: datetime | None = None
+) -> SupervisedDataset:
     """The examples of sft.data, or of data.train if that is empty; relative paths start at `base_dir`.
+
+    now: as ChatFormat's.
 
     Raises:
         DataError: names the file, the row and the remedy.
     """
     limits = Limits(spec.data.max_prompt_tokens, spec.data.max_response_tokens, spec.data.overlong_prompts)
-    return SupervisedDataset(supervised_rows(spec, base_dir), ChatFormat(tokenizer), limits)
+    chat = ChatFormat(tokenizer, spec.data.template_arguments, now)
+    return SupervisedDataset(supervised_rows(spec, base_dir), chat, limits)

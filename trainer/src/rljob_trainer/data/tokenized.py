@@ -3,16 +3,19 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from rljob_trainer.data.conversation import ChatFormat, Conversation
-from rljob_trainer.data.rows import BadRow, Rows
+from rljob_trainer.data.chat import ChatFormat
+from rljob_trainer.data.columns import EXPECTED, MEDIA, BadRow, Row
+from rljob_trainer.data.conversation import Conversation
+from rljob_trainer.data.rows import Rows, media_error
+from rljob_trainer.data.unused import Unused
 from rljob_trainer.errors import DataError
 from rljob_trainer.types import Ids
 
@@ -49,54 +52,66 @@ class TokenizedRows:
         return self.token_ids[self.ends[index - 1] if index else 0 : self.ends[index]]
 
 
+Read = Callable[[Row], Conversation]
+
 Encoded = tuple[list[int], int, str]
 """Token ids, length of the prompt, the conversation's key."""
 
 
-def tokenize(
-    rows: Rows, read: Callable[[Mapping[str, Any]], Conversation], chat: ChatFormat, limits: Limits
-) -> TokenizedRows:
-    """Tokenise all rows and filter those that are too long.
+def tokenize(rows: Rows, read: Read, columns: Sequence[str], chat: ChatFormat, limits: Limits) -> TokenizedRows:
+    """Tokenise all rows and filter those that are too long. columns: that `read` reads.
 
     Raises:
         DataError: a row is malformed, or too long if that is an error, or no row fits.
     """
-    collector = _Collector(rows, limits)
+    collector, unused = _Collector(rows, limits), Unused({*columns, *EXPECTED}, lambda each: _render(each, chat)[-1])
+    for source in rows.sources:
+        unused.saw_columns(source.table.columns)
     reported = time.monotonic()
     for batch in rows.batches():
-        texts = [_parse(rows, collector.seen + i, row, read, chat) for i, row in enumerate(batch)]
+        texts = []
+        for i, row in enumerate(batch):
+            unused.saw_columns(row)
+            try:
+                texts.append(_parse(row, read, chat, unused))
+            except BadRow as error:
+                raise rows.error(collector.seen + i, str(error)) from error
         for encoded in _encode(texts, chat):
             collector.add(*encoded)
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
             log.info("tokenizing", rows=collector.seen, total=len(rows))
+    unused.report(rows.sources[0].field.partition("[")[0])
     return collector.finish()
 
 
-Text = tuple[str, str | None, str]
+Texts = tuple[str] | tuple[str, str]
+"""The prompt; of a supervised row what comes before the answer, and the whole text."""
 
 
-def _parse(
-    rows: Rows, index: int, row: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Conversation], chat: ChatFormat
-) -> Text:
-    try:
-        conversation = read(row)
-        return chat.render(conversation.messages), conversation.response, conversation.key
-    except BadRow as error:
-        raise rows.error(index, str(error)) from error
+def _parse(row: Row, read: Read, chat: ChatFormat, unused: Unused) -> tuple[Texts, str]:
+    for column in MEDIA:
+        if row.get(column):
+            raise BadRow(media_error(column))
+    conversation = read(row)
+    texts = _render(conversation, chat)
+    unused.saw(conversation, texts[-1])
+    return texts, conversation.key
 
 
-def _encode(texts: list[Text], chat: ChatFormat) -> list[Encoded]:
-    prompts = chat.encode([prompt for prompt, _, _ in texts])
-    keys = [key for _, _, key in texts]
-    if texts[0][1] is None:
-        return [(ids, len(ids), key) for ids, key in zip(prompts, keys, strict=True)]
-    end = [chat.tokenizer.eos_token_id]
-    responses = chat.encode([response or "" for _, response, _ in texts])
-    return [
-        (prompt + response + end, len(prompt), key)
-        for prompt, response, key in zip(prompts, responses, keys, strict=True)
-    ]
+def _render(conversation: Conversation, chat: ChatFormat) -> Texts:
+    if conversation.answer is None:
+        return (chat.render(conversation.messages, conversation.tools),)
+    return chat.render_answered(conversation.messages, conversation.answer, conversation.tools)
+
+
+def _encode(rows: Sequence[tuple[Texts, str]], chat: ChatFormat) -> list[Encoded]:
+    keys = [key for _, key in rows]
+    pairs = [texts for texts, _ in rows if len(texts) == 2]
+    if pairs:
+        return [(ids, prompt, key) for (ids, prompt), key in zip(chat.encode_answered(pairs), keys, strict=True)]
+    prompts = chat.encode([texts[0] for texts, _ in rows])
+    return [(ids, len(ids), key) for ids, key in zip(prompts, keys, strict=True)]
 
 
 class _Collector:

@@ -60,7 +60,10 @@ def load_tokenizer(model: Model, base_dir: Path) -> "PreTrainedTokenizerBase":
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:  # also of its own code
+        if "trust_remote_code" in str(error):
+            message = f"the tokenizer in {source} is Python code; set this field to run it, or choose another model"
+            raise DataError(message, field="spec.model.trustRemoteCode") from error
         raise DataError(
             f"no tokenizer in {source}: {first_line(error)}; give a folder with the model's files, or a hub model that"
             " is cached or reachable",

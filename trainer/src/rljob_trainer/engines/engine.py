@@ -167,10 +167,13 @@ class RolloutEngine(Protocol):
         """Get ready for the weights of `version`."""
 
     def load_bucket(self, bucket: BucketDescriptor) -> None:
-        """Copy the bucket's tensors into the model. Raises InfrastructureError for a missed or repeated bucket."""
+        """Copy the bucket's tensors into the model.
+
+        Raises InfrastructureError for a missed or repeated bucket, JobError naming weights that it cannot take.
+        """
 
     def finish_update(self, version: int) -> None:
-        """Use the new weights. Raises InfrastructureError naming parameters that did not arrive."""
+        """Use the new weights. Raises JobError naming parameters that did not arrive."""
 
     def sleep(self) -> None:
         """Give the GPU memory of weights and KV cache back."""
@@ -195,6 +198,16 @@ def check_request(request: Request, settings: EngineSettings, capabilities: Capa
             f"engine {settings.kind} serves no adapters, and a request names {request.adapter}: choose another engine",
             field="spec.rollout.engine",
         )
+
+
+def not_taken(names: Sequence[str], reason: str) -> JobError:
+    """For weights that an engine cannot take: another try would end the same way."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return JobError(
+        f"the rollout engine cannot take the weights {', '.join(names[:3])}{more} ({reason}): choose another engine or"
+        " another model",
+        field="spec.rollout.engine",
+    )
 
 
 def check_idle(engine: RolloutEngine, paused: bool, action: str) -> None:

@@ -8,17 +8,11 @@ from dataclasses import replace
 
 import structlog
 
-from rljob_trainer.engines.calls import EngineInfo, Subscriber
-from rljob_trainer.engines.engine import (
-    Completion,
-    EngineSettings,
-    Request,
-    RolloutEngine,
-)
+from rljob_trainer.engines.calls import Delivery, EngineInfo, Receiver, Subscriber
+from rljob_trainer.engines.engine import Completion, EngineSettings, Request, RolloutEngine
 from rljob_trainer.engines.engine_loop import EngineLoop
 from rljob_trainer.engines.registry import ENGINES, create_engine
 from rljob_trainer.errors import InfrastructureError, JobError
-from rljob_trainer.rollouts.calls import Delivery, RolloutCalls
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.workers.host import Host
@@ -29,7 +23,7 @@ PROBE_SEED = 0
 
 
 class EngineProcess:
-    """EngineCalls on one engine that `start` makes."""
+    """One engine, which `start` makes, and what driver, ranks and rollout host ask of it."""
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
         self._name, self._settings = name, settings
@@ -40,6 +34,10 @@ class EngineProcess:
     # ------------------------------------------------------------------ the driver
 
     def start(self, gpus: Sequence[str], place: int) -> EngineInfo:
+        """Build the engine (seconds to minutes). Raises JobError with the remedy if it cannot run here.
+
+        gpus: all that it may see, as CUDA_VISIBLE_DEVICES names them. place: among the job's engines, from 0.
+        """
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         settings = replace(self._settings, seed=self._settings.seed + place)
@@ -47,12 +45,14 @@ class EngineProcess:
         return EngineInfo(settings.kind, settings.device, settings.dtype)
 
     def rest(self) -> bool:
+        """Sleep, for a driver that has taken the engine over; False if no engine was started."""
         if self._loop.engine is None:
             return False
         self._loop.do_when_idle(lambda: self._engine().sleep())
         return True
 
     def sleep(self) -> None:
+        """Give the GPU memory back. Raises InfrastructureError while samples are unfinished."""
         self._loop.do(lambda: self._engine().sleep())
 
     # ------------------------------------------------------------------ the ranks
@@ -64,6 +64,11 @@ class EngineProcess:
         self._loop.do(lambda: self._engine().load_bucket(bucket))
 
     def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Completion]:
+        """What follows the last bucket, in one call: use the weights, wake, answer the probe.
+
+        prompts: of the probe, [P] each. Returns one completion for each, in their order, sampled at temperature 1.
+        """
+
         def work() -> list[Completion]:
             engine = self._engine()
             engine.finish_update(version)
@@ -74,9 +79,11 @@ class EngineProcess:
 
         return self._loop.do(work)
 
-    # ------------------------------------------------------------------ the rollout host
+    # ------------------------------------------------------------------ the rollout host, in the group "inbox"
 
     def subscribe(self, subscriber: Subscriber) -> None:
+        """Send completions to that host from now on; requests of another host are aborted."""
+
         def work() -> None:
             before, self._subscriber = self._subscriber, subscriber
             if before is not None and before.incarnation != subscriber.incarnation:
@@ -85,6 +92,8 @@ class EngineProcess:
         self._loop.post(work)
 
     def submit(self, incarnation: str, requests: Sequence[Request]) -> None:
+        """Generate; the subscriber receives each completion, or the error. Requests of others are ignored."""
+
         def work() -> None:
             if self._subscriber is None or self._subscriber.incarnation != incarnation:
                 return
@@ -96,6 +105,8 @@ class EngineProcess:
         self._loop.post(work)
 
     def abort(self, incarnation: str, request_ids: Collection[str]) -> None:
+        """Forget these requests."""
+
         def work() -> None:
             if self._loop.engine is not None and self._subscriber and self._subscriber.incarnation == incarnation:
                 self._loop.engine.abort(request_ids)
@@ -128,7 +139,7 @@ class EngineProcess:
         if self._subscriber is None:
             return
         delivery = Delivery(self._name, self._subscriber.incarnation, tuple(completions), error)
-        self._subscriber.host.call_beside("inbox", RolloutCalls.deliver, delivery)
+        self._subscriber.host.call_beside("inbox", Receiver.deliver, delivery)
 
 
 def _probe(engine: RolloutEngine, prompts: Sequence[Ids], max_tokens: int) -> tuple[list[Completion], list[Completion]]:

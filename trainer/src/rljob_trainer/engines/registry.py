@@ -19,12 +19,14 @@ class EngineKind:
     preflight: raises JobError, with the remedy, if a library is missing; imports none.
     probe: one token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe.
     remedies: what to do if memory does not suffice to generate.
+    reads_saved_names: whether it takes weights as a checkpoint names them; else as transformers' modules do.
     """
 
     factory: Callable[[str], Callable[[EngineSettings], RolloutEngine]]
     preflight: Callable[[], None]
     probe: ProbeSize
     remedies: Remedies
+    reads_saved_names: bool
 
 
 def _hf(_device: str) -> Callable[[EngineSettings], RolloutEngine]:
@@ -67,6 +69,7 @@ ENGINES: Mapping[str, EngineKind] = {
         remedies=Remedies(
             gpu=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens"), host=_HOST
         ),
+        reads_saved_names=False,
     ),
     "vllm": EngineKind(
         factory=_vllm,
@@ -78,6 +81,7 @@ ENGINES: Mapping[str, EngineKind] = {
             ),
             host=_HOST,
         ),
+        reads_saved_names=True,
     ),
 }
 

@@ -1,12 +1,13 @@
 """Where a sample ends: end-of-text tokens, which all engines read alike, and stop strings, for engine hf."""
 
-import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
+
+from rljob_trainer.engines.ends import as_ids, end_ids
 
 
 @lru_cache(maxsize=1)
@@ -16,12 +17,8 @@ def load_tokenizer(model_dir: str, trust_remote_code: bool) -> Any:
 
 def end_token_ids(model_dir: str, trust_remote_code: bool) -> list[int]:
     """Tokens that end a sample: those of generation_config.json and config.json and the tokenizer's own."""
-    ids = {load_tokenizer(model_dir, trust_remote_code).eos_token_id}
-    for name in ("generation_config.json", "config.json"):
-        path = Path(model_dir, name)
-        value = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-        ids.update(value if isinstance(value, list) else [value])
-    return sorted(ids - {None})
+    own = load_tokenizer(model_dir, trust_remote_code).eos_token_id
+    return sorted({*end_ids(Path(model_dir)), *as_ids(own)})
 
 
 class StopStrings:

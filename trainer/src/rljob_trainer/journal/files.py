@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import on_volume
 from rljob_trainer.volume import Volume
 
 _FOLDER = re.compile(r"a(\d+)")
@@ -39,7 +39,7 @@ def truncate(volume: Volume, before_version: int, attempt: int) -> int:
     Raises:
         InfrastructureError: the volume refuses.
     """
-    try:
+    with on_volume(f"needless files in {volume.journals} cannot be deleted"):
         needless = [
             file.path for file in list_files(volume) if file.version < before_version and file.attempt <= attempt
         ]
@@ -48,8 +48,6 @@ def truncate(volume: Volume, before_version: int, attempt: int) -> int:
         for number, folder in _folders(volume):
             if number < attempt and not any(folder.iterdir()):
                 folder.rmdir()
-    except OSError as error:
-        raise InfrastructureError(f"cannot delete needless files in {volume.journals}: {error}") from error
     return len(needless)
 
 

@@ -60,9 +60,15 @@ def next_digest(digest: str, fingerprint: str, used: Sequence[str]) -> str:
 def update_fingerprint(spec: ResolvedSpec) -> str:
     """Everything in the spec that decides what an update makes of its samples."""
     actor = spec.actor.model_dump(mode="json", exclude=_ACTOR_SPEED)
-    decay_steps = None if spec.actor.lr_schedule == "constant" else spec.training.steps
+    decay_steps = None if spec.actor.lr_schedule == "constant" else _length(spec)
     sft = spec.sft.model_dump(mode="json") if spec.sft else None
     return content_hash("update", _json(_dump(spec.model), _dump(spec.algorithm), actor, decay_steps, sft))
+
+
+def _length(spec: ResolvedSpec) -> Any:
+    """What decides the number of steps, besides the data."""
+    training = spec.training
+    return training.steps if training.epochs is None else (training.steps, training.epochs, spec.data.prompts_per_step)
 
 
 def rollout_fingerprint(spec: ResolvedSpec, base_dir: Path) -> str:

@@ -3,11 +3,12 @@
 import os
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import on_volume
 from rljob_trainer.journal.files import JournalFile, list_files
 from rljob_trainer.journal.frames import read_frames
 from rljob_trainer.journal.record import (
@@ -68,13 +69,11 @@ class Journal:
 
     def refresh(self) -> None:
         """Index what was appended meanwhile, and forget what was truncated. Raises as read()."""
-        try:
+        with _readable():
             files = [file for file in list_files(self._volume) if self._counts(file)]
             self._forget_others({file.path for file in files})
             for file in files:
                 self._index(file)
-        except OSError as error:
-            raise InfrastructureError(f"cannot read the rollout journal: {error}") from error
 
     def find(self, task: Task, sample: int, fingerprint: str, allowed: Mapping[int, str]) -> Made | None:
         """The episode `sample` of `task`, if policies among `allowed` ({version: digest}) made it under these settings.
@@ -151,11 +150,11 @@ class Journal:
 
 def _read_record(where: _Location) -> bytes | None:
     """The record, or None if it is gone or was damaged meanwhile."""
-    try:
-        with where.path.open("rb") as file:
-            found = next(read_frames(file, where.offset), None)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InfrastructureError(f"cannot read the rollout journal: {error}") from error
-    return found.payload if found else None
+    with _readable(), suppress(FileNotFoundError), where.path.open("rb") as file:
+        found = next(read_frames(file, where.offset), None)
+        return found.payload if found else None
+    return None
+
+
+def _readable() -> AbstractContextManager[None]:
+    return on_volume("the rollout journal cannot be read")

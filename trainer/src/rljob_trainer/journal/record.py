@@ -11,7 +11,7 @@ The prompt is not in a record: the data gives it again, and a hash of its token 
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class Made:
 class Used:
     """What one training step used.
 
-    digest: of the policy before the update. step: the update's. fingerprint: rollout_fingerprint's.
+    digest: of the policy before the update. step: the update's. fingerprint: step_fingerprint's.
     groups: (task id, group digest) of each group, in the order of the update.
     dropped: {task id: reason} of groups that are never used.
     position: of the stream of tasks behind this step.
@@ -113,17 +113,7 @@ def encode_made(made: Made, task: Task) -> bytes:
 
 
 def encode_used(used: Used) -> bytes:
-    header = {
-        "kind": "used",
-        "digest": used.digest,
-        "step": used.step,
-        "fingerprint": used.fingerprint,
-        "groups": used.groups,
-        "dropped": dict(used.dropped),
-        "position": dict(used.position),
-        "metrics": dict(used.metrics),
-    }
-    return _joined(header, [])
+    return _joined({"kind": "used"} | asdict(used), [])
 
 
 def read_header(record: bytes) -> dict[str, Any]:
@@ -157,15 +147,8 @@ def decode_made(record: bytes, task: Task) -> Made:
 
 
 def decode_used(header: Mapping[str, Any]) -> Used:
-    return Used(
-        digest=header["digest"],
-        step=header["step"],
-        fingerprint=header["fingerprint"],
-        groups=tuple((task_id, digest) for task_id, digest in header["groups"]),
-        dropped=header["dropped"],
-        position=header["position"],
-        metrics=header["metrics"],
-    )
+    values = {each.name: header[each.name] for each in fields(Used)}
+    return Used(**values | {"groups": tuple(map(tuple, header["groups"]))})
 
 
 def _prefix(part: Trajectory, prompt: Ids) -> int:

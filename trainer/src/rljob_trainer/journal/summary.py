@@ -22,7 +22,6 @@ def summarise(group: Group) -> GroupSummary:
         oldest_version=min(episode.oldest_version for episode in group.episodes),
         digest=group_digest(group),
         error=group.error,
-        retries=group.retries,
     )
 
 

@@ -10,15 +10,15 @@ again. A Used record does: its Made are durable first.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import structlog
 
-from rljob_trainer.errors import InfrastructureError, RLJobError, StorageFullError, is_full
+from rljob_trainer.errors import InfrastructureError, RLJobError, on_volume
 from rljob_trainer.journal.frames import MAGIC, frame, readable_end
 from rljob_trainer.volume import Volume, sync_folder
 
@@ -79,7 +79,7 @@ class JournalWriter:
                 raise self._failure
             if self._closed:
                 raise InfrastructureError("the rollout journal is closed")
-            with self._named_errors():
+            with self._explained():
                 self._write(self._volume.journal(attempt, version), version, data)
             self._appended += 1
         self._work.set()
@@ -158,7 +158,7 @@ class JournalWriter:
                 file.written = False
             retired = [file for file in files if file.retired]
         try:
-            with self._named_errors():
+            with self._explained():
                 for file in files:
                     _sync_file(file)
         except RLJobError as error:
@@ -169,16 +169,8 @@ class JournalWriter:
             self._durable = appended
             self._synced.notify_all()
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if is_full(error):
-                raise StorageFullError(
-                    f"no space left for the rollout journal on {self._volume.root}: free space, or grow the volume"
-                ) from error
-            raise InfrastructureError(f"cannot write the rollout journal: {error}") from error
+    def _explained(self) -> AbstractContextManager[None]:
+        return on_volume(f"the rollout journal on {self._volume.root} cannot be written")
 
 
 def _repair(file: _File) -> None:

@@ -1,7 +1,8 @@
 """Detects a driver that hangs: a live one rewrites its progress file every few seconds."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from rljob_trainer.progress.reporter import HEARTBEAT
 from rljob_trainer.progress.state import heartbeat
@@ -23,16 +24,17 @@ class DriverHeartbeat:
 
     volume: Volume
     allowed: float
+    clock: Callable[[], float] = time.monotonic
     seconds: float = 0.0
     begun: bool = False
     stamp: int | None = None
-    looked: float = field(default_factory=time.monotonic)
+    looked: float = 0.0
 
     def __post_init__(self) -> None:
-        self.stamp = heartbeat(self.volume)
+        self.looked, self.stamp = self.clock(), heartbeat(self.volume)
 
     def is_overdue(self) -> bool:
-        now, stamp = time.monotonic(), heartbeat(self.volume)
+        now, stamp = self.clock(), heartbeat(self.volume)
         self.seconds += min(now - self.looked, LONGEST_LOOK)
         self.looked = now
         if stamp != self.stamp:

@@ -1,4 +1,4 @@
-"""Quick checks before anything starts: packages, files and their columns, and reward code as text.
+"""Quick checks before anything starts: packages, the model's configuration, files and their columns, reward code.
 
 No user code runs here.
 """
@@ -9,12 +9,14 @@ from pathlib import Path
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
+from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
 from rljob_trainer.loop.stages import supervised_steps
 from rljob_trainer.rank.model_source import local_model
+from rljob_trainer.rank.supported import check_supported, check_token_ids, largest_saved_id, load_config
 from rljob_trainer.rewards.check import check_code
 
 
@@ -24,11 +26,21 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     require_packages(spec.training.loggers)
     if not spec.supervised_only:
         ENGINES[spec.rollout.engine].preflight()
-    if spec.model.path is not None:
-        local_model(spec.model, base_dir)
+    _check_model(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):
         check_code(function, base_dir, f"spec.rewards.functions[{index}]")
+
+
+def _check_model(spec: ResolvedSpec, base_dir: Path) -> None:
+    folder = local_model(spec.model, base_dir) if spec.model.path is not None else None
+    if folder is None:  # made from scratch, or on the hub
+        return
+    import_transformers()
+    config = load_config(folder, trust_remote_code=False) if not spec.model.trust_remote_code else None
+    if config is not None:
+        check_supported(config, spec)
+        check_token_ids(config, largest_saved_id(folder))
 
 
 def _check_temporary_folder() -> None:

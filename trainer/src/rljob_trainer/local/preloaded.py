@@ -31,7 +31,7 @@ _MODULES = (
     "torch.distributed.checkpoint.state_dict",
     "transformers.models.llama.modeling_llama",  # for models from scratch; others share most of its imports
 )
-"""Modules of ranks and scorers. Not Ray, which reads a worker's environment when it is imported."""
+"""Modules of ranks and the rollout host. Not Ray, which reads a worker's environment when it is imported."""
 
 REQUEST_SECONDS = 5.0
 """Time for a client to send its request, while other clients wait."""

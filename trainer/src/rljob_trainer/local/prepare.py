@@ -19,7 +19,7 @@ from rljob_trainer.errors import DataError, InfrastructureError, JobError, Stora
 from rljob_trainer.local import preflight
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.local.reward_servers import Plan
-from rljob_trainer.loop.stages import data_exhausted
+from rljob_trainer.loop.stages import data_exhausted, known_length
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.rank.model_source import local_folder
@@ -215,11 +215,12 @@ def nothing_left(run: LocalRun) -> str | None:
 
 def _why_done(run: LocalRun, ref: CheckpointRef) -> str | None:
     """As nothing_left. Raises InfrastructureError, OSError or ValueError if the checkpoint is damaged."""
-    step, total = ref.manifest.step, run.spec.total_steps
-    if step < total and not data_exhausted(run.spec, step, read_trainer_state(ref)):
+    state = read_trainer_state(ref)
+    step, total = ref.manifest.step, known_length(run.spec, state).total_steps
+    if step < total and not data_exhausted(run.spec, step, state):
         return None
     verify(ref)
-    more = "training.steps" if step >= total else "training.epochs"
+    more = "training.epochs" if run.spec.training.steps is None or step < run.spec.total_steps else "training.steps"
     return (
         f"nothing left to do: the run in {run.volume.root} is at step {step} of {total}. "
         f"Raise {more}, choose another --dir, or start over with checkpoint.resume=never"

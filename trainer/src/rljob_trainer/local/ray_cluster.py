@@ -23,9 +23,9 @@ RAY_FOLDER = "r"
 def ray_environment() -> dict[str, str]:
     """Variables of all processes of one local cluster.
 
-    All of them listen on the loopback address alone; Ray does so with the second. The token excludes other users of the machine. Without
-    prestart the first driver connects at once: else it waits inside Ray for one worker per core, cannot send heartbeats
-    there, and looks hung.
+    All of them listen on the loopback address alone; Ray does so with the second. The token excludes other users of
+    the machine. Without prestart the first driver connects at once: else it waits inside Ray for one worker per core,
+    cannot send heartbeats there, and looks hung.
     """
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -35,7 +35,8 @@ def ray_environment() -> dict[str, str]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_worker_niceness": "0",  # by default workers yield to all other processes
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # engines request no GPU: they share their ranks' GPUs
-        **{name: "lo" for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},  # the ranks' own connections
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
         "VLLM_HOST_IP": "127.0.0.1",
     }
 

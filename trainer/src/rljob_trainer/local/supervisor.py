@@ -37,7 +37,7 @@ from rljob_trainer.local.ray_cluster import LocalRay, local_ray, ray_environment
 from rljob_trainer.local.reward_servers import RewardServers
 from rljob_trainer.local.stop import Stop, interrupts
 from rljob_trainer.progress.state import next_attempt, read_object
-from rljob_trainer.progress.views import Reporter, Style, open_reporter
+from rljob_trainer.progress.views import Reporter, open_reporter
 from rljob_trainer.volume import Volume, write_json
 from rljob_trainer.workers.trace import trace_folder
 
@@ -53,10 +53,10 @@ They spin briefly first, because small operations follow within microseconds and
 """
 
 
-def supervise(run: LocalRun, uid: str, style: Style | None, agent_port: int) -> int:
+def supervise(run: LocalRun, uid: str, agent_port: int) -> int:
     """Run and show the job. Returns the exit code of `rljob run`. Call it from the main thread."""
     with interrupts() as stop:  # includes the view, which has to restore the terminal
-        view = open_reporter(run.info(uid), style)
+        view = open_reporter(run.info(uid))
         view.start()
         for note in run.notes:
             view.note(note)

@@ -32,7 +32,7 @@ from rljob_trainer.checkpoint.manifest import (
     commit,
 )
 from rljob_trainer.checkpoint.retention import Pruning
-from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, is_full
+from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, storage_error
 from rljob_trainer.progress.history import history
 from rljob_trainer.volume import Volume, write_json
 from rljob_trainer.workers.context import UPDATE_SECONDS
@@ -129,16 +129,6 @@ class Checkpoints:
                 message = f"the checkpoint has not become durable within {DURABLE_SECONDS:.0f} s: does"
                 raise InfrastructureError(f"{message} {self._volume.root} answer?") from error
 
-    def save(
-        self, step: int, state: dict[str, object], reward: float | None, ranks: Ranks, *,
-        validation_reward: float | None = None,
-    ) -> CheckpointRef:  # fmt: skip
-        """Take a checkpoint and wait until it is durable."""
-        self.begin(step, state, reward, ranks, validation_reward=validation_reward)
-        self.finish()
-        assert self._durable is not None
-        return self._durable
-
     def prune(self) -> None:
         """Delete what retention does not want, superseded commits, and what older attempts left unfinished.
 
@@ -210,13 +200,9 @@ class Checkpoints:
             yield
         except (OSError, StorageFullError, InfrastructureError) as error:
             check_not_superseded(self._volume, self._attempt)
-            root = self._volume.root
-            if isinstance(error, StorageFullError) or is_full(error):
-                message = f"no space left for the checkpoint of step {step} on {root}: free space, grow"
-                raise StorageFullError(f"{message} the volume or keep fewer checkpoints") from error
             if isinstance(error, OSError):
-                reason = error.strerror or error
-                raise InfrastructureError(f"the checkpoint of step {step} on {root} failed: {reason}") from error
+                problem = f"the checkpoint of step {step} on {self._volume.root} cannot be written"
+                raise storage_error(error, problem) from error
             raise
 
 

@@ -74,6 +74,8 @@ class Loop:
             seconds, start = time.monotonic() - start, time.monotonic()
             metrics |= {names.TIME_STEP: seconds, names.TOKENS_PER_SECOND: tokens / seconds}
             self.reporting.step_done(step, stage_of(self.spec, step), metrics)
+            if self.reinforced is not None and self.stage == "rl":
+                self.reinforced.agreement.check(step, metrics)
             self._save(step, metrics)
             if self.reinforced is not None:
                 self.reinforced.rollouts.step_done()

@@ -62,12 +62,14 @@ def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metric
 def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     """parts: of every rank."""
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
-    return supervised_metrics(parts, learning_rate) | {
+    metrics = supervised_metrics(parts, learning_rate) | {
         names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
-        names.ROLLOUT_LOG_PROB_DIFF_MEAN: importance.mean_difference,
-        names.ROLLOUT_LOG_PROB_DIFF_MAX: importance.max_difference,
         names.ROLLOUT_EFFECTIVE_SAMPLE_SIZE: importance.effective_sample_size,
     }
+    if importance.mean_difference is not None and importance.max_difference is not None:
+        metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
+        metrics[names.ROLLOUT_LOG_PROB_DIFF_MAX] = importance.max_difference
+    return metrics
 
 
 def mean_kl(parts: Sequence[Updated]) -> float:

@@ -21,6 +21,7 @@ from rljob_trainer.advantage import uninformative_groups
 from rljob_trainer.data.stream import TaskStream
 from rljob_trainer.errors import RewardError
 from rljob_trainer.journal import Used
+from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.loop.batches import StepBatch, advantages, batch_of_groups, gather
 from rljob_trainer.loop.metrics import (
     Metrics,
@@ -60,6 +61,7 @@ class ReinforcedSteps:
 
     validation: the tasks to validate on.
     replaying: the journal may hold the next step; False as soon as it does not.
+    agreement: ends the run if its engines stay unlike the trainer.
     """
 
     spec: ResolvedSpec
@@ -70,6 +72,7 @@ class ReinforcedSteps:
     validation: list[Task]
     reporting: Reporting
     replaying: bool
+    agreement: Agreement
 
     def validate_first(self) -> None:
         """Before the first RL step, for comparison; once, however many attempts begin that step."""
@@ -194,11 +197,11 @@ class ReinforcedSteps:
     ) -> RankStates:
         batch = batch_of_groups(_summaries(groups), self.spec)
         with self.reporting.phase("advantage"):
-            recording = self.rollouts.begin_use(used)
+            recorded = self.rollouts.use(used)
             prepared = self.ranks.prepare(batch.plans, batch.totals, groups)
             penalties, kl = self._penalties(prepared.result(), batch) if self.spec.kl_in_reward else (None, {})
             values = advantages(_summaries(groups), batch, penalties, self.spec)
-            self.rollouts.finish_use(recording)
+            recorded()
         self.state.advance(self.fingerprints.update, [group.summary.digest for group in groups])
         mark = self.state.mark("rl", before, metrics | kl, batch.tokens)
         with self.reporting.phase("update"):

@@ -17,7 +17,7 @@ from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.calls import GroupRef
 from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.waiting import wait_for
+from rljob_trainer.workers.waiting import wait_for_all
 from rljob_trainer.workers.worker import Answer
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Reporting:
         shown = groups[:SAMPLES_SHOWN]
         references = list(dict.fromkeys(each.bundle for each in shown))
         answers: list[Answer[Sequence[Group]]] = [Answer(each, "rollout host") for each in references]
-        fetched = wait_for(answers, 60.0, "samples to show")
+        fetched = wait_for_all(answers, 60.0, "samples to show")
         bundles = dict(zip(references, fetched, strict=True))
         self._samples.parent.mkdir(parents=True, exist_ok=True)
         with self._samples.open("a") as file:

@@ -8,10 +8,24 @@ from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.learning_rate import learning_rate
 
 
+def with_length(spec: ResolvedSpec, rows: int) -> ResolvedSpec:
+    """The spec with the real number of steps, on which schedules depend: training.epochs may end the run earlier.
+
+    rows: of the training data, or of the supervised data of preset sft.
+    """
+    training = spec.training
+    if training.epochs is None:
+        return spec
+    steps = -(-rows * training.epochs // spec.data.prompts_per_step)
+    if training.steps is not None:
+        steps = min(steps, training.steps)
+    return spec.model_copy(update={"training": training.model_copy(update={"steps": steps})})
+
+
 def supervised_steps(spec: ResolvedSpec) -> int:
     """How many of the run's steps, from its first, are supervised."""
     if spec.supervised_only:
-        return spec.training.steps
+        return spec.total_steps
     return spec.sft.steps if spec.sft else 0
 
 
@@ -20,12 +34,18 @@ def stage_of(spec: ResolvedSpec, step: int) -> Stage:
     return "sft" if step <= supervised_steps(spec) else "rl"
 
 
+def known_length(spec: ResolvedSpec, state: Mapping[str, Any]) -> ResolvedSpec:
+    """As with_length, from the LoopState of a checkpoint."""
+    at = state.get("examples" if spec.supervised_only else "prompts")
+    return with_length(spec, at["rows"]) if at else spec
+
+
 def data_exhausted(spec: ResolvedSpec, step: int, state: Mapping[str, Any]) -> bool:
     """Whether training.epochs leaves no data for the step after `step`. state: LoopState's, of that step."""
-    epochs, supervised = spec.training.epochs, stage_of(spec, step + 1) == "sft"
-    if epochs is None or (supervised and not spec.supervised_only):
+    epochs = spec.training.epochs
+    if epochs is None or step < (0 if spec.supervised_only else supervised_steps(spec)):
         return False
-    at = state["examples" if supervised else "prompts"]
+    at = state["examples" if spec.supervised_only else "prompts"]
     return at is not None and bool(at["epoch"] + 1 >= epochs and at["position"] >= at["rows"])
 
 
@@ -41,5 +61,5 @@ def learning_rate_of(spec: ResolvedSpec, step: int) -> float:
     before = 0 if spec.supervised_only else supervised_steps(spec)
     actor = spec.actor
     return learning_rate(
-        step - before - 1, actor.learning_rate, spec.training.steps, actor.lr_warmup_steps, actor.lr_schedule
+        step - before - 1, actor.learning_rate, spec.total_steps - before, actor.lr_warmup_steps, actor.lr_schedule
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rljob_trainer.data.stream import SupervisedStream, TaskStream
@@ -18,13 +19,14 @@ class LoopState:
     step: the last finished one. policy_version: of the newest weights, the step that made them.
     policy_digest: names those weights by how they were made (journal.fingerprint).
     prompts, examples: positions in the data of RL and of supervised steps; None where the job has no such steps.
-    reward: mean reward of the last RL step.
+    template_time: that the prompts were rendered with. reward: mean reward of the last RL step.
     """
 
     prompts: TaskStream | None
     examples: SupervisedStream | None
     kl: KlController
     policy_digest: str
+    template_time: datetime
     step: int = 0
     policy_version: int = 0
     reward: float | None = None
@@ -51,6 +53,7 @@ class LoopState:
             "step": self.step,
             "policyVersion": self.policy_version,
             "policyDigest": self.policy_digest,
+            "templateTime": self.template_time.isoformat(),
             "reward": self.reward,
             "kl": self.kl.state_dict(),
             "prompts": self.prompts.state_dict() if self.prompts else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from rljob_trainer.progress.history import parse_lines
 from rljob_trainer.progress.state import last_attempt
+from rljob_trainer.types import Message, text_of
 from rljob_trainer.volume import Volume
 
 
@@ -39,10 +40,10 @@ def compare_answers(volume: Volume, most: int) -> tuple[int, int, list[Answer]]:
     return steps[0], steps[-1], answers[:most]
 
 
-def question(messages: Sequence[Mapping[str, str]]) -> str:
+def question(messages: Sequence[Message]) -> str:
     """The content of the user's last message; of the last message if the user has none."""
     of_user = [message for message in messages if message["role"] == "user"] or messages
-    return of_user[-1]["content"]
+    return text_of(of_user[-1])
 
 
 def _text(truth: Any) -> str:

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rljob_trainer.checkpoint.lineage import Segment, lineage, read_claim
+from rljob_trainer.checkpoint.lineage import Segment, lineage
 from rljob_trainer.progress.names import TIME_STEP
 from rljob_trainer.volume import Volume
 
 Line = dict[str, Any]
 """{"step": int, "stage": "sft" or "rl", "time": unix seconds, <metric name>: float, ...}"""
-
-_TAIL_BYTES = 64 * 1024
 
 
 def read_metrics(run_dir: Path) -> list[Line]:
@@ -53,24 +51,11 @@ def _lines(path: Path) -> list[Line]:
 
 
 def last_line(volume: Volume, attempt: int) -> Line:
-    """The newest line of an attempt, {} if it has none. Reads only the file's end."""
-    path = volume.metrics(attempt)
+    """The newest line of an attempt; {} if it has none, or if the volume does not answer."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode(errors="replace")
+        return next(reversed(_lines(volume.metrics(attempt))), {})
     except OSError:
         return {}
-    return next(reversed(list(parse_lines(text))), {})
-
-
-def resumed_step(volume: Volume, attempt: int) -> int:
-    """The step after which the attempt began; -1 at the start, or if its claim cannot be read."""
-    try:
-        claim = read_claim(volume, attempt)
-    except OSError:
-        return -1
-    return claim.resumed_step or -1 if claim else -1
 
 
 def parse_lines(text: str) -> Iterator[Line]:

@@ -1,14 +1,12 @@
 """Write metrics: one JSON line per step, one file per attempt."""
 
-import errno
 import json
 import math
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Literal, Self
 
-from rljob_trainer.errors import JobError, StorageFullError
+from rljob_trainer.errors import JobError, on_volume
 from rljob_trainer.progress.history import Line
 from rljob_trainer.volume import Volume
 
@@ -28,28 +26,19 @@ class MetricsWriter:
 
         Raises:
             JobError: a metric is NaN or infinite.
-            StorageFullError: the volume is full.
+            StorageFullError, InfrastructureError: the volume is full, or fails.
         """
         line: Line = {"step": step, "stage": stage, "time": round(time.time(), 3)}
         line |= {name: _finite(name, value, step) for name, value in metrics.items()}
-        try:
+        with on_volume(f"{self._file.name} cannot be written"):
             self._file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFullError(f"no space left for {self._file.name}; free space or grow the volume") from error
-            raise
         return line
-
-    def close(self) -> None:
-        self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def _finite(name: str, value: float, step: int) -> float:

@@ -42,7 +42,9 @@ ACTOR_CLIP_FRACTION = _metric("actor/clip_fraction", "share", "Tokens whose prob
 ACTOR_GRAD_NORM = _metric("actor/grad_norm", "", "Norm of the gradient before clipping")
 ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the step's last update")
 ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(
-    "rollout/log_prob_diff_mean", "nats", "Mean absolute difference of the engine's and the trainer's log-probabilities"
+    "rollout/log_prob_diff_mean",
+    "nats",
+    "Mean absolute difference of the engine's and the trainer's log-probabilities, where both had the same weights",
 )
 ROLLOUT_LOG_PROB_DIFF_MAX = _metric("rollout/log_prob_diff_max", "nats", "Largest such difference of the step")
 ROLLOUT_EFFECTIVE_SAMPLE_SIZE = _metric(

@@ -105,6 +105,8 @@ def lines(run: RunOverview) -> list[str]:
             rows.append(("reward", ", ".join(shown)))
         if progress.tokens_per_second is not None:
             rows.append(("speed", f"{progress.tokens_per_second:,.0f} tokens/s"))
+        if progress.engine_difference is not None:
+            rows.append(("engine", f"differs from the trainer by {progress.engine_difference:.2g} nats"))
     if run.checkpoint:
         rows.append(("checkpoint", f"step {run.checkpoint.manifest.step} ({run.checkpoint.path})"))
     if run.unread:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 import structlog
@@ -64,6 +63,7 @@ class ProgressReporter:
             "validation_reward": line.get(names.VALIDATION_REWARD),
             "response_tokens": line.get(names.RESPONSE_LENGTH_MEAN),
             "tokens_per_second": line.get(names.TOKENS_PER_SECOND),
+            "engine_difference": line.get(names.ROLLOUT_LOG_PROB_DIFF_MEAN, line.get(names.SYNC_PROBE_MEAN)),
         }
         self._update(
             step=step,
@@ -88,9 +88,7 @@ class ProgressReporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _eta(self, step: int) -> datetime | None:

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from torch.nn.attention import varlen
 from transformers import AttentionInterface
 
-from rljob_trainer.errors import JobError
 from rljob_trainer.rank.packing import Layout
 
 PACKED_ATTENTION = "rljob_packed"
-FIELD = "spec.model.attention"
 
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 _NOT_COMPUTED = ("softcap", "s_aux", "position_bias")
@@ -31,6 +29,10 @@ _SHORT = 48
 half of the time, forward and backward, for 128 sequences of 26 tokens."""
 
 _KERNEL_NAMES_GQA = "enable_gqa" in inspect.signature(varlen.varlen_attn).parameters
+
+
+class CannotPack(Exception):
+    """The architecture needs attention that this file does not compute. Its trajectories get a row each."""
 
 
 def packed_attention(
@@ -47,13 +49,12 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention of one packed row, with the signature that transformers calls.
 
-    query: [1, heads, T, d]; key, value: [1, kv heads, T, d]. Returns [1, T, heads, d].
-    Raises JobError for an architecture that needs more than that.
+    query: [1, heads, T, d]; key: [1, kv heads, T, d]; value: [1, kv heads, T, w]. Returns [1, T, heads, w].
+    Raises CannotPack for an architecture that needs more than that.
     """
     unknown = [name for name in _NOT_COMPUTED if others.get(name) is not None]
     if unknown or layout is None:
-        missing = f"has attention with {unknown[0]}" if unknown else "does not tell its layers about packing"
-        raise JobError(f"this architecture {missing}, which auto cannot do: set it to sdpa or eager", field=FIELD)
+        raise CannotPack(f"attention with {unknown[0]}" if unknown else "layers that do not learn the layout of a pack")
     window = sliding_window if sliding_window is not None and sliding_window < layout.max_length else None
     if query.is_cuda and query.dtype in _FLASH_DTYPES:
         return _flash(query, key, value, layout, scaling, window), None
@@ -63,7 +64,9 @@ def packed_attention(
 def _flash(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float | None, window: int | None
 ) -> Tensor:
-    flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
+    narrower = query.shape[-1] - value.shape[-1]  # the kernel wants one width
+    padded = F.pad(value, (0, narrower)) if narrower else value
+    flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, padded)]
     options: dict[str, Any] = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
     if _KERNEL_NAMES_GQA:
         options["enable_gqa"] = True
@@ -71,7 +74,7 @@ def _flash(
     bounds = (layout.boundaries, layout.boundaries, layout.max_length, layout.max_length)
     out = varlen.varlen_attn(flat[0], flat[1], flat[2], *bounds, **options)
     assert isinstance(out, Tensor)  # a tuple only where its log-sum-exp is asked for
-    return out[None]
+    return out[None, ..., : value.shape[-1]]
 
 
 def _side_by_side(
@@ -125,7 +128,7 @@ def _of_short(
 
     def lay_out(tensor: Tensor) -> Tensor:
         rows = tensor[0].transpose(0, 1).reshape(tokens * shared, -1)
-        return F.embedding(places, rows).view(len(places) // length, -1, size)
+        return F.embedding(places, rows).view(len(places) // length, -1, tensor.shape[-1])
 
     future = torch.full((length, length), -torch.inf, device=query.device).triu_(1)
     weights = torch.baddbmm(
@@ -137,7 +140,7 @@ def _of_short(
         kept = read
     sequence, column = kept // length, kept % length
     back = (sequence[:, None] * shared + head) * length + column[:, None]
-    return F.embedding(back, mixed).view(1, tokens, heads, size)
+    return F.embedding(back, mixed).view(1, tokens, heads, -1)
 
 
 def _padded(boundaries: Tensor, max_length: int, tokens: int) -> tuple[Tensor | None, Tensor | None]:

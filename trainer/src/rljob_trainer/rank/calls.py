@@ -11,27 +11,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rljob_trainer.checkpoint.files import FileEntry
-from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rendezvous import Rendezvous
-from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
-from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.workers.worker import Worker
-
-
-class EngineUpdates(Protocol):
-    """What a rank asks of an engine in a weight update (engines/engine.py)."""
-
-    def begin_update(self, version: int) -> None: ...
-
-    def load_bucket(self, bucket: BucketDescriptor) -> None: ...
-
-    def complete_update(self, version: int, prompts: Sequence[Ids], max_tokens: int) -> list[Completion]:
-        """Use the new weights, then answer each prompt of the probe with at most max_tokens, at temperature 1."""
 
 
 class RankCalls(Protocol):
@@ -97,7 +84,7 @@ class RankCalls(Protocol):
     # ------------------------------------------------------------------ weights
 
     def send_weights(
-        self, engines: Sequence[Worker[EngineUpdates]], version: int, prompts: Sequence[Ids], max_tokens: int,
+        self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, *updated: Updated,
     ) -> Sent:  # fmt: skip
         """Send the policy to the engines that this rank's sync group feeds, and have them answer the probe with it.

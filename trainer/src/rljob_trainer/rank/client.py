@@ -1,4 +1,4 @@
-"""The driver's client of all ranks: they hold one policy together, so each call goes to all of them.
+"""The processes of the ranks, and the driver's client of all: they hold one policy together, so a call goes to all.
 
     driver ──> rank-0 ... rank-N     one GPU each, or a share of the CPU cores; each does one call after the other
 
@@ -6,60 +6,67 @@ Either all ranks of a former driver are taken over or none.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.checkpoint.files import FileEntry
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError, WorkerLost
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.rank.calls import EngineUpdates, RankCalls
-from rljob_trainer.rank.parallel import ParallelDims
+from rljob_trainer.rank.calls import RankCalls
+from rljob_trainer.rank.parallel import ParallelDims, sync_groups
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rank_host import RankHost
 from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.training_state import RankStates, TrainingState
-from rljob_trainer.types import Floats, Group, Ids, Trajectory
+from rljob_trainer.rollouts.calls import GroupRef
+from rljob_trainer.types import Floats, Ids, Trajectory
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, UPDATE_SECONDS, WorkerContext
+from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import loss_among, wait_for, wait_together
-from rljob_trainer.workers.worker import Answer, Worker, arriving
+from rljob_trainer.workers.waiting import loss_among, wait_for_all, wait_together
+from rljob_trainer.workers.worker import Answer, Pending, Worker, arriving
 
 if TYPE_CHECKING:
-    import ray
+    from rljob_trainer.rank.rank import Rank
 
 log = structlog.get_logger()
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 APART_SECONDS = 60.0
 """How much longer than another a rank may take to finish what a former driver asked for, if it asked all of them."""
 
 
-class GroupRef(Protocol):
-    """Where a group's tensors are: its index in a bundle of groups."""
-
-    @property
-    def bundle(self) -> "ray.ObjectRef[Sequence[Group]]": ...
-
-    @property
-    def index(self) -> int: ...
+_TOGETHER = frozenset(
+    method.__name__
+    for method in (RankCalls.prepare, RankCalls.update, RankCalls.supervised_step, RankCalls.score_probes)
+)
+"""Calls in which ranks meet at every layer. Elsewhere one may read a large model from a slow disk, say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending(Generic[R]):
-    """What all ranks were asked, perhaps not yet answered. R: what one rank returns.
+class RankHost(Host):
+    """The Ray worker of a rank. Light: the driver imports it."""
 
-    answers: of each rank; also as arguments of calls that begin behind them.
-    result: waits for all of them.
-    """
+    worker: "Rank"
 
-    answers: Sequence[Answer[R]]
-    result: Callable[[], list[R]]
+    def create(self, spec: ResolvedSpec, settings: RankSettings) -> "Rank":
+        from rljob_trainer.rank.rank import Rank
+
+        return Rank(spec, settings)
+
+    def detail(self) -> str:
+        """How many collectives it has entered: a rank that hangs is behind those that wait for it."""
+        return f", {self.worker.collectives()} collectives"
+
+    def pace(self) -> int | None:
+        """Collectives, during a step."""
+        doing = {method for method, _ in list(self._doing.values())}
+        return self.worker.collectives() if doing & _TOGETHER else None
 
 
 class RankClient:
@@ -127,7 +134,7 @@ class RankClient:
         """Build the process group over all ranks."""
         opened = self.workers[0].call(RankCalls.open_store)
         (rendezvous,) = self._wait([opened], START_SECONDS, "rank 0 of the trainer to start", "rank")
-        return self._all(lambda rank: rank.call(RankCalls.connect, rendezvous), START_SECONDS, "connect").result()
+        return self._all(RankCalls.connect, START_SECONDS, rendezvous).result()
 
     def end(self) -> None:
         for worker in self.workers:
@@ -138,35 +145,28 @@ class RankClient:
 
     def visible_gpus(self) -> list[str | None]:
         """The GPU of each rank; None on a CPU."""
-        return self._all(
-            lambda rank: rank.call(RankCalls.visible_gpu), START_SECONDS, "say which GPUs they own"
-        ).result()
+        return self._all(RankCalls.visible_gpu, START_SECONDS).result()
 
     def load(self, folder: str) -> int:
         """Returns how many parameters a rank counts."""
-        return self._all(lambda rank: rank.call(RankCalls.load, folder), START_SECONDS, "load the model").result()[0]
+        return self._all(RankCalls.load, START_SECONDS, folder).result()[0]
 
     def begin_stage(self, stage: Stage) -> None:
-        self._all(lambda rank: rank.call(RankCalls.begin_stage, stage), START_SECONDS, "begin a stage").result()
+        self._all(RankCalls.begin_stage, START_SECONDS, stage).result()
 
     def restore(self, directory: str) -> None:
-        self._all(lambda rank: rank.call(RankCalls.restore, directory), UPDATE_SECONDS, "read a checkpoint").result()
+        self._all(RankCalls.restore, UPDATE_SECONDS, directory).result()
 
     def hold(self, training_state: TrainingState) -> None:
-        self._all(
-            lambda rank: rank.call(RankCalls.hold, training_state), START_SECONDS, "take the state of the training"
-        ).result()
+        self._all(RankCalls.hold, START_SECONDS, training_state).result()
 
     def begin_save(self, directory: str) -> None:
-        self._all(
-            lambda rank: rank.call(RankCalls.begin_save, directory), UPDATE_SECONDS, "begin a checkpoint"
-        ).result()
+        self._all(RankCalls.begin_save, UPDATE_SECONDS, directory).result()
 
     def finish_save(self) -> list[dict[str, FileEntry]]:
         """Beside what the ranks do, and from any thread."""
-        return self._all(
-            lambda rank: rank.call_beside("background", RankCalls.finish_save), UPDATE_SECONDS, "write a checkpoint"
-        ).result()
+        asked = [worker.call_beside("background", RankCalls.finish_save) for worker in self.workers]
+        return self._pending(asked, UPDATE_SECONDS, "finish_save").result()
 
     # ------------------------------------------------------------------ steps
 
@@ -179,7 +179,7 @@ class RankClient:
             worker.call(RankCalls.supervised_step, plan, totals, rows, learning_rate, training_state)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "do a supervised step").result()
+        return self._pending(asked, UPDATE_SECONDS, "supervised_step").result()
 
     def prepare(
         self, plans: Sequence[RankPlan], totals: Sequence[BatchTotals], groups: Sequence[GroupRef]
@@ -191,7 +191,7 @@ class RankClient:
             worker.call(RankCalls.prepare, plan, totals, places, *bundles)
             for worker, plan in zip(self.workers, plans, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "prepare an update")
+        return self._pending(asked, UPDATE_SECONDS, "prepare")
 
     def update(
         self, advantages: Sequence[Sequence[Floats]], learning_rate: float, kl_coefficient: float,
@@ -202,12 +202,12 @@ class RankClient:
             worker.call(RankCalls.update, own, learning_rate, kl_coefficient, training_state)
             for worker, own in zip(self.workers, advantages, strict=True)
         ]
-        return self._pending(asked, UPDATE_SECONDS, "update the policy")
+        return self._pending(asked, UPDATE_SECONDS, "update")
 
     # ------------------------------------------------------------------ weights
 
     def send_weights(
-        self, engines: Sequence[Sequence[Worker[EngineUpdates]]], version: int, prompts: Sequence[Ids],
+        self, engines: Sequence[Sequence[Worker[EngineProcess]]], version: int, prompts: Sequence[Ids],
         max_tokens: int, after: Pending[Updated] | None = None,
     ) -> Pending[Sent]:  # fmt: skip
         """engines: those that each rank feeds. after: the update that makes `version`, if it is under way."""
@@ -219,31 +219,31 @@ class RankClient:
             )
             for worker, own in zip(self.workers, engines, strict=True)
         ]  # fmt: skip
-        return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send weights", "engine")
+        return self._pending(asked, START_SECONDS + SYNC_SECONDS, "send_weights", "engine")
 
     def score_probes(self, prompts: Sequence[Ids], sent: Pending[Sent]) -> Pending[list[list[Floats]]]:
         """Behind `sent`: of each rank, the log-probabilities of each engine's answers to the probe."""
-        return self._all(
-            lambda rank: rank.call(RankCalls.score_probes, prompts, *map(arriving, sent.answers)),
-            SYNC_SECONDS,
-            "score the probe",
-        )
+        return self._all(RankCalls.score_probes, SYNC_SECONDS, prompts, *map(arriving, sent.answers))
 
     # ------------------------------------------------------------------ waiting
 
-    def _all(self, ask: Callable[[Worker[RankCalls]], Answer[R]], seconds: float, do: str) -> Pending[R]:
-        """Ask every rank the same."""
-        return self._pending([ask(worker) for worker in self.workers], seconds, do)
+    def _all(
+        self, method: Callable[Concatenate[RankCalls, P], R], seconds: float, *args: P.args, **kwargs: P.kwargs
+    ) -> Pending[R]:
+        """Ask every rank the same. seconds: as in `_pending`."""
+        return self._pending(
+            [worker.call(method, *args, **kwargs) for worker in self.workers], seconds, method.__name__
+        )
 
-    def _pending(self, asked: list[Answer[R]], seconds: float, do: str, *others: str) -> Pending[R]:
+    def _pending(self, asked: list[Answer[R]], seconds: float, call: str, *others: str) -> Pending[R]:
         """seconds: how long its result is waited for. others: kinds of workers without which the ranks cannot."""
-        return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks to {do}", "rank", *others))
+        return Pending(asked, lambda: self._wait(asked, seconds, f"the trainer's ranks: {call}", "rank", *others))
 
     def _wait(self, asked: list[Answer[R]], seconds: float, what: str, *matter: str) -> list[R]:
         """matter: kinds of workers without which it is no use to wait."""
         heartbeats = self._context.heartbeats
         try:
-            return wait_for(asked, seconds, what, lambda: heartbeats.check(*matter), heartbeats.doing)
+            return wait_for_all(asked, seconds, what, lambda: heartbeats.check(*matter), heartbeats.doing)
         except WorkerLost:
             raise
         except InfrastructureError as error:
@@ -253,20 +253,9 @@ class RankClient:
 def _rank_settings(context: WorkerContext, rank: int) -> RankSettings:
     return RankSettings(
         rank=rank,
-        parallel=parallel_dims(context.spec),
+        parallel=ParallelDims.over(context.spec.ranks),
         device_type="cuda" if context.device_type == "cuda" else "cpu",
         sync_groups=sync_groups(context.spec, context.device_type),
         threads=context.threads,
         collective_seconds=UPDATE_SECONDS,
     )
-
-
-def parallel_dims(spec: ResolvedSpec) -> ParallelDims:
-    """How the job's ranks share the work."""
-    return ParallelDims.over(spec.ranks)
-
-
-def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], ...]:
-    """Ranks that send weights together: those of one engine on GPUs, all of one node if memory is shared."""
-    size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node
-    return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))

@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from rljob_trainer.errors import JobError
 from rljob_trainer.losses.entropy import entropy_from_logits
+from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.packing import PackedBatch, pack
-from rljob_trainer.types import supervised
+from rljob_trainer.types import Trajectory
 
 _LOGITS_PER_CHUNK = 1 << 26
 """Elements of the largest logits tensor: 256 MiB in float32. A whole batch of a 152k vocabulary needs gigabytes."""
@@ -21,38 +20,48 @@ _LOGITS_PER_CHUNK = 1 << 26
 _LOGITS_KEPT = 1 << 24
 """Elements up to which logits are kept for the backward pass, 64 MiB in float32; above, they are computed again."""
 
-_LEAK = {torch.float32: 1e-4, torch.bfloat16: 0.05}
-"""Nats, mean over the first tokens of a sequence: above it, its neighbour in the pack is seen, by compute dtype."""
-
 
 class Policy(nn.Module):
     """A causal language model of transformers behind a forward pass that never builds all logits at once.
 
     It is the root module of FSDP: the output head is used inside this forward pass, while its weights are gathered.
+    apart: whether each trajectory needs a row of its own (packable.py decides).
     """
 
-    def __init__(self, model: PreTrainedModel, *, packs: bool) -> None:
-        """packs: whether the model's attention is `attention.packed_attention`."""
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.packs = packs
+        self.apart = False
+
+    def pack(self, trajectories: Sequence[Trajectory], device: torch.device) -> PackedBatch:
+        """The micro-batch that `forward` takes. device: the one that computes; offloaded parameters lie on another."""
+        return pack(trajectories, device, share=self.shares_prompts(device), apart=self.apart)
 
     def shares_prompts(self, device: torch.device) -> bool:
-        """Whether it takes a pack whose trajectories share their prompts. The GPU's kernel wants each one whole.
+        """Whether it takes a pack whose trajectories share their prompts. The GPU's kernel wants each one whole."""
+        return self._takes_layout and not self.apart and device.type == "cpu"
 
-        device: the one that computes; offloaded parameters lie on another.
-        """
-        return self.packs and device.type == "cpu"
+    @property
+    def _decoder(self) -> nn.Module:
+        """All but the output head: what checkpoints prefix may be another part."""
+        base: nn.Module = self.model.base_model
+        return self.model.model if base is self.model else base
+
+    @property
+    def _takes_layout(self) -> bool:
+        return bool(self.model.config._attn_implementation == PACKED_ATTENTION)  # noqa: SLF001  no public name
 
     def forward(self, batch: PackedBatch, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
         Both are of the distribution at the batch's temperature.
         """
-        packed: dict[str, Any] = {"layout": batch.layout} if self.packs else {}
+        packed: dict[str, Any] = {}  # a row alone has the positions that every architecture counts by itself
+        if batch.layout is not None:
+            packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
         hidden = (
-            self.model.base_model(input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, **packed)
-            .last_hidden_state[0]
+            self._decoder(input_ids=batch.input_ids, use_cache=False, **packed)
+            .last_hidden_state.flatten(0, 1)
             .index_select(0, batch.predict_at)
         )
         head, targets, temperature = self.model.get_output_embeddings(), batch.targets, batch.temperature
@@ -99,22 +108,3 @@ def score_only(policy: nn.Module, batch: PackedBatch) -> Tensor:
             # comes. What stays gathered would hide all later updates.
             module.reshard()
     return log_probs
-
-
-def check_packing(policy: nn.Module, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises JobError if a token's log-probability depends on another trajectory of its pack.
-
-    Recurrent layers and attention of their own do that: they read a packed row as one sequence. Both passes have the
-    same shapes, so if nothing leaks only rounding differs, and that only in mixtures of experts.
-    dtype: of matrix products.
-    """
-    draw = np.random.Generator(np.random.PCG64(0)).integers
-    one, other, probe = (supervised(draw(0, vocab_size, size, np.int32), [slice(1, size)]) for size in (32, 32, 9))
-    beside_one, beside_other = (
-        score_only(policy, pack([neighbour, probe], device))[-probe.loss_tokens :] for neighbour in (one, other)
-    )
-    if (beside_one - beside_other).abs().mean() > _LEAK[dtype]:
-        raise JobError(
-            "its layers let packed sequences see each other: set model.attention to sdpa, or choose another model",
-            field="spec.model.path",
-        )

@@ -9,25 +9,27 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.initialization import no_init_weights
 
 from rljob_api.resolve import ResolvedModel
+from rljob_trainer.compute.attention_choice import built_with
 from rljob_trainer.compute.linear import speed_up_linear_layers
-from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.errors import DataError
 from rljob_trainer.rank.attention import PACKED_ATTENTION
 from rljob_trainer.rank.model_source import FIELD, first_line
-
-_SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def empty_model(folder: Path, model: ResolvedModel) -> PreTrainedModel:
     """The model's modules in float32, their weights not yet written: memory is only taken where weights are loaded.
 
-    Raises DataError for what transformers cannot load, JobError for what this trainer cannot train.
+    Raises DataError for what transformers cannot load.
     """
     attention = PACKED_ATTENTION if model.attention == "auto" else model.attention
+
+    def build(attention: str | None) -> PreTrainedModel:
+        return bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=model.trust_remote_code)
-        _check_supported(config)
         _drop_dropout(config)
-        made = bare_model(config, attn_implementation=attention, trust_remote_code=model.trust_remote_code)
+        made = built_with(attention, build) if attention == PACKED_ATTENTION else build(attention)
     except (ValueError, OSError, KeyError, ImportError) as error:
         about_attention = attention != PACKED_ATTENTION and "ttention" in str(error)
         raise DataError(
@@ -46,14 +48,6 @@ def bare_model(config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
     return made
 
 
-def _check_supported(config: PreTrainedConfig) -> None:
-    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
-    if scaled:
-        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field=FIELD)
-    if getattr(config, "quantization_config", None) is not None:
-        raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
-
-
 def _drop_dropout(config: PreTrainedConfig) -> None:
     """The ratio of a token's probabilities before and after an update must be that of weights, not of random masks."""
     for name, value in vars(config).items():
@@ -62,9 +56,9 @@ def _drop_dropout(config: PreTrainedConfig) -> None:
 
 
 def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, torch.Tensor]:
-    """Every weight, whole, in float32 on the host: of the folder, or drawn by `seed` for a model from scratch.
+    """All weights in float32 on the host: from the folder, or drawn by `seed` for a model from scratch.
 
-    Raises DataError where the folder's weights are damaged, not all there, not the configuration's or not finite.
+    Raises DataError if the folder's weights are damaged, incomplete, not finite, or do not match the configuration.
     """
     if model.from_scratch is not None:
         config = AutoConfig.from_pretrained(folder)
@@ -78,20 +72,20 @@ def full_weights(folder: Path, model: ResolvedModel, seed: int) -> dict[str, tor
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
         raise DataError(
-            f"its weights cannot be loaded: {first_line(error)}: give a whole model", field=FIELD
+            f"its weights cannot be loaded: {first_line(error)}; use a complete model", field=FIELD
         ) from error
     # transformers would draw these at random
     if wrong := sorted(report["mismatched_keys"]):
         name, found, meant = wrong[0]
         raise DataError(
-            f"its {name} has shape {list(found)}, and config.json makes it {list(meant)}: give a model whose weights "
-            "and config.json belong together",
+            f"its {name} has shape {list(found)}, but config.json says {list(meant)}; use a model whose weights "
+            "match its config.json",
             field=FIELD,
         )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        raise DataError(f"its weights lack {missing[0]}{more}: give a whole model", field=FIELD)
+        raise DataError(f"its weights lack {missing[0]}{more}; use a complete model", field=FIELD)
     weights = dict(loaded.state_dict())
     if broken := [name for name, each in weights.items() if each.is_floating_point() and not each.isfinite().all()]:
-        raise DataError(f"its {broken[0]} holds values that are NaN or infinite: give a whole model", field=FIELD)
+        raise DataError(f"its {broken[0]} has values that are NaN or infinite; use an intact model", field=FIELD)
     return weights

@@ -29,7 +29,7 @@ of its rows took a quarter less; one with 0.94 took as long as with all of them,
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the trajectories are, for attention: n of them in T rows, the longest of L tokens.
+    """Where the trajectories are in a pack, for attention: n of them in T rows, the longest of L tokens.
 
     boundaries: [n + 1] int32, where each trajectory starts, and T; None if trajectories share prompts.
     max_length: L.
@@ -44,15 +44,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """One micro-batch: n trajectories in T rows, with R tokens in the loss each.
+    """One micro-batch: n trajectories with R tokens in the loss each, in one pack of T rows or apart.
 
-    input_ids, position_ids: [1, T] int64. predict_at, targets: [sum of R] int64. loss_tokens: R of each, [n].
+    input_ids: [1, T] int64; apart [n, L], padded on the right, which causal layers never see.
+    position_ids: [1, T] int64; layout: both None if the trajectories are apart.
+    predict_at: into the flat input_ids, and targets: [sum of R] int64. loss_tokens: R of each, [n].
     temperature: by which the logits of the targets are divided; [sum of R] float32 if turns differ in it.
     """
 
     input_ids: Tensor
-    position_ids: Tensor
-    layout: Layout
+    position_ids: Tensor | None
+    layout: Layout | None
     predict_at: Tensor
     targets: Tensor
     loss_tokens: tuple[int, ...]
@@ -72,18 +74,22 @@ class _Part:
     targets: Ids
 
 
-def pack(trajectories: Sequence[Trajectory], device: torch.device, *, share: bool = False) -> PackedBatch:
+def pack(
+    trajectories: Sequence[Trajectory], device: torch.device, *, share: bool = False, apart: bool = False
+) -> PackedBatch:
     """Concatenate. No trajectories become one idle token without targets, for a rank that only joins collectives.
 
     share: equal prompts come once, if that leaves out enough rows; for attention that goes by `read`.
+    apart: each trajectory is a row of its own, for layers that read a row as one sequence.
     """
     trajectories = trajectories or [supervised(np.zeros(1, np.int32), [])]
     parts = [_part(trajectory) for trajectory in trajectories]
-    rows = _rows(parts, share=False)
+    rows = _rows_apart(parts) if apart else _rows(parts, share=False)
     shared = _rows(parts, share=True) if share else rows
     sharing = _count(shared) < _WORTH * _count(rows)
     rows = shared if sharing else rows
-    ids, positions = np.empty((2, _count(rows)), np.int64)
+    longest = max(len(each) for each in rows)
+    ids, positions = np.zeros((2, len(rows) * longest if apart else _count(rows)), np.int64)
     for part, each in zip(parts, rows, strict=True):
         ids[each] = part.token_ids
         positions[each] = np.arange(len(each))
@@ -93,9 +99,9 @@ def pack(trajectories: Sequence[Trajectory], device: torch.device, *, share: boo
         return on_device(torch.from_numpy(array), device)
 
     return PackedBatch(
-        input_ids=tensor(ids)[None],
-        position_ids=tensor(positions)[None],
-        layout=_layout(rows, device, sharing=sharing),
+        input_ids=tensor(ids).view(-1, longest if apart else len(ids)),
+        position_ids=None if apart else tensor(positions)[None],
+        layout=None if apart else _layout(rows, device, sharing=sharing),
         predict_at=tensor(np.concatenate(predicting)),
         targets=tensor(np.concatenate([part.targets for part in parts]).astype(np.int64)),
         loss_tokens=tuple(len(part.targets) for part in parts),
@@ -124,6 +130,12 @@ def _rows(parts: Sequence[_Part], *, share: bool) -> list[NDArray[np.int64]]:
         end += len(rest)
         rows.append(np.concatenate([known, rest]))
     return rows
+
+
+def _rows_apart(parts: Sequence[_Part]) -> list[NDArray[np.int64]]:
+    """As _rows, of parts that are padded to the longest."""
+    longest = max(len(part.token_ids) for part in parts)
+    return [index * longest + np.arange(len(part.token_ids)) for index, part in enumerate(parts)]
 
 
 def _layout(rows: Sequence[NDArray[np.int64]], device: torch.device, *, sharing: bool) -> Layout:

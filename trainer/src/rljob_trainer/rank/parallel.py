@@ -16,6 +16,7 @@ Ranks are numbered with `tensor` running fastest. Two products of dimensions mat
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from rljob_api import ResolvedSpec
 from rljob_trainer.errors import JobError
 
 if TYPE_CHECKING:
@@ -78,3 +79,9 @@ class ParallelDims:
         if self.replicate == 1:
             return init_device_mesh(device_type, (self.shard,), mesh_dim_names=("shard",))
         return init_device_mesh(device_type, (self.replicate, self.shard), mesh_dim_names=("replicate", "shard"))
+
+
+def sync_groups(spec: ResolvedSpec, device_type: str) -> tuple[tuple[int, ...], ...]:
+    """Ranks that send weights together: those of one engine on GPUs, all of one node if memory is shared."""
+    size = spec.rollout.tensor_parallel_size if device_type == "cuda" else spec.cluster.ranks_per_node
+    return tuple(tuple(range(first, first + size)) for first in range(0, spec.ranks, size))

@@ -24,21 +24,21 @@ from rljob_trainer.checkpoint.shards import load_shards
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.compute.out_of_memory import LOADING, SENDING, STEPPING, explained
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
-from rljob_trainer.rank.calls import EngineUpdates, RankCalls
+from rljob_trainer.rank.calls import RankCalls
 from rljob_trainer.rank.forward import Policy, score_only
 from rljob_trainer.rank.masking import Rejection, without_rejected
 from rljob_trainer.rank.models.policy import load_policy, with_fresh_optimizer
 from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
-from rljob_trainer.rank.packing import pack
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.rendezvous import Rendezvous, join_store, open_store
-from rljob_trainer.rank.results import Prepared, RankInfo, Sent, Updated
+from rljob_trainer.rank.rendezvous import join_store, open_store
+from rljob_trainer.rank.results import Prepared, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
@@ -182,14 +182,14 @@ class Rank(RankCalls):
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient)
-        updated = Updated(sums, _importance(shard))
+        updated = Updated(sums, _importance(shard, version=training_state.step - 1))
         self._state = RankState(training_state, updated)
         return updated
 
     @explained(STEPPING)
     def log_probs(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
         """Log-probabilities [R] of each trajectory's tokens in the loss; every rank computes all of them."""
-        batch = pack(trajectories, self.device)
+        batch = self.policy.module.pack(trajectories, self.device)
         flat = score_only(self.policy.module, batch)
         return np.split(flat.cpu().numpy(), np.cumsum(batch.loss_tokens)[:-1])
 
@@ -197,12 +197,12 @@ class Rank(RankCalls):
 
     @explained(SENDING)
     def send_weights(
-        self, engines: Sequence[Worker[EngineUpdates]], version: int, prompts: Sequence[Ids], max_tokens: int,
+        self, engines: Sequence[Worker[EngineProcess]], version: int, prompts: Sequence[Ids], max_tokens: int,
         deadline: float, *_updated: Updated,
     ) -> Sent:  # fmt: skip
         dtype = compute_dtype(self.spec, self.device.type)
         sender = WeightSender(self.device.type, dtype, self.spec.rollout.weight_sync.bucket_mib << 20, self.sync_group)
-        tensors = full_tensors(self.policy.network, self.device, COMPUTE_DTYPES[dtype])
+        tensors = full_tensors(self.policy.module.model, self.device, COMPUTE_DTYPES[dtype], self.spec.rollout.engine)
         return send(sender, tensors, self.sync_group, engines, version, prompts, max_tokens, deadline)
 
     @explained(STEPPING)
@@ -241,7 +241,10 @@ class Rank(RankCalls):
         return {role.name: role.state() for role in self.roles() if role.saved}
 
 
-def _importance(shard: Shard) -> ImportanceSums:
+def _importance(shard: Shard, version: int) -> ImportanceSums:
+    """version: of the policy before the update."""
     samples = shard.ordered
     ours, engine = column(samples, "old_log_probs"), column(samples, "engine_log_probs")
-    return importance_sums(ours.numpy(), engine.numpy())
+    versions = [each.trajectory.versions[each.trajectory.in_loss] for each in samples]
+    present = np.concatenate(versions or [np.zeros(0, np.int32)]) == version
+    return importance_sums(ours.numpy(), engine.numpy(), present)

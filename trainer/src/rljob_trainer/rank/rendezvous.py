@@ -6,19 +6,11 @@ the port is decided by the network: loopback under `rljob run`, the NetworkPolic
 
 import secrets
 import socket
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch.distributed as dist
 
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """Where the store listens. prefix: of its keys."""
-
-    host: str
-    port: int
-    prefix: str = field(repr=False)
+from rljob_trainer.rank.results import Rendezvous
 
 
 def open_store(host: str) -> tuple[dist.Store, Rendezvous]:

@@ -8,6 +8,15 @@ from rljob_trainer.types import Floats
 
 
 @dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the store of the ranks' process group listens. prefix: of its keys."""
+
+    host: str
+    port: int
+    prefix: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RankInfo:
     """What a log says about a rank that has started. gpu: its name; None on a CPU."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rljob_trainer.losses.totals import BatchTotals
-from rljob_trainer.rank.packing import PackedBatch, on_device, pack
+from rljob_trainer.rank.packing import on_device
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.types import Bools, Floats, Group, Trajectory
 
@@ -83,10 +83,6 @@ def shard_of_groups(plan: RankPlan, totals: Sequence[BatchTotals], groups: Seque
 def shard_of_rows(plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory]) -> Shard:
     """The rank's part of a supervised batch."""
     return Shard(plan, tuple(totals), {index: ShardSample(rows[index]) for index in plan.samples})
-
-
-def packed(samples: Sequence[ShardSample], device: torch.device, *, share: bool) -> PackedBatch:
-    return pack([sample.trajectory for sample in samples], device, share=share)
 
 
 def column(samples: Sequence[ShardSample], name: Column) -> Tensor:

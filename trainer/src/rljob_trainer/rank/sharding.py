@@ -8,12 +8,15 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.errors import JobError
 from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.loading import empty_model, full_weights
+from rljob_trainer.weights.saved_names import all_weights
 
 COMPUTE_DTYPES: dict[str, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -30,9 +33,9 @@ def sharded_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh, *, traina
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
     if spec.model.attention == "flash_attention_2" and (mesh.device_type, dtype) != ("cuda", torch.bfloat16):
         raise JobError("flash_attention_2 needs a GPU and dtype bfloat16: set it to auto", field="spec.model.attention")
-    policy = Policy(empty_model(folder, spec.model), packs=spec.model.attention == "auto")
+    policy = Policy(empty_model(folder, spec.model))
     policy.requires_grad_(trainable)
-    policy.train(trainable)  # gradient checkpointing acts in training mode only
+    _train_without_noise(policy, trainable=trainable)
     if trainable and spec.actor.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     if not trainable:
@@ -52,7 +55,7 @@ def load_initial_weights(policy: Policy, spec: ResolvedSpec, folder: Path, mesh:
 @torch.no_grad()
 def copy_weights(source: Policy, target: Policy) -> None:
     """Each rank copies its own shards; both policies have the same shape and mesh."""
-    for ours, theirs in zip(source.parameters(), target.parameters(), strict=True):
+    for (_, ours), (_, theirs) in zip(all_weights(source), all_weights(target), strict=True):
         theirs.copy_(ours)
 
 
@@ -76,11 +79,18 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
 
 
-def _layers(policy: Policy) -> nn.ModuleList:
-    layers = getattr(policy.model.base_model, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
-        raise JobError(
-            f"the layers of {type(policy.model).__name__} are not where FSDP looks: choose a decoder-only model",
-            field="spec.model.path",
-        )
-    return layers
+def _layers(policy: Policy) -> list[nn.Module]:
+    """The blocks of the decoder, which FSDP gathers one by one: wherever an architecture keeps them."""
+    lists = [module for module in policy.model.modules() if isinstance(module, nn.ModuleList)]
+    layers = max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=nn.ModuleList())
+    return list(layers)
+
+
+def _train_without_noise(policy: Policy, *, trainable: bool) -> None:
+    """Gradient checkpointing acts in training mode only; jitter of routers, and dropout, must not act.
+
+    The ratio of a token's probabilities before and after an update must be that of weights, not of random numbers.
+    """
+    policy.eval()
+    for module in policy.modules():
+        module.training = trainable and isinstance(module, GradientCheckpointingLayer | PreTrainedModel)

@@ -22,10 +22,10 @@ from rljob_trainer.losses.policy import LOSSES, PolicyBatch
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
-from rljob_trainer.rank.packing import on_device
+from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
 from rljob_trainer.rank.results import StepSums
-from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, packed, scatter
+from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Trainee(Generic[M_co]):
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
     for samples in shard.micro_batches():
-        log_probs = score_only(policy, packed(samples, device, share=policy.shares_prompts(device)))
+        log_probs = score_only(policy, _packed(policy, samples, device))
         if samples:
             scatter(samples, name, log_probs)
 
@@ -102,7 +102,7 @@ def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float
     sums = RunningSums.on(trainee.device)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
-            batch = packed(samples, trainee.device, share=trainee.module.shares_prompts(trainee.device))
+            batch = _packed(trainee.module, samples, trainee.device)
             log_probs, entropies = score(trainee.module, batch)
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
@@ -145,7 +145,7 @@ def _policy_pass(
     algorithm, device = spec.algorithm, trainee.device
     log_probs, entropies = score(
         trainee.module,
-        packed(samples, device, share=trainee.module.shares_prompts(device)),
+        _packed(trainee.module, samples, device),
         entropy_gradient=algorithm.entropy_coefficient > 0,
     )
     if not samples:
@@ -157,6 +157,10 @@ def _policy_pass(
     trainee.backward(loss)
     sums.add(sum(sample.remaining for sample in samples), loss, entropies, kl, clipped, mask=batch.mask)
     return log_probs.detach()
+
+
+def _packed(policy: Policy, samples: Sequence[ShardSample], device: torch.device) -> PackedBatch:
+    return policy.pack([sample.trajectory for sample in samples], device)
 
 
 def _policy_batch(log_probs: Tensor, samples: Sequence[ShardSample]) -> PolicyBatch:

@@ -3,28 +3,40 @@
 It ends with the thread that started it: an idle process reads the end of the socket, the kernel kills a busy one.
 """
 
+import asyncio
 import ctypes
+import inspect
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rljob_trainer.rewards.code import describe
-from rljob_trainer.rewards.load import ComputeScore, LoadError, load
-from rljob_trainer.rewards.protocol import Call, Failure, Loaded, Score, Setup, send
+from rljob_trainer.rewards.code import describe, printable
+from rljob_trainer.rewards.load import LoadError, load, register_files
+from rljob_trainer.rewards.private_imports import public, register_again
+from rljob_trainer.rewards.protocol import Call, Failure, FunctionSetup, Loaded, Score, Setup, send
+from rljob_trainer.rewards.signature import ComputeScore
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_T = TypeVar("_T")
 _LARGEST = 1e30  # finite in float32 with any weight
 
 
 def main() -> None:
     fd, parent = int(sys.argv[1]), int(sys.argv[2])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what its children leave behind stays below it, where the pool finds it
     if os.getppid() != parent:  # the parent died before prctl
         return
+    del sys.argv[1:]  # reward code may parse it
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  they are files
     connection = Connection(fd)
     try:
         serve(connection)
@@ -35,29 +47,74 @@ def main() -> None:
 def serve(connection: Connection) -> None:
     """Load, then answer calls until the pool closes the connection."""
     setup: Setup = connection.recv()
-    loaded: list[ComputeScore] = []
-    for i, function in enumerate(setup.functions):
+    base_dir, scorers = Path(setup.base_dir), []
+    register_files(setup.functions, base_dir)
+    for function in setup.functions:
         try:
-            loaded.append(load(function, Path(setup.base_dir), f"spec.rewards.functions[{i}]"))
+            scorers.append(_Scorer(load(function, base_dir, function.field), function))
         except LoadError as error:
             send(connection.fileno(), error.failure)
             return
-        send(connection.fileno(), Loaded())
+        send(connection.fileno(), Loaded(scorers[-1].batch))
     while True:
         calls: Sequence[Call] = connection.recv()
-        for call in calls:
-            for compute_score in loaded:
-                send(connection.fileno(), _answer(compute_score, call))
+        answers = [scorer.begin(calls) for scorer in scorers]
+        for index, call in enumerate(calls):
+            for scorer, answer in zip(scorers, answers, strict=True):
+                if scorer.setup.scores(call.data_source):
+                    send(connection.fileno(), answer(index))
 
 
-def _answer(function: ComputeScore, call: Call) -> Score | Failure:
-    try:
-        result = function(call)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  every error of user code is reported
-        return Failure(f"raised {describe(error)}")
-    finally:
-        sys.stdout.flush()
-    return to_score(result)
+class _Scorer:
+    """Calls one function and contains what it does."""
+
+    def __init__(self, function: ComputeScore, setup: FunctionSetup) -> None:
+        self._function, self.batch, self.setup = function, function.batch, setup
+
+    def begin(self, calls: Sequence[Call]) -> Callable[[int], Score | Failure]:
+        """Scores call `index` of a message when it is asked to."""
+        if not self.batch:
+            return lambda index: self._contained(lambda: to_score(self._result(self._function(calls[index]))))
+        answers: list[Score | Failure] = []
+
+        def answer(index: int) -> Score | Failure:
+            if not answers:
+                answers.extend(self._many(calls))
+            return answers[index]
+
+        return answer
+
+    def _many(self, calls: Sequence[Call]) -> list[Score | Failure]:
+        def score() -> list[Score | Failure]:
+            results = list(self._result(self._function.many(calls)))
+            if len(results) != len(calls):
+                return [Failure(f"returned {len(results)} scores for {len(calls)} responses")] * len(calls)
+            return [to_score(self._result(result)) for result in results]
+
+        scored = self._contained(score)
+        return scored if isinstance(scored, list) else [scored] * len(calls)
+
+    def _contained(self, work: Callable[[], _T]) -> _T | Failure:
+        try:
+            return work()
+        except BaseException as error:  # noqa: BLE001  every error of user code is reported
+            return Failure(f"raised {public(describe(error))}")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that it left would end a later call
+            with suppress(Exception):  # closed, or None
+                sys.stdout.flush()
+
+    def _result(self, returned: Any) -> Any:
+        return self._loop.run(_awaited(returned)) if inspect.isawaitable(returned) else returned
+
+    @cached_property
+    def _loop(self) -> asyncio.Runner:
+        """One event loop for all calls, because clients that a function keeps belong to their loop."""
+        return asyncio.Runner()
+
+
+async def _awaited(returned: Awaitable[Any]) -> Any:
+    return await returned
 
 
 def to_score(result: Any) -> Score | Failure:
@@ -71,10 +128,11 @@ def to_score(result: Any) -> Score | Failure:
 
 
 def _checked(numbers: dict[str, float]) -> Score | Failure:
-    for name, number in numbers.items():
-        if not abs(number) <= _LARGEST:  # also false for NaN
-            return Failure(f"returned {number}" if name == "score" else f"returned {name}: {number}")
-    return Score(numbers.pop("score"), numbers)
+    """The score must be finite; another number that is not is left out."""
+    score = numbers.pop("score")
+    if not abs(score) <= _LARGEST:  # also false for NaN
+        return Failure(f"returned {score}")
+    return Score(score, {name: number for name, number in numbers.items() if abs(number) <= _LARGEST})
 
 
 def _number(value: Any) -> float | None:
@@ -88,9 +146,12 @@ def _number(value: Any) -> float | None:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = printable(repr(value))
+    text = f"{text} ({type(value).__name__})" if type(value).__module__ != "builtins" else text
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # a process that multiprocessing spawned from reward code
+    register_again()

@@ -6,19 +6,20 @@ import importlib
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rljob_trainer.paths import locate
 from rljob_trainer.rewards.code import CodeError, RewardCode, describe, find_code, no_function
+from rljob_trainer.rewards.private_imports import PREFIX, load_file, public, register
 from rljob_trainer.rewards.protocol import Call, FunctionSetup, LoadFailure
+from rljob_trainer.rewards.signature import ComputeScore, SignatureError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-
-ComputeScore = Callable[[Call], Any]
-"""Should return a number or a mapping; the result is not checked yet."""
 
 
 class LoadError(Exception):
@@ -29,35 +30,29 @@ class LoadError(Exception):
         self.failure = LoadFailure(message, field)
 
 
+def register_files(functions: Sequence[FunctionSetup], base_dir: Path) -> None:
+    """Make all reward files known before the first is loaded: they are no neighbours of each other by accident."""
+    sys.path.append(str(base_dir))  # for modules
+    register(file for setup in functions if (file := _file(setup, base_dir)) is not None)
+
+
 def load(setup: FunctionSetup, base_dir: Path, field: str) -> ComputeScore:
-    """The reward function of `setup`. field: its field in the spec ("spec.rewards.functions[0]").
+    """The reward function of `setup`, whose file is registered. field: its field ("spec.rewards.functions[0]").
 
     Raises:
         LoadError: syntax error, failed import, missing function, wrong signature or argument.
     """
     if setup.builtin is not None:
         return load_builtin(setup.builtin, setup.arguments, field)
-    origin = "path" if setup.path else "module" if setup.module else "source"
-    module = _module(setup, base_dir, field, origin)
+    module = _module(setup, base_dir, field)
     function = getattr(module, setup.function, None)
     if not callable(function):
         defined = [name for name, value in vars(module).items() if inspect.isfunction(value)]
         raise LoadError(no_function(setup.function, defined), f"{field}.function")
-    if inspect.iscoroutinefunction(function):
-        raise LoadError(f"{setup.function} is async; make it an ordinary function", f"{field}.function")
-    arguments = dict(setup.arguments)
-    _check_signature(function, arguments, field)
-
-    def compute_score(call: Call) -> Any:
-        return function(
-            data_source=call.data_source,
-            solution_str=call.solution_str,
-            ground_truth=call.ground_truth,
-            extra_info=dict(call.extra_info),  # a change must not reach the next function
-            **arguments,
-        )
-
-    return compute_score
+    try:
+        return ComputeScore(function, setup.arguments)
+    except SignatureError as error:
+        raise LoadError(str(error), f"{field}.{'arguments' if error.argument else 'function'}") from error
 
 
 def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> ComputeScore:
@@ -66,10 +61,10 @@ def load_builtin(name: str, arguments: Mapping[str, Any], field: str) -> Compute
 
     kind = _builtin(name)
     try:
-        reward: ComputeScore = kind(**arguments)
+        reward = kind(**arguments)
     except ValidationError as error:
         raise LoadError(next(_wrong_arguments(name, kind, error)), f"{field}.arguments") from error
-    return reward
+    return ComputeScore(lambda **call: reward(Call(**call)), {})
 
 
 def builtin_errors(name: str, arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -100,22 +95,32 @@ def _wrong_arguments(name: str, kind: Any, error: "ValidationError") -> Iterator
             yield f"{place}: {message}" if place else message
 
 
-def _module(setup: FunctionSetup, base_dir: Path, field: str, origin: str) -> ModuleType:
+def _module(setup: FunctionSetup, base_dir: Path, field: str) -> ModuleType:
+    origin = "path" if setup.path else "module" if setup.module else "source"
     try:
-        if setup.module:
-            sys.path.append(str(base_dir))
+        file = _file(setup, base_dir)
+        if setup.module and file is None:
             return importlib.import_module(setup.module)
-        code = find_code(setup.path, setup.source, base_dir, field)
-        if setup.path:
-            sys.path.append(str(Path(code.filename).parent))  # a reward file may import files beside it
-            return _execute(code, Path(code.filename).stem)
-        return _execute(code, f"reward_{setup.name.replace('-', '_')}")
+        code = find_code(setup.path or (str(file) if file else None), setup.source, base_dir, field)
+        code.compile()
+        return load_file(file) if file else _execute(code, f"{PREFIX}{setup.name.replace('-', '_')}")
     except CodeError as error:
         raise LoadError(str(error), f"{field}.{origin}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         remedy = "install it, or correct the name" if isinstance(error, ImportError) else "correct the code"
-        message = f"{setup.path or setup.module or 'the code'}: {describe(error)}; {remedy}"
+        message = f"{setup.path or setup.module or 'the code'}: {public(describe(error))}; {remedy}"
         raise LoadError(message, f"{field}.{origin}") from error
+
+
+def _file(setup: FunctionSetup, base_dir: Path) -> Path | None:
+    """The file of a function with a path, or of a module that lies beside the job's file, if it exists."""
+    name = setup.path or (setup.module and f"{setup.module.replace('.', '/')}.py")
+    if not name:
+        return None
+    file = locate(name, base_dir)
+    with suppress(OSError):
+        return file if file.is_file() else None
+    return None
 
 
 def _execute(code: RewardCode, name: str) -> ModuleType:
@@ -123,25 +128,7 @@ def _execute(code: RewardCode, name: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = code.filename
     sys.modules[name] = module  # dataclasses and pickle look up the module
-    if isinstance(code.text, str):  # no file for traceback lines
-        lines = code.text.splitlines(keepends=True)
-        linecache.cache[code.filename] = (len(code.text), None, lines, code.filename)
+    lines = str(code.text).splitlines(keepends=True)  # no file for traceback lines
+    linecache.cache[code.filename] = (len(code.text), None, lines, code.filename)
     exec(compiled, vars(module))
     return module
-
-
-def _check_signature(function: Callable[..., Any], arguments: Mapping[str, Any], field: str) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some functions written in C have none
-        return
-    call = {"data_source": "", "solution_str": "", "ground_truth": "", "extra_info": {}, **arguments}
-    try:
-        signature.bind(**call)
-    except TypeError as error:
-        blamed = "arguments" if any(repr(name) in str(error) for name in arguments) else "function"
-        raise LoadError(
-            f"{getattr(function, '__name__', 'the function')}{signature} cannot be called as"
-            f" f({', '.join(f'{name}=...' for name in call)}): {error}",
-            f"{field}.{blamed}",
-        ) from error

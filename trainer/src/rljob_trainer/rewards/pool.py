@@ -4,8 +4,8 @@
                                                                                               │ dies or hangs:
     future <── the group's last score, or its first error <──────────────────────────────────┘ only its own job fails
 
-If a process was killed or stopped, perhaps from outside, a new process scores the response again, at most twice. The
-deadline starts with the call, not with the wait in the queue.
+If a function scores groups, the group is one job. If a process was killed or stopped, perhaps from outside, a new
+process scores the response again, at most twice. The deadline starts with the call, not with the wait in the queue.
 
 The library pebble does not work here: its processes share one pipe and one lock, so a process that dies between two
 calls breaks the whole pool.
@@ -28,8 +28,8 @@ from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.policy import Component, Response, without_score
-from rljob_trainer.rewards.process import CallError, RewardProcess
-from rljob_trainer.rewards.protocol import Call, FunctionSetup, Score, Setup
+from rljob_trainer.rewards.process import CallError, RewardProcess, Scores
+from rljob_trainer.rewards.protocol import Call, FunctionSetup, Setup
 from rljob_trainer.rewards.scores import GroupScore
 from rljob_trainer.types import Floats, Task
 
@@ -41,22 +41,26 @@ ones do not, so that no response waits while a process is idle."""
 
 
 class RewardPool:
-    """The reward functions of a job, loaded in `rewards.processes` processes.
+    """Reward functions of a job that see the same environment, loaded in `rewards.processes` processes.
 
     log: file for the functions' output; the default is the standard error of this process.
+    places: indices of the functions in rewards.functions; the default is all of them.
 
     Raises:
         RewardError: a function cannot be loaded; names the field and the line.
         InfrastructureError: no process can be started.
     """
 
-    def __init__(self, rewards: Rewards, base_dir: Path, log: Path | None = None) -> None:
+    def __init__(
+        self, rewards: Rewards, base_dir: Path, log: Path | None = None, places: Sequence[int] | None = None
+    ) -> None:
         self._rewards = rewards
+        self._setup = _setup(rewards, base_dir, range(len(rewards.functions)) if places is None else places)
         self._timeout = parse_duration(rewards.timeout)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._closed = False
-        self._processes = [RewardProcess(_setup(rewards, base_dir), log) for _ in range(rewards.processes)]
+        self._processes = [RewardProcess(self._setup, log) for _ in range(rewards.processes)]
         self._at_once = min(rewards.processes, os.cpu_count() or 1)  # for quick, CPU-bound functions
         self._threads = [
             threading.Thread(target=self._serve, args=(process,), name=f"reward-{i}", daemon=True)
@@ -68,6 +72,7 @@ class RewardPool:
         if error is not None:
             self.close()
             raise error
+        self._whole_groups = self._processes[0].batch
 
     def submit(self, task: Task, responses: Sequence[Response]) -> "Future[GroupScore]":
         """Start to score a group: the weighted sum for each response, and each component.
@@ -79,9 +84,10 @@ class RewardPool:
         """
         if self._closed:
             raise _closed()
-        group = _Group(self._rewards, task, responses)
-        for index in range(len(responses)):
-            self._jobs.put(_Job(group, index))
+        group = _Group(self._rewards, self._setup, task, responses)
+        indices = range(len(responses))
+        for job in [indices] if self._whole_groups else [range(index, index + 1) for index in indices]:
+            self._jobs.put(_Job(group, job))
         return group.future
 
     def close(self) -> None:
@@ -118,6 +124,7 @@ class RewardPool:
 
     def _take(self, most: int) -> "list[_Job]":
         """Queued jobs: at least one, at most this process's share; none once the pool is closed."""
+        most = 1 if self._processes[0].batch else most
         jobs = [self._jobs.get()]
         most = min(most, 1 + self._jobs.qsize() // self._at_once)
         with suppress(queue.Empty):
@@ -130,51 +137,51 @@ class RewardPool:
     def _run(self, process: RewardProcess, jobs: "list[_Job]") -> None:
         """Call until each job has its score or its group has failed; a new process continues for a lost one."""
         while jobs := [job for job in jobs if not job.group.future.done()]:  # its group failed
-            waiting = iter(jobs)
+            asked = [(job, index) for job in jobs for index in job.indices]
+            waiting = iter(asked)
             try:
-                for answer in process.call([job.call() for job in jobs], self._timeout):
-                    self._answered(next(waiting), answer)
+                for answer in process.call([job.group.call(index) for job, index in asked], self._timeout):
+                    self._answered(*next(waiting), answer)
             except Exception as error:  # noqa: BLE001  the group's future must carry every error
-                next(waiting).group.fail(error)
+                next(waiting)[0].group.fail(error)
             jobs = [job for job in jobs if not job.done]
 
-    def _answered(self, job: "_Job", answer: list[Score] | CallError) -> None:
+    def _answered(self, job: "_Job", index: int, answer: Scores | CallError) -> None:
         if not isinstance(answer, CallError):
-            job.group.store(job.index, answer)
-        elif self._closed:
+            job.group.store(index, answer)
+            job.done = index == job.indices[-1]
+            return
+        if self._closed:
             job.group.fail(_closed())
         elif answer.outside and job.retries < _RETRIES:
             job.group.retried()
             job.retries += 1
             return
         else:
-            job.group.blame(job.index, answer)
+            job.group.blame(index, answer)
         job.done = True
 
 
 @dataclass(slots=True)
 class _Job:
-    """One response of a group. done: it has its score, or its group has failed."""
+    """Responses of a group that are scored together. done: they have their scores, or the group has failed."""
 
     group: "_Group"
-    index: int
+    indices: range
     retries: int = 0
     done: bool = False
-
-    def call(self) -> Call:
-        return self.group.call(self.index)
 
 
 class _Group:
     """A group that the pool is scoring."""
 
-    def __init__(self, rewards: Rewards, task: Task, responses: Sequence[Response]) -> None:
+    def __init__(self, rewards: Rewards, setup: Setup, task: Task, responses: Sequence[Response]) -> None:
         self.future: Future[GroupScore] = Future()
         self._rewards = rewards
+        self._functions = setup.functions
         self._task = task
         self._responses = responses
-        self._scores: list[list[Score]] = [[] for _ in responses]
-        self._left = len(responses)
+        self._scores: dict[int, Scores] = {}
         self._retries = 0
         self._lock = threading.Lock()
 
@@ -183,11 +190,10 @@ class _Group:
         extra_info = {**self._task.extra_info, "response_tokens": response.tokens, "truncated": response.truncated}
         return Call(self._task.data_source, response.text, self._task.ground_truth, extra_info)
 
-    def store(self, index: int, scores: list[Score]) -> None:
+    def store(self, index: int, scores: Scores) -> None:
         with self._lock:
             self._scores[index] = scores
-            self._left -= 1
-            if self._left == 0 and not self.future.done():
+            if len(self._scores) == len(self._responses) and not self.future.done():
                 self.future.set_result(self._compose())
 
     def retried(self) -> None:
@@ -196,11 +202,10 @@ class _Group:
 
     def blame(self, index: int, error: CallError) -> None:
         """The user's function failed for response `index`; rewards.onError decides the result."""
-        name, field = self._rewards.functions[error.function].name, f"spec.rewards.functions[{error.function}]"
+        function = self._functions[error.function]
+        component = Component(function.name, function.field)
         try:
-            score = without_score(
-                self._rewards, Component(name, field), error.reason, self._task, self._responses, index
-            )
+            score = without_score(self._rewards, component, error.reason, self._task, self._responses, index)
         except RewardError as failure:
             self.fail(failure)
             return
@@ -216,10 +221,12 @@ class _Group:
     def _compose(self) -> GroupScore:
         total = np.zeros(len(self._responses))
         components: dict[str, Floats] = {}
-        for i, function in enumerate(self._rewards.functions):
-            scores = [sample[i] for sample in self._scores]
+        for i, function in enumerate(self._functions):
+            if not function.scores(self._task.data_source):
+                continue
+            scores = [self._scores[index][i] for index in range(len(self._responses))]
             values = np.array([score.value for score in scores])
-            total += function.weight * values
+            total += self._rewards.functions[function.place].weight * values
             components[function.name] = values.astype(np.float32)
             shared = set.intersection(*(set(score.numbers) for score in scores))
             for number in sorted(shared):  # a number that some samples lack has no mean
@@ -237,10 +244,14 @@ def _start(process: RewardProcess) -> Exception | None:
     return None
 
 
-def _setup(rewards: Rewards, base_dir: Path) -> Setup:
-    fields = FunctionSetup.__dataclass_fields__
-    functions = [FunctionSetup(**{name: getattr(function, name) for name in fields}) for function in rewards.functions]
-    return Setup(functions, str(base_dir.resolve()))
+def _setup(rewards: Rewards, base_dir: Path, places: Sequence[int]) -> Setup:
+    fields = FunctionSetup.__dataclass_fields__.keys() - {"place"}
+    functions = [rewards.functions[place] for place in places]
+    setups = [
+        FunctionSetup(**{name: getattr(function, name) for name in fields}, place=place)
+        for place, function in zip(places, functions, strict=True)
+    ]
+    return Setup(setups, str(base_dir.resolve()), functions[0].env)
 
 
 def _closed() -> InfrastructureError:

@@ -7,18 +7,20 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.rewards.protocol import Call, Failure, Inbox, LoadFailure, Score, Setup
+from rljob_trainer.rewards.descendants import kill_descendants
+from rljob_trainer.rewards.environment import reward_environment
+from rljob_trainer.rewards.protocol import Answer, Call, Failure, Inbox, Loaded, LoadFailure, Score, Setup
 
 LOAD_SECONDS = 300.0  # reward code may load large libraries
 _LOOK_SECONDS = 0.5  # polls for a dead process whose children keep the socket open
 _STDERR = 2
 _STARTS = 3  # attempts, if a process is killed while it loads
+_WROTE = "wrote to the connection of its process"
 _OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 """Signals sent by the kernel (out of memory), people and container runtimes; user code can raise them too."""
 
@@ -26,7 +28,7 @@ _OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 class CallError(Exception):
     """A call gave no score.
 
-    function: its index in rewards.functions. reason: "raised ...", "did not return ...".
+    function: its index in the Setup. reason: "raised ...", "did not return ...".
     outside: the process was killed or stopped, perhaps not by the function.
     """
 
@@ -45,6 +47,10 @@ class _Silent(Exception):
         self.outside = outside
 
 
+Scores = Mapping[int, Score]
+"""What each function that scores a response returned, by its index in the Setup."""
+
+
 class RewardProcess:
     """One process at a time, owned by one thread: when that thread ends, the kernel kills the process.
 
@@ -56,6 +62,8 @@ class RewardProcess:
         self._log = log
         self._lock = threading.Lock()
         self._closed = False
+        self.batch = False
+        """Whether a message has to be one whole group; known once it has started."""
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection
         self._readable: select.poll
@@ -74,12 +82,12 @@ class RewardProcess:
         while (failed := self._load()) is not None:
             (function, silent), starts = failed, starts + 1
             if not silent.outside or starts == _STARTS:
-                name = self._setup.functions[function].name
-                message = f"loading {name!r} {silent}; see {self._log or 'its output'}, and correct the code"
-                raise RewardError(message, field=f"spec.rewards.functions[{function}]") from silent
+                setup = self._setup.functions[function]
+                message = f"loading {setup.name!r} {silent}; see {self._log or 'its output'}, and correct the code"
+                raise RewardError(message, field=setup.field) from silent
 
-    def call(self, calls: Sequence[Call], timeout: float) -> Iterator[list[Score] | CallError]:
-        """Score responses one after the other with every function, each within `timeout` seconds of its start.
+    def call(self, calls: Sequence[Call], timeout: float) -> "Iterator[Scores | CallError]":
+        """Score responses one after the other with their functions, each within `timeout` seconds of its start.
 
         Yields for each its scores, or a CallError if a function hung, crashed, raised or returned no valid reward.
         After an error that ended the process, it yields nothing more: the remaining calls were not made.
@@ -88,17 +96,18 @@ class RewardProcess:
             RewardError, InfrastructureError: as start().
         """
         self._ask(calls)
-        for _ in calls:
+        for call in calls:
+            scoring = [i for i, function in enumerate(self._setup.functions) if function.scores(call.data_source)]
             try:
-                answers = [self._answer(function, timeout) for function in range(len(self._setup.functions))]
+                answers = [(function, self._answer(function, timeout)) for function in scoring]
             except CallError as error:
                 yield error
                 return
-            failures = (CallError(i, each.reason) for i, each in enumerate(answers) if isinstance(each, Failure))
-            yield next(failures, None) or [each for each in answers if isinstance(each, Score)]
+            failures = (CallError(i, each.reason) for i, each in answers if isinstance(each, Failure))
+            yield next(failures, None) or {i: each for i, each in answers if isinstance(each, Score)}
 
     def end(self) -> None:
-        """Kill the process and its group, and wait until it is gone. Only the owning thread may call it."""
+        """Kill the process and its descendants, and wait until it is gone. Only the owning thread may call it."""
         self._kill()
         if self._process is not None:
             self._process.wait()
@@ -132,6 +141,7 @@ class RewardProcess:
                 if isinstance(answer, LoadFailure):
                     self.end()
                     raise RewardError(answer.message, field=answer.field)
+                self.batch = self.batch or (isinstance(answer, Loaded) and answer.batch)
                 loaded += 1
         except (_Silent, OSError) as error:
             silent = error if isinstance(error, _Silent) else self._how_it_ended()
@@ -141,11 +151,13 @@ class RewardProcess:
 
     def _answer(self, function: int, timeout: float) -> Score | Failure:
         try:
-            answer: Score | Failure = self._receive(timeout)
+            answer = self._receive(timeout)
+            if isinstance(answer, Score | Failure):
+                return answer
+            raise _Silent(_WROTE)
         except _Silent as error:
             self.end()
             raise CallError(function, str(error), outside=error.outside) from error
-        return answer
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
@@ -160,6 +172,7 @@ class RewardProcess:
                     raise InfrastructureError("the reward pool is closed")
                 self._process = subprocess.Popen(
                     command,
+                    env=reward_environment(os.environ, self._setup.environment),
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=output or _STDERR,  # stdout is for results
@@ -178,8 +191,8 @@ class RewardProcess:
         self._readable.register(self._connection, select.POLLIN)
         self._inbox = Inbox(self._connection.fileno())
 
-    def _receive(self, seconds: float) -> Any:
-        """The next message. A poll counts its timeout, so that time in which this process was stopped is ignored.
+    def _receive(self, seconds: float) -> Answer:
+        """The next answer. A poll counts its timeout, so that time in which this process was stopped is ignored.
 
         Raises:
             _Silent: none came within `seconds`, or the process ended or was stopped before.
@@ -194,6 +207,8 @@ class RewardProcess:
                     return self._inbox.next()
             except (EOFError, OSError) as error:
                 raise self._how_it_ended() from error
+            except ValueError as error:
+                raise _Silent(_WROTE) from error
             if self._process is not None and self._process.poll() is not None and not self._connection.poll():
                 raise self._how_it_ended()
             if self._stopped():
@@ -220,6 +235,7 @@ class RewardProcess:
     def _kill(self) -> None:
         process = self._process
         if process is not None and process.returncode is None:
+            kill_descendants(process.pid)
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -1,14 +1,14 @@
 """Scores the episodes of a group with all rewards of a job. Imports no torch, to save memory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from rljob_api.v1alpha1 import Rewards
+from rljob_trainer.engines.ends import as_ids, end_ids, eos_token
 from rljob_trainer.rewards.models.group import RewardModels
 from rljob_trainer.rewards.policy import Response, summed
 from rljob_trainer.rewards.pool import RewardPool
@@ -21,7 +21,8 @@ Decode = Callable[[Sequence[int]], str]
 class Scorer:
     """The reward functions and reward models of a job.
 
-    tokenizer_dir: written by the tokenizer's save_pretrained.
+    model_dir: with the tokenizer, as its save_pretrained wrote it, and the configuration that names end tokens.
+    trust_remote_code: model.trustRemoteCode.
     base_dir: base of relative paths of reward files. urls: servers of the reward models, by name.
 
     Raises:
@@ -31,14 +32,15 @@ class Scorer:
     """
 
     def __init__(
-        self, rewards: Rewards, tokenizer_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None
-    ) -> None:
-        self._decode = _decoder(tokenizer_dir)
+        self, rewards: Rewards, model_dir: Path, base_dir: Path, urls: Mapping[str, str], log: Path | None = None,
+        *, trust_remote_code: bool = False,
+    ) -> None:  # fmt: skip
+        self._decode, self._ends = _decoder(model_dir, trust_remote_code=trust_remote_code)
         self._parts: list[RewardPool | RewardModels] = []
         if rewards.models:
             self._parts.append(RewardModels(rewards, urls))
-        if rewards.functions:
-            self._parts.append(RewardPool(rewards, base_dir, log))
+        for places in _by_environment(rewards):
+            self._parts.append(RewardPool(rewards, base_dir, log, places))
 
     async def score(self, task: Task, episodes: Sequence[Episode]) -> Group:
         """The group of these episodes, each with its reward; groups are scored concurrently.
@@ -56,11 +58,25 @@ class Scorer:
             part.close()
 
     def _response(self, episode: Episode) -> Response:
-        """The response to score: the sampled tokens of the last trajectory."""
+        """The response to score: what the policy sampled in the last trajectory, except the tokens that ended turns.
+
+        Other special tokens stay: a format reward may ask for them.
+        """
         last = episode.trajectories[-1]
-        sampled = [last.token_ids[turn.start : turn.end] for turn in last.turns]
-        ids = np.concatenate(sampled) if sampled else last.token_ids[:0]
-        return Response(self._decode(ids.tolist()), tokens=len(ids), truncated=last.truncated)
+        sampled = [last.token_ids[turn.start : turn.end].tolist() for turn in last.turns]
+        text = self._decode([token for turn in sampled for token in self._without_end(turn)])
+        return Response(text, tokens=sum(map(len, sampled)), truncated=last.truncated)
+
+    def _without_end(self, ids: list[int]) -> list[int]:
+        return ids[:-1] if ids and ids[-1] in self._ends else ids
+
+
+def _by_environment(rewards: Rewards) -> Iterable[list[int]]:
+    """Indices of the functions that see the same variables: they share processes."""
+    places: dict[frozenset[str], list[int]] = {}
+    for place, function in enumerate(rewards.functions):
+        places.setdefault(frozenset(function.env), []).append(place)
+    return places.values()
 
 
 def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
@@ -73,16 +89,19 @@ def scored(task: Task, episodes: Sequence[Episode], score: GroupScore) -> Group:
         )
         for index, episode in enumerate(episodes)
     )
-    return Group(task, rewarded, score.error, score.retries)
+    return Group(task, rewarded, score.error)
 
 
-def _decoder(folder: Path) -> Decode:
-    fast = folder / "tokenizer.json"
+def _decoder(folder: Path, *, trust_remote_code: bool) -> tuple[Decode, set[int]]:
+    """What decodes a response, with its special tokens, and the tokens that end one."""
+    fast, ends = folder / "tokenizer.json", end_ids(folder)
     if fast.exists():
         tokenizer = Tokenizer.from_file(str(fast))
-        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True))
+        own = tokenizer.token_to_id(eos_token(folder) or "")
+        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)), ends | set(as_ids(own))
 
     from transformers import AutoTokenizer  # imports torch; needed only for tokenizers without a fast form
 
-    slow = AutoTokenizer.from_pretrained(folder)
-    return lambda ids: str(slow.decode(ids, skip_special_tokens=True))
+    slow = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+    return lambda ids: str(slow.decode(ids, **options)), ends | set(as_ids(slow.eos_token_id))

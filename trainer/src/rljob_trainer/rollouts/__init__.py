@@ -1,1 +1,1 @@
-"""From prompts to scored groups: the engines, the scorer, and the replacement of those that are lost."""
+"""From prompts to scored groups: engines and the rollout host, and the replacement of those that are lost."""

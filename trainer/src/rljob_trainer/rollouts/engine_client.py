@@ -1,18 +1,16 @@
 """The rollout engines of a job, replaced one by one, and the spare that stands by for the next one that is lost."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import structlog
 
-from rljob_api import ResolvedSpec
-from rljob_trainer.engines.calls import EngineCalls, EngineInfo
+from rljob_trainer.engines.calls import EngineInfo
 from rljob_trainer.engines.engine import EngineSettings
-from rljob_trainer.engines.engine_host import EngineHost
+from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, WorkerContext, rollout_seconds
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import has_raised, wait_for
+from rljob_trainer.workers.waiting import has_raised, wait_for, wait_for_all
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
@@ -59,7 +57,7 @@ class EngineClient:
             size = self._settings.tensor_parallel_size
             share = gpus[index * size : (index + 1) * size]
             worker = self.workers[index]
-            self._started[worker.name] = worker.call(EngineCalls.start, [gpu for gpu in share if gpu], index)
+            self._started[worker.name] = worker.call(EngineProcess.start, [gpu for gpu in share if gpu], index)
 
     def ready(self) -> None:
         """Wait until all engines run. One that cannot start is ended: its process could not try again."""
@@ -80,7 +78,7 @@ class EngineClient:
         """Wait until engines that were taken over have finished what they generate, and sleep."""
         seconds = rollout_seconds(self._context.spec)
         for worker in [worker for worker in self.workers if worker.name in self._adopted]:
-            resting = worker.call(EngineCalls.rest)
+            resting = worker.call(EngineProcess.rest)
             if wait_for(resting, seconds, f"{worker.name} to finish", self._context.heartbeats.check):
                 self._running.add(worker.name)
             self._adopted.discard(worker.name)
@@ -99,7 +97,7 @@ class EngineClient:
         self.workers[index] = self._fill(index)
         self.replaced += 1
 
-    def _fill(self, place: int) -> Worker[EngineCalls]:
+    def _fill(self, place: int) -> Worker[EngineProcess]:
         elsewhere = self._nodes[place] != self._nodes[0]  # than the spare
         if self._spare is None or elsewhere or self._spare_died():
             return self._host(self._places[place], self._nodes[place])
@@ -125,7 +123,7 @@ class EngineClient:
         self._spare = None
         return True
 
-    def _host(self, signature: str, node: str) -> Worker[EngineCalls]:
+    def _host(self, signature: str, node: str) -> Worker[EngineProcess]:
         roster = self._context.roster
         name = next(name for name in self._names if name not in roster)
         how = {"num_gpus": 0, **options(node)}
@@ -133,13 +131,5 @@ class EngineClient:
 
     def sleep(self) -> None:
         """Have all engines give their GPU memory back. Raises what the first that failed raised."""
-        answers = [worker.call(EngineCalls.sleep) for worker in self.workers]
-        wait_for(answers, SYNC_SECONDS, "the rollout engines to sleep", self._context.heartbeats.check)
-
-
-def engines_of(
-    group: Sequence[int], spec: ResolvedSpec, engines: Sequence[Worker[EngineCalls]]
-) -> list[Worker[EngineCalls]]:
-    """The engines that a sync group feeds: those that live on its ranks' devices."""
-    size = spec.rollout.tensor_parallel_size
-    return [engine for i, engine in enumerate(engines) if i * size in group]
+        answers = [worker.call(EngineProcess.sleep) for worker in self.workers]
+        wait_for_all(answers, SYNC_SECONDS, "the rollout engines to sleep", self._context.heartbeats.check)

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rljob_trainer.engines.calls import EngineCalls
+from rljob_trainer.engines.calls import Delivery
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.environments.environment import Environment
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
-from rljob_trainer.rollouts.calls import Delivery, GroupRef, News, Order, PolicyName
+from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
@@ -99,11 +100,11 @@ class Episodes:
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
 
-    def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+    def attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         self._engine_failed = None
         self._run(self._attach(engines))
 
-    async def _attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+    async def _attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         self._generation.attach(engines)
 
     def begin(self, order: Order, made: Sequence[GroupRef]) -> int:
@@ -158,8 +159,11 @@ class Episodes:
         self._loop.call_soon_threadsafe(self._deliver, delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._generation.deliver(delivery)
         error = delivery.error
+        try:
+            self._generation.deliver(delivery)
+        except InfrastructureError as wrong:
+            error = wrong
         if isinstance(error, InfrastructureError):
             with self._changed:
                 self._engine_failed = delivery.engine, error.message

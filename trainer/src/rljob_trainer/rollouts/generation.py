@@ -10,12 +10,13 @@ prompt. If an engine is lost, what it had not finished goes to another one.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rljob_trainer.engines.calls import EngineCalls, Subscriber
+from rljob_trainer.engines.calls import Delivery, Subscriber
 from rljob_trainer.engines.engine import Completion, Request
-from rljob_trainer.rollouts.calls import Delivery
+from rljob_trainer.engines.engine_host import EngineProcess
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.types import Ids, Sampling
 from rljob_trainer.workers.worker import Worker
 
@@ -47,13 +48,14 @@ class _Pending:
 class Generation:
     """The engines that are attached, and what they were asked for.
 
+    knows: whether the run has a policy of that version.
     whole_requests: a request that moves to another engine moves with all its samples, also those that are finished:
         the rounding of a deterministic engine depends on how many there are.
     """
 
-    def __init__(self, subscriber: Subscriber, *, whole_requests: bool) -> None:
-        self._subscriber, self._whole_requests = subscriber, whole_requests
-        self._engines: dict[str, Worker[EngineCalls]] = {}
+    def __init__(self, subscriber: Subscriber, knows: Callable[[int], bool], *, whole_requests: bool) -> None:
+        self._subscriber, self._knows, self._whole_requests = subscriber, knows, whole_requests
+        self._engines: dict[str, Worker[EngineProcess]] = {}
         self._waiting: list[_Turn] = []
         self._pending: dict[str, _Pending] = {}
         self._count = 0
@@ -67,21 +69,26 @@ class Generation:
         self._waiting.append(turn)
         return await turn.future
 
-    def attach(self, engines: Mapping[str, Worker[EngineCalls]]) -> None:
+    def attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         """Generate with these engines, {identity: worker}, from now on."""
         self._engines = dict(engines)
         self.forget_cancelled()
         for worker in engines.values():
-            worker.call_beside("inbox", EngineCalls.subscribe, self._subscriber)
+            worker.call_beside("inbox", EngineProcess.subscribe, self._subscriber)
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hand completions to the turns that wait for them; late ones of a moved request find nobody."""
+        """Hand completions to the turns that wait for them; late ones of a moved request have none.
+
+        Raises InfrastructureError if the engine sampled with a policy that the run does not have.
+        """
         for completion in delivery.completions:
             pending = self._pending.get(completion.request_id)
             if pending is None:
                 continue
+            if unknown := [version for version in set(completion.versions.tolist()) if not self._knows(version)]:
+                raise InfrastructureError(f"{delivery.engine} sampled with the unknown policy version {unknown[0]}")
             future = pending.turns[completion.sample].future
             if not future.done():
                 future.set_result(completion)
@@ -96,7 +103,7 @@ class Generation:
             by_engine.setdefault(self._pending.pop(name).engine or "", []).append(name)
         for identity, names in by_engine.items():
             if engine := self._engines.get(identity):
-                engine.call_beside("inbox", EngineCalls.abort, self._subscriber.incarnation, names)
+                engine.call_beside("inbox", EngineProcess.abort, self._subscriber.incarnation, names)
 
     def _flush(self) -> None:
         shared: dict[tuple[str, bytes, Sampling], list[_Turn]] = {}
@@ -131,4 +138,4 @@ class Generation:
                 load[pending.engine] += len(pending.turns)
                 batches.setdefault(pending.engine, []).append(pending.request)
         for identity, batch in batches.items():
-            self._engines[identity].call_beside("inbox", EngineCalls.submit, self._subscriber.incarnation, batch)
+            self._engines[identity].call_beside("inbox", EngineProcess.submit, self._subscriber.incarnation, batch)

@@ -13,20 +13,21 @@ import structlog
 
 from rljob_api.v1alpha1 import Rewards
 from rljob_trainer.attempt.claim import check_not_superseded
-from rljob_trainer.engines.calls import EngineCalls, Subscriber
+from rljob_trainer.engines.calls import Delivery, Receiver, Subscriber
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.environments.single_turn import single_turn
 from rljob_trainer.errors import InfrastructureError, RLJobError
 from rljob_trainer.journal import Journal, JournalWriter, Made, Used
 from rljob_trainer.journal.record import encode_made, encode_used, made_key
 from rljob_trainer.journal.summary import summarise
 from rljob_trainer.rewards.scorer import Scorer
-from rljob_trainer.rollouts.calls import Delivery, GroupRef, HostInfo, News, Order, PolicyName, RolloutCalls
+from rljob_trainer.rollouts.calls import GroupRef, HostInfo, News, Order, PolicyName
 from rljob_trainer.rollouts.episodes import Episodes
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.rollouts.group_buffer import GroupBuffer
 from rljob_trainer.types import NOT_SAMPLED, Episode, Group, Task
 from rljob_trainer.volume import Volume
-from rljob_trainer.workers.host import Host, HostSettings
+from rljob_trainer.workers.host import Host
 from rljob_trainer.workers.worker import Worker
 
 log = structlog.get_logger()
@@ -39,6 +40,7 @@ class RolloutSettings:
     model_dir: with the tokenizer. base_dir: where relative paths of reward files start.
     urls: servers of reward models, by name. log: what reward functions print. volume: the run's.
     fingerprint: rollout_fingerprint's. seed: rollout.seed. deterministic: rollout.deterministic.
+    trust_remote_code: model.trustRemoteCode.
     """
 
     rewards: Rewards
@@ -50,13 +52,14 @@ class RolloutSettings:
     fingerprint: str
     seed: int
     deterministic: bool
+    trust_remote_code: bool = False
     max_staleness: int = 0
 
 
 class RolloutProcess:
-    """RolloutCalls. me: this worker, as engines call it."""
+    """Plays, scores and journals episodes, and keeps the groups. me: this worker, as engines call it."""
 
-    def __init__(self, settings: RolloutSettings, me: Worker[RolloutCalls]) -> None:
+    def __init__(self, settings: RolloutSettings, me: Worker[Receiver]) -> None:
         self._settings = settings
         self._volume = Volume(Path(settings.volume))
         self._incarnation = uuid.uuid4().hex
@@ -70,11 +73,18 @@ class RolloutProcess:
     # ------------------------------------------------------------------ the driver
 
     def start(self, attempt: int, from_version: int) -> HostInfo:
+        """Load the reward functions, if a former driver did not, and read the journal from `from_version` on.
+
+        Raises RewardError for a function that cannot be loaded, InfrastructureError if the volume does not answer.
+        """
         self._attempt = attempt
         if self._episodes is None:
             s = self._settings
-            scorer = Scorer(s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log))
-            generation = Generation(self._subscriber, whole_requests=s.deterministic)
+            scorer = Scorer(
+                s.rewards, Path(s.model_dir), Path(s.base_dir), s.urls, Path(s.log),
+                trust_remote_code=s.trust_remote_code,
+            )  # fmt: skip
+            generation = Generation(self._subscriber, lambda v: v in self._policies, whole_requests=s.deterministic)
             self._writer = JournalWriter(self._volume)
             self._scorer = scorer
             self._episodes = Episodes(single_turn, scorer, generation, s.seed, self._keep)
@@ -87,11 +97,17 @@ class RolloutProcess:
         damaged = tuple(str(path.relative_to(self._volume.root)) for path in self._journal.incomplete)
         return HostInfo(self._incarnation, len(self._journal), damaged)
 
-    def attach(self, engines: Sequence[Worker[EngineCalls]], policy: PolicyName) -> None:
+    def attach(self, engines: Sequence[Worker[EngineProcess]], policy: PolicyName) -> None:
+        """Generate with these engines, which hold `policy`. What others were to generate goes to these."""
         self._attached = policy
         self._started().attach({worker.identity: worker for worker in engines})
 
     def begin(self, order: Order) -> int:
+        """Make the groups of an order, without waiting. Returns its number.
+
+        A group that is being made, or was made, for the same policy is not made again. An order for training with
+        another policy ends the one before.
+        """
         episodes = self._started()
         if (number := episodes.same(order)) is not None:
             return number
@@ -102,25 +118,32 @@ class RolloutProcess:
         return episodes.begin(order, self.find(order) if order.purpose == "training" else ())
 
     def news(self, order: int, seen: int, seconds: float) -> News:
+        """Wait up to `seconds` for groups behind the first `seen`. Raises what ended the order, such as RewardError."""
         return self._started().news(order, seen, seconds)
 
     def step_used(self, digest: str, fingerprint: str) -> Used | None:
+        """What the update of the policy `digest` used, if it was begun before under the same settings."""
         with self._lock:
             return self._journal.used(digest, fingerprint)
 
     def find(self, order: Order) -> list[GroupRef]:
+        """The groups of an order that were made before; it makes none."""
         allowed = {order.policy.version: order.policy.digest}
         with self._lock:
             found = [self._find(task, order.samples, allowed) for task in order.tasks]
         return [group for group in found if group is not None]
 
     def use(self, used: Used) -> None:
+        """Record what an update uses; the record and all that it names are durable when this returns.
+
+        Raises FencedError if a later attempt has the run.
+        """
         check_not_superseded(self._volume, self._attempt)
         self._writer.sync()
         self._writer.append([encode_used(used)], self._attempt, used.step - 1)
         self._writer.sync()
 
-    # ------------------------------------------------------------------ the engines
+    # ------------------------------------------------------------------ the engines, in the group "inbox"
 
     def deliver(self, delivery: Delivery) -> None:
         if self._episodes is not None and delivery.incarnation == self._incarnation:
@@ -201,9 +224,6 @@ class RolloutHost(Host):
 
     harmless = frozenset({"deliver"})  # an incarnation says whose it is
     worker: RolloutProcess
-
-    def __init__(self, settings: HostSettings, name: str, rollout: RolloutSettings) -> None:
-        super().__init__(settings, name, rollout)
 
     def create(self, name: str, rollout: RolloutSettings) -> RolloutProcess:
         me = ray.get_runtime_context().current_actor

@@ -14,23 +14,27 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
-from rljob_trainer.engines.calls import EngineCalls
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import EngineLost, InfrastructureError
 from rljob_trainer.journal import Used
-from rljob_trainer.rank.client import Pending
 from rljob_trainer.rank.results import Updated
 from rljob_trainer.rollouts.calls import GroupRef, Order, PolicyName
 from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.rollouts.repair import Repair
 from rljob_trainer.rollouts.rollout_client import RolloutClient
+from rljob_trainer.rollouts.rollout_host import RolloutProcess
 from rljob_trainer.rollouts.weight_sync import Synced, WeightSync
 from rljob_trainer.workers.heartbeats import Heartbeats
-from rljob_trainer.workers.worker import Answer, Worker
+from rljob_trainer.workers.worker import Pending, Worker
 
 log = structlog.get_logger()
+
+LOOK_SECONDS = 1.0
+"""How long one question for news waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class _Begun:
     """Weights on their way. finish: waits for them; None where every engine has them."""
 
     policy: PolicyName
-    engines: list[Worker[EngineCalls]]
+    engines: list[Worker[EngineProcess]]
     finish: Callable[[], Synced] | None
 
 
@@ -97,13 +101,13 @@ class Rollouts:
         return self._repair.run(lambda: self._collect(order, deadline))
 
     def _collect(self, order: Order, deadline: float) -> Rollout:
-        number = self._host.begin(order)
-        news = self._host.news(number, 0, wait=False)
+        number = self._host.ask(RolloutProcess.begin, order)
+        news = self._host.news(number, 0, 0.0)
         groups, generated = {group.summary.task_id: group for group in news.groups}, news.generated
         if len(groups) < len(order.tasks):
             self.ready(order.policy)
         while len(groups) < len(order.tasks):
-            news = self._host.news(number, len(groups))
+            news = self._host.news(number, len(groups), LOOK_SECONDS)
             groups |= {group.summary.task_id: group for group in news.groups}
             generated = news.generated
             if news.engine_failed is not None:
@@ -126,19 +130,15 @@ class Rollouts:
 
     def step_used(self, digest: str, fingerprint: str) -> Used | None:
         """What the update of the policy `digest` used, if it was begun before under the same settings."""
-        return self._repair.run(lambda: self._host.step_used(digest, fingerprint))
+        return self._repair.run(lambda: self._host.ask(RolloutProcess.step_used, digest, fingerprint))
 
     def find(self, order: Order) -> list[GroupRef]:
         """The groups of an order that were made before."""
-        return self._repair.run(lambda: self._host.find(order))
+        return self._repair.run(lambda: self._host.ask(RolloutProcess.find, order))
 
-    def begin_use(self, used: Used) -> Answer[None]:
-        """Begin to record what an update uses."""
-        return self._host.begin_use(used)
-
-    def finish_use(self, recording: Answer[None]) -> None:
-        """Wait until the record is durable; the update may begin then."""
-        self._host.finish_use(recording)
+    def use(self, used: Used) -> Callable[[], None]:
+        """Begin to record what an update uses. Returns what waits until that is durable; the update begins then."""
+        return partial(self._host.wait, self._host.worker.call(RolloutProcess.use, used))
 
     # ------------------------------------------------------------------ engines
 
@@ -153,7 +153,7 @@ class Rollouts:
         synced = self._sync(policy)
         attached = policy, [worker.identity for worker in self._engines.workers], self._host.worker.identity
         if self._attached != attached:
-            self._host.attach(self._engines.workers, policy)
+            self._host.ask(RolloutProcess.attach, self._engines.workers, policy)
             self._attached = attached
         return synced
 
@@ -161,12 +161,12 @@ class Rollouts:
         """As `ready`; engines and the rollout host that are lost are replaced."""
         return self._repair.run(lambda: self.ready(policy))
 
-    def begin_sync(self, policy: PolicyName, update: "Pending[Updated]") -> None:
+    def begin_sync(self, policy: PolicyName, update: Pending[Updated]) -> None:
         """Have the ranks send the policy behind the update that makes it; `ready` waits for it. Raises nothing."""
         if self._engines.running:
             self._begun = self._begin(policy, update)
 
-    def _begin(self, policy: PolicyName, update: "Pending[Updated] | None" = None) -> "_Begun":
+    def _begin(self, policy: PolicyName, update: Pending[Updated] | None = None) -> _Begun:
         """To the engines that lack it: those that hold it may be generating."""
         lacking = [worker for worker in self._engines.workers if self._held.get(worker.identity) != policy]
         return _Begun(policy, lacking, self._weights.begin(policy.version, lacking, update) if lacking else None)
@@ -190,7 +190,7 @@ class Rollouts:
 
     def _sleep(self) -> None:
         if self._held:
-            self._host.attach([], next(iter(self._held.values())))
+            self._host.ask(RolloutProcess.attach, [], next(iter(self._held.values())))
         self._held, self._attached = {}, None
         self._engines.sleep()
 

@@ -5,22 +5,24 @@ from dataclasses import dataclass
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.engines.calls import EngineCalls
 from rljob_trainer.engines.engine import Completion
+from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.engines.registry import ENGINES
-from rljob_trainer.errors import EngineLost
-from rljob_trainer.rank.client import Pending, RankClient, sync_groups
+from rljob_trainer.errors import EngineLost, EngineMismatch
+from rljob_trainer.rank.client import RankClient
+from rljob_trainer.rank.parallel import sync_groups
 from rljob_trainer.rank.results import Updated
-from rljob_trainer.rollouts.engine_client import EngineClient, engines_of
+from rljob_trainer.rollouts.engine_client import EngineClient
 from rljob_trainer.types import Floats
 from rljob_trainer.weights.probe import (
     DEFAULT_TOLERANCE,
+    REMEDY,
     ProbeResult,
     WeightSyncError,
     compare,
     probe_prompts,
 )
-from rljob_trainer.workers.worker import Worker
+from rljob_trainer.workers.worker import Pending, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class Synced:
 
     sent: list[int]
     probes: list[ProbeResult]
+
+
+AGAIN = 3
+"""Syncs in a row whose probe may fail: a new engine follows each, and the same fault in all of them is no accident."""
+
+
+def tolerance_of(spec: ResolvedSpec, device_type: str) -> float:
+    """Nats by which engine and trainer may differ on average."""
+    default = DEFAULT_TOLERANCE[compute_dtype(spec, device_type), device_type]
+    return spec.rollout.weight_sync.probe_tolerance or default
 
 
 class WeightSync:
@@ -40,19 +52,20 @@ class WeightSync:
         self._spec, self._ranks, self._engines = spec, ranks, engines
         self._size = ENGINES[spec.rollout.engine].probe
         self._prompts = probe_prompts(vocab_size, self._size.length)
-        dtype = compute_dtype(spec, device_type)
-        self._tolerance = spec.rollout.weight_sync.probe_tolerance or DEFAULT_TOLERANCE[dtype, device_type]
+        self._tolerance = tolerance_of(spec, device_type)
         self._groups = sync_groups(spec, device_type)
+        self._differing = 0  # syncs in a row whose probe failed
 
     def begin(
-        self, version: int, engines: Sequence[Worker[EngineCalls]], update: "Pending[Updated] | None" = None
+        self, version: int, engines: Sequence[Worker[EngineProcess]], update: Pending[Updated] | None = None
     ) -> Callable[[], Synced]:
         """Ask the ranks to send what they hold to `engines`, after `update` if it is under way.
 
         What it returns waits for that. It raises EngineLost for an engine that does not compute what the trainer
-        computes: it is replaced.
+        computes: it is replaced; and EngineMismatch if new engines do not either.
         """
-        feeds = {group: engines_of(group, self._spec, self._engines.workers) for group in self._groups}
+        size, workers = self._spec.rollout.tensor_parallel_size, self._engines.workers
+        feeds = {group: [each for i, each in enumerate(workers) if i * size in group] for group in self._groups}
         by_rank = [
             [engine for engine in feeds[group] if engine in engines] if rank == group[0] else []
             for group in self._groups
@@ -73,7 +86,7 @@ class WeightSync:
 
     def _compare(
         self,
-        engines: Sequence[Worker[EngineCalls]],
+        engines: Sequence[Worker[EngineProcess]],
         answers: list[list[Completion]],
         ours: list[list[Floats]],
         version: int,
@@ -84,5 +97,9 @@ class WeightSync:
             try:
                 results.append(compare(answer, expected, version=version, tolerance=self._tolerance))
             except WeightSyncError as error:
+                self._differing += 1
+                if self._differing >= AGAIN:
+                    raise EngineMismatch(f"{error}; {REMEDY}", field="spec.rollout.engine") from error
                 raise EngineLost(f"{engine.name}: {error}", worker=engine.name) from error
+        self._differing = 0
         return results

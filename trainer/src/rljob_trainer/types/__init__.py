@@ -14,7 +14,7 @@ A worked example, with samplesPerPrompt: 2:
 
 from rljob_trainer.types.episode import Episode, EpisodeStatus, Group, GroupSummary, stacked
 from rljob_trainer.types.sampling import FinishReason, Sampling
-from rljob_trainer.types.task import Bools, Floats, Ids, Task
+from rljob_trainer.types.task import Bools, Floats, Ids, Message, Task, text_of
 from rljob_trainer.types.trajectory import NOT_SAMPLED, Trajectory, Turn, answered, supervised
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Group",
     "GroupSummary",
     "Ids",
+    "Message",
     "Sampling",
     "Task",
     "Trajectory",
@@ -34,4 +35,5 @@ __all__ = [
     "answered",
     "stacked",
     "supervised",
+    "text_of",
 ]

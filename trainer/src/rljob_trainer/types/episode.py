@@ -54,13 +54,11 @@ class Group:
     """All episodes of one task, in the order of `sample`: the unit of advantage.
 
     error: why the group has no rewards and is left out (rewards.onError: drop_group); None where it is scored.
-    retries: how often a response was scored again because its process or its server was lost.
     """
 
     task: Task
     episodes: tuple[Episode, ...]
     error: str | None = None
-    retries: int = 0
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -74,19 +72,19 @@ class Group:
         """
         parts = self.trajectories
         if not parts:
-            return Group, (self.task, self.episodes, self.error, self.retries)
+            return Group, (self.task, self.episodes, self.error)
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
         ends = np.cumsum([len(part.token_ids) for part in parts])
         rest = [
             ([(part.turns, part.media) for part in each.trajectories], tuple(getattr(each, name) for name in _REST))
             for each in self.episodes
         ]
-        return _group, (self.task, rest, columns, ends, self.error, self.retries)
+        return _group, (self.task, rest, columns, ends, self.error)
 
 
 def _group(
     task: Task, rest: list[tuple[list[tuple[tuple[Turn, ...], tuple[str, ...]]], tuple[Any, ...]]],
-    columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None, retries: int,
+    columns: list[NDArray[Any]], ends: NDArray[np.int64], error: str | None,
 ) -> Group:  # fmt: skip
     """What Group.__reduce__ took apart."""
     arrays = zip(*(_parts(column, ends.tolist()) for column in columns), strict=True)
@@ -99,7 +97,7 @@ def _group(
         Episode(task.id, sample, tuple(trajectory(*each) for each in trajectories), *others)
         for trajectories, (sample, *others) in rest
     )
-    return Group(task, tuple(episodes), error, retries)
+    return Group(task, tuple(episodes), error)
 
 
 def _parts(column: NDArray[Any], ends: list[int]) -> list[NDArray[Any]]:
@@ -114,7 +112,7 @@ class GroupSummary:
     rewards: [episodes]. components: [episodes] each; a component that an episode lacks is NaN there.
     owners: [trajectories], the episode of each. tokens, loss_tokens, turns: [trajectories].
     truncated: [episodes]. oldest_version: over all its tokens in the loss.
-    digest: names the group by all that an update can depend on. error, retries: the group's.
+    digest: names the group by all that an update can depend on. error: the group's.
     """
 
     task_id: str
@@ -128,7 +126,6 @@ class GroupSummary:
     oldest_version: int
     digest: str
     error: str | None = None
-    retries: int = 0
 
     def age(self, version: int) -> int:
         """How many updates lie between the oldest token in the loss and the update of `version`."""

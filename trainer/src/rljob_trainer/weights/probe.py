@@ -32,6 +32,13 @@ DEFAULT_TOLERANCE: Mapping[tuple[str, str], float] = {
 """Largest mean difference over the probe's tokens in nats, by the engine's dtype and device."""
 
 
+REMEDY = (
+    "docs/models.md says which models agree in which engine: set the other engine, or model.dtype to float32; if the"
+    " difference is meant, raise rollout.weightSync.probeTolerance"
+)
+"""What to do about engine and trainer that do not compute the same."""
+
+
 class WeightSyncError(InfrastructureError):
     """Engine and trainer compute different log-probabilities; the engine must be replaced."""
 

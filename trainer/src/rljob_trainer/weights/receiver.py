@@ -1,4 +1,4 @@
-"""The engine's side of a weight sync: checks the order of buckets and that all parameters arrive."""
+"""The engine's side of a weight sync: checks the order of buckets."""
 
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
@@ -38,11 +38,9 @@ class BucketReceiver:
         with opened(bucket.handle) as data:
             yield bucket.tensors(data)
 
-    def finish(self, version: int, required: Set[str]) -> None:
-        """End the update. Raises InfrastructureError if `required` parameters are missing."""
+    def finish(self, version: int) -> Set[str]:
+        """End the update; the names that arrived. Raises InfrastructureError for another version."""
         if version != self._version:
             raise InfrastructureError(f"update {version} ended while update {self._version} was in progress")
         self._version = None
-        if missing := sorted(required - self._names):
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise InfrastructureError(f"weights of version {version} lack {', '.join(missing[:3])}{more}")
+        return self._names

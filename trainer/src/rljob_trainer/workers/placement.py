@@ -8,7 +8,7 @@ Without a placement, Ray puts a worker without GPUs on any node, also on the hea
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,13 @@ def options(node: str) -> Mapping[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)} if node else {}
 
 
-def find_nodes(spec: ResolvedSpec) -> Placement:
-    """The job's training nodes in the Ray cluster. Raises InfrastructureError if some do not join in time."""
+def find_nodes(spec: ResolvedSpec, listed: Callable[[], list[dict[str, Any]]] = ray.nodes) -> Placement:
+    """The job's training nodes in the Ray cluster. Raises InfrastructureError if some do not join in time.
+
+    listed: returns Ray's nodes.
+    """
     wanted, begin = spec.cluster.nodes, time.monotonic()
-    while len(found := _able(ray.nodes())) != wanted:
+    while len(found := _able(listed())) != wanted:
         waited = time.monotonic() - begin
         if len(found) > wanted and waited > SURPLUS_SECONDS:
             break
@@ -57,7 +60,7 @@ def find_nodes(spec: ResolvedSpec) -> Placement:
                 f"{len(found)} of {wanted} worker nodes have joined the Ray cluster after {NODES_SECONDS:.0f} s"
             )
         time.sleep(_LOOK_SECONDS)
-    if len(ray.nodes()) == 1:
+    if len(listed()) == 1:
         return Placement()
     return Placement(tuple(found[:wanted]), spec.cluster.ranks_per_node)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -19,31 +19,23 @@ LOOK_SECONDS = 1.0
 """How often a long wait calls `alive`."""
 
 
-@overload
 def wait_for(
     asked: Answer[R], seconds: float, what: str, alive: Look | None = None, doing: Callable[[], str] | None = None
-) -> R: ...
+) -> R:
+    """The value of one call; see wait_for_all."""
+    return wait_for_all([asked], seconds, what, alive, doing)[0]
 
 
-@overload
-def wait_for(
+def wait_for_all(
     asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
-) -> list[R]: ...  # fmt: skip
-
-
-def wait_for(
-    asked: Answer[R] | Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None,
-    doing: Callable[[], str] | None = None,
-) -> R | list[R]:  # fmt: skip
-    """The value of one call, or of each of several.
+) -> list[R]:  # fmt: skip
+    """The value of each call.
 
     alive: raises if a worker is lost. doing: describes what workers do, for the message at the deadline.
     Raises the RLJobError of the first failed call, and InfrastructureError if a process died, the deadline passed or
     Ray failed. Any other exception of a call is a bug, raised with the remote traceback as its cause.
     """
-    if isinstance(asked, Answer):
-        return wait_for([asked], seconds, what, alive, doing)[0]
     by_ref = {each.ref: each for each in asked}
     deadline, pending = time.monotonic() + seconds, list(by_ref)
     values: dict[ray.ObjectRef[R], R] = {}
@@ -75,7 +67,7 @@ def wait_together(
     asked: Sequence[Answer[R]], seconds: float, apart: float, what: str, alive: Look | None = None,
     doing: Callable[[], str] | None = None,
 ) -> list[R]:  # fmt: skip
-    """wait_for, for processes in a collective operation, which leave it together or never.
+    """wait_for_all, for processes in a collective operation, which leave it together or never.
 
     apart: deadline of the last answer in seconds after the first. A later one waits for a process that did not join.
     """
@@ -83,7 +75,7 @@ def wait_together(
     while not ray.wait(refs, num_returns=1, timeout=LOOK_SECONDS)[0] and time.monotonic() < deadline:
         if alive is not None:
             alive()
-    return wait_for(asked, max(0.0, min(apart, deadline - time.monotonic())), what, alive, doing)
+    return wait_for_all(asked, max(0.0, min(apart, deadline - time.monotonic())), what, alive, doing)
 
 
 def wait_for_engines(asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None) -> list[R]:

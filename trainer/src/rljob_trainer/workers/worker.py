@@ -10,7 +10,7 @@
 Only this module turns a method into the name that crosses between processes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
@@ -37,6 +37,18 @@ class Answer(Generic[R]):
 
     ref: "ray.ObjectRef[R]"
     worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(Generic[R]):
+    """What all ranks were asked, perhaps not yet answered. R: what one rank returns.
+
+    answers: of each rank; also as arguments of calls that begin behind them.
+    result: waits for all of them.
+    """
+
+    answers: Sequence[Answer[R]]
+    result: Callable[[], list[R]]
 
 
 def arriving(answer: Answer[R]) -> R:

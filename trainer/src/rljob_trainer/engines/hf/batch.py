@@ -155,6 +155,12 @@ class Batch:
         newest = self.token_ids[where].gather(1, columns).tolist()
         return [ids[max(0, window - count) :] for ids, count in zip(newest, ends.tolist(), strict=True)]
 
+    def contexts(self) -> list[Ids]:
+        """What the model reads before the next token of each row."""
+        counts, ids = self.counts[: self.active].tolist(), self.token_ids[: self.active].to(torch.int32).cpu().numpy()
+        rows = zip(self.rows, ids, counts, strict=True)
+        return [np.concatenate([row.request.token_ids, own[:count]]) for row, own, count in rows]
+
     def read(self, where: Sequence[int], version: int) -> list[Row]:
         """The rows with the tokens that they have so far, of which those of this batch are by `version`."""
         counts = self.counts[where].tolist()

@@ -1,7 +1,8 @@
 """The model's part of one decode step: the newest token of each row in, logits of the next one out.
 
-    make_decoder(model) ──> FusedDecoder     Llama, Mistral, Qwen2, Qwen3
-                        └─> PlainDecoder     transformers' own forward pass, for every other architecture
+    make_decoder(model) ──> FusedDecoder     Llama, Mistral, Qwen2, Qwen3 without windows
+                        ├─> PlainDecoder     transformers' own forward pass, for others that attend to cached keys
+                        └─> None             states of another kind: each step reads the whole context
 
 A small model's step is dispatch more than arithmetic. FusedDecoder does what transformers does with little more than
 half of the operations: one product for queries, keys and values, one for gate and up, rotations from a table.
@@ -9,13 +10,17 @@ half of the operations: one product for queries, keys and values, one for gate a
 
 from typing import Any, Protocol
 
+import structlog
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 from rljob_trainer.compute.linear import linear
-from rljob_trainer.engines.hf.attention import attend
+from rljob_trainer.engines.hf.attention import GROUPED, attend, slot_mask
 from rljob_trainer.engines.hf.slots import SlotCache
+
+log = structlog.get_logger()
 
 _FUSED = ("llama", "mistral", "qwen2", "qwen3")
 _FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -29,16 +34,33 @@ class Decoder(Protocol):
     def release(self) -> None:
         """Keep no memory of the device until the next `bind`: the model leaves it."""
 
-    def step(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
-        """Logits [B, V]. ids [B]; positions [B], where `cache` expects them; mask [B, 1, 1, longest], additive."""
+    def step(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
+        """Logits [B, V]. ids [B]; positions [B], where `cache` expects them."""
 
 
-def make_decoder(model: Any) -> Decoder:
+def make_decoder(model: Any) -> Decoder | None:
+    """None for a model whose every step has to read the whole context."""
     config = model.config
+    if not caches_keys(model):
+        log.warning("engine_without_cache", model=type(model).__name__)
+        return None
     known = config.model_type in _FUSED and type(model).__module__.startswith("transformers.models.")
-    if known and config.rope_parameters["rope_type"] in _FIXED_ROTATIONS:
+    windows = any(DynamicCache(config=config).is_sliding)
+    if known and not windows and config.rope_parameters["rope_type"] in _FIXED_ROTATIONS:
         return FusedDecoder(model)
     return PlainDecoder(model)
+
+
+def caches_keys(model: Any) -> bool:
+    """Whether all that a token needs of those before it are the keys and values of each layer.
+
+    Its masks and its attention are transformers' own then, so that they fit a SlotCache.
+    """
+    if model._is_stateful or not model._supports_attention_backend or model.config._attn_implementation != GROUPED:  # noqa: SLF001
+        return False
+    kinds = DynamicCache(config=model.config).layers
+    layers = model.config.get_text_config().num_hidden_layers
+    return len(kinds) == layers and all(type(each) in (DynamicLayer, DynamicSlidingWindowLayer) for each in kinds)
 
 
 class PlainDecoder:
@@ -51,10 +73,9 @@ class PlainDecoder:
 
     def release(self) -> None: ...
 
-    def step(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
         logits: Tensor = self._model(
             ids[:, None],
-            attention_mask=mask,
             position_ids=positions[:, None],
             past_key_values=cache,
             use_cache=True,
@@ -77,8 +98,9 @@ class FusedDecoder:
     def release(self) -> None:
         self._layers, self._rotations = [], None
 
-    def step(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+    def step(self, ids: Tensor, positions: Tensor, cache: SlotCache) -> Tensor:
         body = self._model.model
+        mask = slot_mask(len(ids), 1, cache.longest, positions, dtype=self._model.dtype)
         hidden: Tensor = body.embed_tokens(ids)
         cos, sin = (table.index_select(0, positions)[:, None] for table in self._tables(cache.capacity, hidden))
         for layer, slot in zip(self._layers, cache.layers, strict=True):
@@ -110,7 +132,7 @@ class _Layer:
         self._heads = attention.q_proj.out_features // self._size
         self._kv_heads = attention.k_proj.out_features // self._size
 
-    def step(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, slot: Any) -> Tensor:
+    def step(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Tensor:
         """hidden [B, hidden size]; cos, sin [B, 1, head size]."""
         rows = len(hidden)
         states = linear(_normed(hidden, self._input_norm), *self._qkv).view(rows, -1, self._size)

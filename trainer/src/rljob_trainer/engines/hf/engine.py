@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rljob_trainer.compute.attention_choice import built_with, use_transformers_attention
 from rljob_trainer.compute.linear import speed_up_linear_layers
 from rljob_trainer.compute.out_of_memory import explained
 from rljob_trainer.engines.engine import (
@@ -17,15 +18,17 @@ from rljob_trainer.engines.engine import (
     Request,
     check_idle,
     check_request,
+    not_taken,
 )
 from rljob_trainer.engines.hf.attention import GROUPED
-from rljob_trainer.engines.hf.decoder import make_decoder
+from rljob_trainer.engines.hf.decoder import caches_keys, make_decoder
 from rljob_trainer.engines.hf.generation import Generation
 from rljob_trainer.engines.registry import ENGINES
 from rljob_trainer.engines.stop import StopStrings, end_token_ids, load_tokenizer
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.weights.bucket import BucketDescriptor, torch_dtype
 from rljob_trainer.weights.receiver import BucketReceiver
+from rljob_trainer.weights.saved_names import all_weights
 
 
 class HfEngine:
@@ -108,7 +111,8 @@ class HfEngine:
         check_idle(self, self._paused, "a weight update began")
         self._lose_weights()
         self._model.to(self._settings.device)
-        self._decoder.bind()
+        if self._decoder is not None:
+            self._decoder.bind()
         self._receiver.begin(version)
 
     def _lose_weights(self) -> None:
@@ -120,12 +124,13 @@ class HfEngine:
         own = self._model.state_dict()
         with self._receiver.open(bucket) as tensors:
             for name, tensor in tensors:
-                if name not in own:
-                    raise InfrastructureError(f"the rollout engine's model has no parameter {name}")
+                if name not in own or own[name].shape != tensor.shape:
+                    raise not_taken([name], f"its model has {list(own[name].shape) if name in own else 'none'}")
                 own[name].copy_(tensor)
 
     def finish_update(self, version: int) -> None:
-        self._receiver.finish(version, {name for name, _ in self._model.named_parameters()})
+        if missing := {name for name, _ in all_weights(self._model)} - self._receiver.finish(version):
+            raise not_taken(sorted(missing), "they did not arrive")
         self._version = version
 
     def sleep(self) -> None:
@@ -133,7 +138,8 @@ class HfEngine:
         check_idle(self, self._paused, "a sleep began")
         if self._settings.device == "cuda":
             self._lose_weights()
-            self._decoder.release()
+            if self._decoder is not None:
+                self._decoder.release()
             self._model.to("cpu")
             torch.cuda.empty_cache()
 
@@ -146,19 +152,18 @@ class HfEngine:
 def _build(settings: EngineSettings) -> Any:
     """The model of config.json with weights that mean nothing yet."""
     config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
-    window = getattr(config, "sliding_window", None)
-    if set(getattr(config, "layer_types", ["full_attention"])) != {"full_attention"} and settings.max_model_len > (
-        window or 0
-    ):
-        raise JobError(
-            "engine hf knows full attention only: use engine vllm for this model", field="spec.rollout.engine"
-        )
-    with torch.device(settings.device):
-        model = AutoModelForCausalLM.from_config(
+
+    def build(attention: str | None) -> Any:
+        return AutoModelForCausalLM.from_config(
             config,
             dtype=torch_dtype(settings.dtype),
-            attn_implementation=GROUPED,
+            attn_implementation=attention,
             trust_remote_code=settings.trust_remote_code,
         )
+
+    with torch.device(settings.device):
+        model: Any = built_with(GROUPED, build)
+    if not caches_keys(model):
+        use_transformers_attention(model)
     speed_up_linear_layers(model)
     return model.eval().requires_grad_(False)

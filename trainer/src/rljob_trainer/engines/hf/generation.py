@@ -4,11 +4,12 @@
                  ^                                      │
                  └──── a finished row's slot is free ◄──┴──> its Completion is returned at once
 
-Batch and KV cache are as large as what is unfinished asks for, grow with what comes, and go when nothing is left.
+Batch and KV cache are as large as what is unfinished asks for, grow with what comes, and go when nothing is left. A
+model without a decoder has no KV cache: each step reads the whole rows again.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,14 +37,13 @@ class Generation:
     """All unfinished samples of an engine, with their batch and their KV cache."""
 
     def __init__(
-        self, model: Any, decoder: Decoder, settings: EngineSettings, end_ids: Tensor, stops: StopStrings
+        self, model: Any, decoder: Decoder | None, settings: EngineSettings, end_ids: Tensor, stops: StopStrings
     ) -> None:
         self.model, self.decoder, self.settings, self.stops = model, decoder, settings, stops
         self.device = end_ids.device
         self.queue: deque[Row] = deque()
         self.batch = Batch(end_ids)
         self.cache = SlotCache(model.config.get_text_config().num_hidden_layers)
-        self.columns = torch.empty(0, device=self.device)
         self.tokens = self.capacity = 0
 
     @property
@@ -71,13 +71,20 @@ class Generation:
         """Admit rows from the queue and sample their next tokens; equal prompts are computed once."""
         self._fit()
         rows, contexts, source = self._take(free)
-        ids, last = _padded(contexts, self.device)
-        cache = DynamicCache(config=self.model.config)
-        needed, where = last.unique(return_inverse=True)
-        logits = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=needed).logits
+        cache = None if self.decoder is None else DynamicCache()  # whole, also for layers with a window
+        logits = self._read(contexts, cache)
         context_of_row = torch.tensor(source, device=self.device)
-        self.cache.admit(cache, self.batch.active, context_of_row)
-        self.batch.append(self.batch.admit(rows), logits[context_of_row, where[context_of_row]])
+        if cache is not None:
+            self.cache.admit(cache, self.batch.active, context_of_row)
+        self.batch.append(self.batch.admit(rows), logits[context_of_row])
+
+    def _read(self, contexts: Sequence[Ids], cache: DynamicCache | None) -> Tensor:
+        """Logits [contexts, V] of the token behind each."""
+        ids, last = _padded(contexts, self.device)
+        needed, where = last.unique(return_inverse=True)
+        keeping = {"use_cache": False} if cache is None else {"use_cache": True, "past_key_values": cache}
+        logits: Tensor = self.model(ids, logits_to_keep=needed, **keeping).logits
+        return logits[torch.arange(len(contexts), device=self.device), where]
 
     def _fit(self) -> None:
         """Make batch and cache large enough for what is there."""
@@ -86,8 +93,6 @@ class Generation:
         capacity = _enough(self.cache.capacity, self.capacity, self.settings.max_model_len)
         self.batch.fit(slots, _enough(self.batch.width, self.tokens, self.settings.max_model_len))
         self.cache.fit(slots, capacity)
-        if len(self.columns) < capacity:
-            self.columns = torch.arange(capacity, device=self.device)
 
     def _take(self, free: int) -> tuple[list[Row], list[Ids], list[int]]:
         """Up to `free` rows of the queue, their distinct contexts, and the context of each row."""
@@ -113,14 +118,13 @@ class Generation:
     def _decode(self) -> None:
         """Sample one more token for each active row."""
         rows = slice(self.batch.active)
+        if self.decoder is None:
+            self.batch.append(rows, torch.cat([self._read(each, None) for each in _passes(self.batch.contexts())]))
+            return
         positions = self.batch.lengths[rows] - 1
         longest = int(positions.max()) + 1
         self.cache.expect(positions, longest)
-        # Additive, because eager attention adds its mask and sdpa takes both kinds.
-        hidden = self.columns[:longest] > positions[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=self.device).masked_fill_(hidden, -torch.inf)
-        logits = self.decoder.step(self.batch.last_ids()[:, 0], positions, mask[:, None, None], self.cache)
-        self.batch.append(rows, logits)
+        self.batch.append(rows, self.decoder.step(self.batch.last_ids()[:, 0], positions, self.cache))
 
     @torch.inference_mode()
     def _collect(self, version: int) -> list[Completion]:
@@ -153,6 +157,12 @@ class Generation:
             self.queue.extendleft(reversed(self.batch.read(list(range(self.batch.active)), version)))
             self.batch = Batch(self.batch.end_ids)
             self.cache.clear()
+
+
+def _passes(contexts: Sequence[Ids]) -> Iterator[Sequence[Ids]]:
+    """In order, as many at a time as PREFILL_TOKENS allows."""
+    count = max(1, PREFILL_TOKENS // max(len(each) for each in contexts))
+    return (contexts[start : start + count] for start in range(0, len(contexts), count))
 
 
 def _enough(present: int, wanted: int, most: int) -> int:

@@ -46,6 +46,9 @@ class SlotLayer(DynamicLayer):
     def get_seq_length(self, *_args: Any) -> int:
         return self.cache.longest
 
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:  # noqa: ARG002  the protocol's
+        return self.cache.longest, 0
+
     def admit(self, keys: Tensor, values: Tensor, row: int, source: Tensor) -> None:
         """Copy prompts [prompts, KV heads, P, head size] into rows from `row` on; row i gets prompt source[i]."""
         if not self.is_initialized:
@@ -84,6 +87,9 @@ class SlotCache(Cache):
         """The next decode step writes column columns[i] of row i and reads the first `longest` columns."""
         self.rows, self.columns, self.longest = torch.arange(len(columns), device=columns.device), columns, longest
 
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]  # noqa: ARG002  for slot_mask
+        return self.columns
+
     def admit(self, prompts: DynamicCache, row: int, source: Tensor) -> None:
         for slot, prompt in zip(self.layers, prompts.layers, strict=True):
             slot.admit(prompt.keys, prompt.values, row, source)
@@ -93,6 +99,6 @@ class SlotCache(Cache):
 
         All columns: a row that was admitted since the last decode step may be longer than what that step read.
         """
-        for layer in self.layers:
+        for layer in (layer for layer in self.layers if layer.is_initialized):
             layer.keys[targets] = layer.keys[sources]
             layer.values[targets] = layer.values[sources]

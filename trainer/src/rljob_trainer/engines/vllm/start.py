@@ -39,7 +39,7 @@ def import_vllm(device: str) -> None:
 def start(settings: EngineSettings) -> Any:
     """Build the LLMEngine, once in a process: vLLM leaves things behind where it fails.
 
-    Raises JobError if memory does not suffice.
+    Raises JobError if memory does not suffice, or if vLLM does not know the model.
     """
     from vllm import EngineArgs, LLMEngine
 
@@ -72,9 +72,13 @@ def start(settings: EngineSettings) -> Any:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
         if "memory" not in str(error):
-            raise
+            raise _not_known(error) from error
         raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
+    except (KeyError, TypeError, AttributeError, NotImplementedError, IndexError) as error:
+        raise _not_known(error) from error
     except (RuntimeError, ValueError) as error:
+        if "memory" not in str(error) and isinstance(error, ValueError):
+            raise _not_known(error) from error
         if "memory" not in str(error):
             raise
         raise JobError(
@@ -82,6 +86,13 @@ def start(settings: EngineSettings) -> Any:
             f"spec.data.maxResponseTokens or spec.rollout.maxNumSeqs ({error})",
             field="spec.rollout.gpuMemoryUtilization",
         ) from error
+
+
+def _not_known(error: Exception) -> JobError:
+    return JobError(
+        f"vLLM cannot run this model ({type(error).__name__}: {error}): set the engine to hf",
+        field="spec.rollout.engine",
+    )
 
 
 def _keep_plain_weights() -> None:
@@ -95,6 +106,21 @@ def _keep_plain_weights() -> None:
     pack = utils.dispatch_cpu_unquantized_gemm
     utils.check_cpu_sgl_kernel = lambda *_: False  # it changes the type of biases, for which there is no second copy
     utils.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: pack(layer, remove_weight=False)  # noqa: ARG005
+    _keep_plain_experts()
+
+
+def _keep_plain_experts() -> None:
+    """The same for experts: packing puts other parameters in the place of those that load_weights writes into."""
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    pack = CPUUnquantizedExperts.process_weights_after_loading
+
+    def pack_and_keep(experts: Any, layer: Any) -> None:
+        plain = {name: getattr(layer, name) for name in ("w13_weight", "w2_weight")}
+        pack(experts, layer)
+        layer.rljob_experts = experts, plain
+
+    CPUUnquantizedExperts.process_weights_after_loading = pack_and_keep
 
 
 def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
@@ -103,8 +129,14 @@ def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
 
     config = AutoConfig.from_pretrained(settings.model_dir, trust_remote_code=settings.trust_remote_code)
     config = config.get_text_config()
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    layer_bytes = 2 * config.num_key_value_heads * head_size * torch_dtype(settings.dtype).itemsize
+    # Of a layer without grouped or compressed keys: as much as any needs.
+    widths = [
+        getattr(config, "head_dim", None) or 0,
+        config.hidden_size // config.num_attention_heads,
+        (getattr(config, "qk_nope_head_dim", None) or 0) + (getattr(config, "qk_rope_head_dim", None) or 0),
+    ]
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    layer_bytes = 2 * heads * max(widths) * torch_dtype(settings.dtype).itemsize
     blocks = math.ceil(settings.max_model_len / CPU_BLOCK) + 1
     sequence = blocks * CPU_BLOCK * config.num_hidden_layers * layer_bytes
     return max(sequence, min(settings.max_num_seqs * sequence, CPU_KV_CACHE_BYTES))

@@ -1,12 +1,16 @@
 """What runs inside each vLLM worker process: weights come in here, one worker for each GPU of the engine."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from rljob_trainer.engines.engine import not_taken
 from rljob_trainer.engines.vllm.log_probs import report_before_truncation
-from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.receiver import BucketReceiver
+
+_PERMANENT = (KeyError, ValueError, AssertionError, AttributeError, IndexError, TypeError)
+"""What vLLM's loaders raise for names and shapes that they do not know; also a RuntimeError about a size."""
 
 EXTENSION = "rljob_trainer.engines.vllm.worker_extension.WorkerExtension"
 
@@ -24,23 +28,32 @@ class WorkerExtension:
     def rljob_begin_update(self, version: int) -> None:
         self._rljob_loaded: set[str] = set()
         self._rljob_receiver.begin(version)
+        for layer, _, plain in _packed_experts(self.model_runner.get_model()):
+            for name, parameter in plain.items():
+                setattr(layer, name, parameter)
 
     def rljob_load_bucket(self, bucket: BucketDescriptor) -> None:
         with self._rljob_receiver.open(bucket) as tensors:
-            self._rljob_loaded |= self.model_runner.get_model().load_weights(tensors)
+            try:
+                self._rljob_loaded |= self.model_runner.get_model().load_weights(tensors)
+            except (*_PERMANENT, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and "size" not in str(error):
+                    raise
+                raise not_taken([slot.name for slot in bucket.slots], f"{type(error).__name__}: {error}") from error
 
     def rljob_finish_update(self, version: int) -> None:
         model = self.model_runner.get_model()
-        self._rljob_receiver.finish(version, set(checkpoint_names(model)))
-        if untouched := {name for name, _ in model.named_parameters()} - self._rljob_loaded:
-            raise InfrastructureError(
-                f"vLLM left {', '.join(sorted(untouched)[:3])} without weights of version {version}"
-            )
+        received = self._rljob_receiver.finish(version)
+        missing = {name for name, _ in model.named_parameters()} - self._rljob_loaded | missing_parts(model, received)
+        if missing:
+            raise not_taken(sorted(missing), "nothing that was sent belongs to them")
         renew_packed_copies(model)
 
 
 def renew_packed_copies(model: Any) -> None:
     """Renew the copies that a CPU multiplies with (start._keep_plain_weights)."""
+    for layer, experts, _ in _packed_experts(model):
+        experts.process_weights_after_loading(layer)
     layers = [layer for layer in model.modules() if hasattr(layer, "cpu_linear")]
     if layers:
         from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
@@ -49,16 +62,28 @@ def renew_packed_copies(model: Any) -> None:
             dispatch_cpu_unquantized_gemm(layer, remove_weight=False)
 
 
-def checkpoint_names(model: Any) -> Iterator[str]:
-    """Names in the Hugging Face checkpoint of everything in vLLM's parameters: fused ones are taken apart.
+def _packed_experts(model: Any) -> list[tuple[Any, Any, Mapping[str, Any]]]:
+    """Layer, what packs it, and its plain parameters (start._keep_plain_experts)."""
+    return [(layer, *layer.rljob_experts) for layer in model.modules() if hasattr(layer, "rljob_experts")]
 
-    "layers.0.self_attn.qkv_proj.weight" -> the same of q_proj, k_proj, v_proj.
+
+def missing_parts(model: Any, received: Set[str]) -> set[str]:
+    """What was not received of vLLM's fused parameters, which count as loaded as soon as one of their parts is there.
+
+    "layers.0.self_attn.qkv_proj.weight" takes the same of q_proj, k_proj, v_proj.
     """
     fused: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", None) or {}
+    known = {_in_layer(name) for name in received}
+    missing = set()
     for name, _ in model.named_parameters():
         parts = name.split(".")
         place = next((i for i, part in enumerate(parts) if part in fused), None)
-        if place is None:
-            yield name
-        else:
-            yield from (".".join((*parts[:place], source, *parts[place + 1 :])) for source in fused[parts[place]])
+        if place is not None:
+            sources = [".".join((*parts[:place], source, *parts[place + 1 :])) for source in fused[parts[place]]]
+            missing |= {source for source in sources if _in_layer(source) not in known}
+    return missing
+
+
+def _in_layer(name: str) -> str:
+    """Without what is before the number of the layer, which vLLM may call otherwise."""
+    return re.sub(r"^.*?\.(?=\d+\.)", "", name)

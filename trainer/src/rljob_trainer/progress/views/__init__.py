@@ -1,16 +1,14 @@
-"""What `rljob run` prints while its driver trains: one protocol, three views of the same files.
+"""What `rljob run` prints while its driver trains: one protocol, two views of the same files.
 
-live    a terminal display that is redrawn        plain   one line per step        json    structlog lines
+live    a terminal display that is redrawn        plain   one line per step
 """
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from rich.console import Console
 
 from rljob_api.contract import ExitRecord
 from rljob_trainer.progress.run_info import RunInfo
-
-Style = Literal["live", "plain", "json"]
 
 
 class Reporter(Protocol):
@@ -28,18 +26,10 @@ class Reporter(Protocol):
         """Show the rest and the summary. record: of the last attempt; None if it left none."""
 
 
-def open_reporter(run: RunInfo, style: Style | None = None, console: Console | None = None) -> Reporter:
-    """The view for `style`; default: live in a terminal, else plain."""
-    from rljob_trainer.progress.views.json_lines import JsonView
+def open_reporter(run: RunInfo, console: Console | None = None) -> Reporter:
+    """The live view in a terminal, else the plain one."""
     from rljob_trainer.progress.views.live import LiveView
     from rljob_trainer.progress.views.plain import PlainView
 
     console = console or Console(highlight=False)
-    style = style or ("live" if console.is_terminal else "plain")
-    match style:
-        case "live":
-            return LiveView(run, console)
-        case "plain":
-            return PlainView(run, console)
-        case "json":
-            return JsonView(run)
+    return LiveView(run, console) if console.is_terminal else PlainView(run, console)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.v1alpha1 import Progress
-from rljob_trainer.progress import names
-from rljob_trainer.progress.history import Line, parse_lines, read_metrics, resumed_step
+from rljob_trainer.progress.history import Line, parse_lines, read_metrics
 from rljob_trainer.progress.state import last_attempt, read_object
 from rljob_trainer.volume import Volume
 
@@ -33,9 +32,7 @@ class RunWatch:
     """
 
     def __init__(self, volume: Volume) -> None:
-        self.history: list[Line] = []
-        self._series: dict[tuple[str, str], list[float]] = {}
-        self._add(read_metrics(volume.root))
+        self.history = read_metrics(volume.root)
         self.progress = Progress()
         self.phase_since = time.monotonic()
         self._volume = volume
@@ -49,9 +46,10 @@ class RunWatch:
         if attempt > self._attempt:  # 0 if the volume does not answer
             self._follow(attempt)
         lines = list(parse_lines(self._metrics.read()))
-        if lines and self._replaces:
-            self._replace_history()
-        self._add(lines)
+        if lines and self._replaces:  # an attempt's claim says where it resumed before it writes a line
+            self.history, self._replaces = read_metrics(self._volume.root), False
+        else:
+            self.history += lines
         return News(lines, _warnings(self._log.read()), self._new_phase())
 
     def phase_seconds(self) -> float:
@@ -59,25 +57,12 @@ class RunWatch:
 
     def series(self, stage: str, name: str) -> Sequence[float]:
         """One metric over the steps of a stage that have it."""
-        return self._series.get((stage, name), ())
-
-    def _add(self, lines: Sequence[Line]) -> None:
-        self.history += lines
-        for line in lines:
-            for name in names.METRICS.keys() & line.keys():
-                self._series.setdefault((line["stage"], name), []).append(line[name])
+        return [line[name] for line in self.history if line["stage"] == stage and name in line]
 
     def _follow(self, attempt: int) -> None:
         self._attempt, self._replaces = attempt, True
         self._metrics = _Tail(self._volume.metrics(attempt))
         self._log = _Tail(self._volume.log(attempt))
-
-    def _replace_history(self) -> None:
-        """Called at a new attempt's first line, when its claim records where it resumed."""
-        resumed = resumed_step(self._volume, self._attempt)
-        kept = [line for line in self.history if line["step"] <= resumed]
-        self.history, self._series, self._replaces = [], {}, False
-        self._add(kept)
 
     def _new_phase(self) -> str | None:
         stamp = _stamp(self._volume.progress)

@@ -8,8 +8,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.compute.dtypes import compute_dtype
-from rljob_trainer.rank.forward import Policy, check_packing
+from rljob_trainer.rank.forward import Policy
 from rljob_trainer.rank.models.role import ModelRole, adamw
+from rljob_trainer.rank.packable import choose_rows
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES, load_initial_weights, sharded_policy
 
 
@@ -21,7 +22,8 @@ def load_policy(spec: ResolvedSpec, folder: Path, mesh: DeviceMesh) -> ModelRole
     policy = sharded_policy(spec, folder, mesh, trainable=True)
     load_initial_weights(policy, spec, folder, mesh)
     dtype = COMPUTE_DTYPES[compute_dtype(spec, mesh.device_type)]
-    check_packing(policy, policy.model.config.vocab_size, torch.device(mesh.device_type), dtype)
+    longest = spec.data.max_prompt_tokens + spec.data.max_response_tokens
+    choose_rows(policy, longest, torch.device(mesh.device_type), dtype)
     return ModelRole("policy", policy, policy.model)
 
 

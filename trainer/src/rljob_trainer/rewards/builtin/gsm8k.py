@@ -1,24 +1,20 @@
 """gsm8k: the number after the last "####", compared as a number."""
 
-import re
-from decimal import Decimal, InvalidOperation
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.rewards.builtin import ARGUMENTS
+from rljob_trainer.rewards.builtin.numbers import last_number, marked_number
+from rljob_trainer.rewards.builtin.truth import mathematical
 from rljob_trainer.rewards.protocol import Call
-
-_NUMBER = r"[-+]?\s*\$?\s*(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
-_MARKED = re.compile(rf"####\s*({_NUMBER})")
-_ANY = re.compile(_NUMBER)
 
 
 @dataclass(frozen=True, config=ARGUMENTS)
 class Reward:
     """1 for the right number, format_score for another number in the right place, 0 for none.
 
-    "#### $1,000.00" is 1000. The ground truth is a number or a solution that ends in one.
+    "#### $1,000.00" is 1000. The ground truth is a number, a solution that ends in one, or a list of those.
     method: strict reads the number after the last "####"; flexible falls back on the last number of the response.
     """
 
@@ -26,18 +22,12 @@ class Reward:
     format_score: float = 0.0
 
     def __call__(self, call: Call) -> float:
-        truth = _last_number(str(call.ground_truth), flexible=True)
-        if truth is None:
+        truths = [marked_number(text) or last_number(text) for text in mathematical(call.ground_truth)]
+        if None in truths:
             raise ValueError(f"ground_truth {call.ground_truth!r} has no number")
-        answer = _last_number(call.solution_str, flexible=self.method == "flexible")
+        answer = marked_number(call.solution_str)
+        if answer is None and self.method == "flexible":
+            answer = last_number(call.solution_str)
         if answer is None:
             return 0.0
-        return 1.0 if answer == truth else self.format_score
-
-
-def _last_number(text: str, *, flexible: bool) -> Decimal | None:
-    found: list[str] = _MARKED.findall(text) or (_ANY.findall(text) if flexible else [])
-    try:
-        return Decimal(re.sub(r"[\s$,]", "", found[-1])) if found else None
-    except InvalidOperation:
-        return None
+        return 1.0 if any(truth is not None and answer.equals(truth) for truth in truths) else self.format_score

@@ -7,6 +7,7 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from rljob_trainer.rewards.builtin import ARGUMENTS
+from rljob_trainer.rewards.builtin.truth import answers, same
 from rljob_trainer.rewards.protocol import Call
 
 
@@ -14,8 +15,9 @@ from rljob_trainer.rewards.protocol import Call
 class Reward:
     r"""The pattern occurs in the response.
 
-    compare: the first group of the last match must also equal the ground truth, without whitespace at the ends:
-    with pattern "<answer>(.*?)</answer>", the response "<answer>4</answer>" is right for ground truth 4.
+    compare: the first group of the last match must also equal the ground truth, or an element of it if it is a list,
+    without whitespace at the ends. A number is compared by value. With pattern "<answer>(.*?)</answer>", the response
+    "<answer>4</answer>" is right for ground truth 4.
     The pattern contains its flags, as in "(?s)<think>.*</think>.*".
     """
 
@@ -36,4 +38,6 @@ class Reward:
         found = list(re.finditer(self.pattern, call.solution_str))
         if not found or not self.compare:
             return float(bool(found))
-        return float((found[-1].group(1) or "").strip() == str(call.ground_truth).strip())
+        answer = (found[-1].group(1) or "").strip()
+        right = (each.strip() if isinstance(each, str) else each for each in answers(call.ground_truth))
+        return float(any(same(answer, each) for each in right))

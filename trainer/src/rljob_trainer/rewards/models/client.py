@@ -82,7 +82,7 @@ class ModelClient:
                     except _Again as again:
                         why = str(again)
                     log.warning(
-                        "reward_model_asked_again", model=self.component.name, reason=why, tries=tries, again_in=wait
+                        "reward_model_retried", model=self.component.name, reason=why, tries=tries, again_in=wait
                     )
                     await asyncio.sleep(wait)
                     wait = min(2 * wait, LONGEST_WAIT)
@@ -101,7 +101,10 @@ class ModelClient:
         if status in _BUSY or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _Again(f"it answered {status}: {text}")
         if status != HTTPStatus.OK:
-            message = f"{self._url}{self._format.path} answered {status}: {text}; check the server's URL and model"
+            message = (
+                f"{self._url}{self._format.path} answered {status}: {text}; check the model's path, and its URL if "
+                "--reward-model gives it"
+            )
             raise RewardError(message, field=self.component.field)
         try:
             return answer.json()

@@ -17,7 +17,7 @@ import numpy as np
 
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import RewardError
-from rljob_trainer.types import Task
+from rljob_trainer.types import Task, text_of
 
 MAX_TOKENS = 512
 """Default longest answer of a judge."""
@@ -113,7 +113,7 @@ def filled(template: str, task: Task, response: str) -> str:
     """The template with its placeholders replaced once: inserted text is not expanded."""
     truth = task.ground_truth
     values: Mapping[str, str] = {
-        "prompt": "\n\n".join(message["content"] for message in task.messages),
+        "prompt": "\n\n".join(text_of(message) for message in task.messages),
         "response": response,
         "ground_truth": truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False, default=str),
     }

@@ -38,7 +38,9 @@ class RewardModels:
         missing = [model.name for model in rewards.models if model.name not in urls]
         if missing:
             raise JobError(
-                f"no server URL for {', '.join(missing)}; pass --reward-model NAME=URL", field="spec.rewards.models"
+                f"no server URL for {', '.join(missing)}; start them with rljob run or the operator, "
+                "or pass --reward-model NAME=URL",
+                field="spec.rewards.models",
             )
         self._clients = [
             ModelClient(model, urls[model.name], f"spec.rewards.models[{i}]") for i, model in enumerate(rewards.models)

@@ -1,0 +1,104 @@
+"""What can be known of a model from its configuration: whether this trainer and the engine compute it. Light.
+
+`rljob run` asks before it starts Ray, the driver before it loads weights. What only a forward pass shows: packable.py.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rljob_api import ResolvedSpec
+from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.errors import DataError, JobError
+from rljob_trainer.rank.model_source import FIELD, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+_SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+def max_model_len(spec: ResolvedSpec) -> int:
+    """Length in tokens of the longest sequence in an engine: a sample or a probe."""
+    probe = ENGINES[spec.rollout.engine].probe
+    return max(spec.data.max_prompt_tokens + spec.data.max_response_tokens, probe.length + probe.tokens)
+
+
+def load_config(folder: Path, *, trust_remote_code: bool) -> "PreTrainedConfig":
+    """Raises DataError for a folder that transformers cannot load."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (ValueError, OSError, KeyError, ImportError, TypeError, StrictDataclassError) as error:
+        raise DataError(f"transformers cannot load the model: {first_line(error)}", field=FIELD) from error
+    return config
+
+
+def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
+    """Raises JobError or DataError, naming what is not computed, for a model that cannot be trained as `spec` asks."""
+    if config.get_text_config() is not config:
+        kind = (config.architectures or [type(config).__name__])[0]
+        raise JobError(f"{kind} is multimodal, and only language models train: choose a text-only model", field=FIELD)
+    scaled = [name for name in _SCALED_LOGITS if getattr(config, name, None) not in (None, 1, 1.0)]
+    if scaled:
+        raise JobError(f"models with {scaled[0]} are not supported yet: choose another model", field=FIELD)
+    if getattr(config, "quantization_config", None) is not None:
+        raise JobError("its weights are quantized, and training needs them whole: give the original", field=FIELD)
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and longest < spec.data.max_prompt_tokens + spec.data.max_response_tokens:
+        raise DataError(
+            f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
+            field="spec.data.maxResponseTokens",
+        )
+    for rope in _ropes(config):
+        _check_rope(rope, spec)
+
+
+def _ropes(config: "PreTrainedConfig") -> Iterator[Mapping[str, Any]]:
+    """The rotary parameters, of each kind of layers if they differ."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    yield from ([parameters] if "rope_type" in parameters else [each for each in parameters.values() if each])
+
+
+def _check_rope(rope: Mapping[str, Any], spec: ResolvedSpec) -> None:
+    """Rotations that depend on a sequence's length differ between its tokens' first pass and a later one."""
+    kind = str(rope.get("rope_type"))
+    if "dynamic" in kind and spec.rollout.engine == "vllm" and not spec.supervised_only:
+        raise JobError(
+            f"vLLM computes rope type {kind} unlike transformers: set the engine to hf", field="spec.rollout.engine"
+        )
+    original = rope.get("original_max_position_embeddings")
+    if kind == "longrope" and original is not None and max_model_len(spec) > original:
+        raise JobError(
+            f"rope type longrope changes at {original} tokens, and a sample may have {max_model_len(spec)}, so its"
+            f" tokens would not agree: lower data.maxPromptTokens and data.maxResponseTokens to {original} together",
+            field="spec.data.maxResponseTokens",
+        )
+
+
+def check_token_ids(config: "PreTrainedConfig", largest: int) -> None:
+    """largest: id of the tokenizer. Raises DataError for one without a row in the embeddings."""
+    rows = config.get_text_config().vocab_size
+    if largest >= rows:
+        raise DataError(
+            f"the tokenizer has {largest + 1} ids, and the model's embeddings have {rows} rows: resize them"
+            " (model.resize_token_embeddings(len(tokenizer))) and save both again, or give the model's own tokenizer",
+            field=FIELD,
+        )
+
+
+def largest_saved_id(folder: Path) -> int:
+    """The largest id in tokenizer.json and tokenizer_config.json; -1 if they do not say."""
+    ids = [-1]
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        saved = json.loads((folder / "tokenizer.json").read_text())
+        vocabulary = saved["model"]["vocab"]
+        ids += [each["id"] for each in saved["added_tokens"]]
+        ids += vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
+    with suppress(OSError, ValueError, AttributeError):
+        ids += map(int, json.loads((folder / "tokenizer_config.json").read_text()).get("added_tokens_decoder", {}))
+    return max(ids)

@@ -1,0 +1,27 @@
+"""What reward code sees of the environment: what a Python program needs, and what the function names."""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+_NEEDED = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM",
+    "TMPDIR", "TEMP", "TMP", "XDG_*", "PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NO_PROXY", "no_proxy",
+    "*_NUM_THREADS", "MKL_*", "KMP_*", "GOMP_*", "TOKENIZERS_PARALLELISM", "MALLOC_*",
+    "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_*",
+    "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
+)  # fmt: skip
+"""No name of a secret; proxies may have a password in their address, so a function that needs one names it."""
+
+_NEVER = ("RAY_*",)
+"""Whoever has Ray's token controls the cluster of the job."""
+
+
+def reward_environment(environment: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
+    """The variables of a reward process. named: rewards.functions[].env."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in (*_NEEDED, *named))
+        and not any(fnmatchcase(name, pattern) for pattern in _NEVER)
+    }
