@@ -20,12 +20,14 @@ VALUES: dict[str, dict[str, Any]] = {
     "namespaced": {"namespaces": ["team-a", "team-b"]},
     "nothing cluster-wide": {
         "namespaces": ["team-a"], "crds": {"install": False}, "userRoles": {"create": False},
+        "admission": {"operator": False, "ownNamespace": False},
     },
     "monitored": {
         "monitoring": {
             "serviceMonitor": True, "podMonitor": True, "dashboard": True, "labels": {"release": "prometheus"},
         },
     },
+    "strict": {"admission": {"jobs": {"enabled": True, "secrets": ["hf-token", "rljob-*"]}}},
     "own image and nodes": {
         "image": {"repository": "registry.example.com:5000/rl/operator", "tag": "1.2.3", "pullPolicy": "Always"},
         "imagePullSecrets": [{"name": "registry"}],

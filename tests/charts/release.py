@@ -21,7 +21,7 @@ INSTANCE = "app.kubernetes.io/instance"
 
 KINDS = (
     "all", "clusterrolebindings", "clusterroles", "configmaps", "networkpolicies", "poddisruptionbudgets",
-    "rolebindings", "roles", "serviceaccounts",
+    "rolebindings", "roles", "serviceaccounts", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
 )  # fmt: skip
 
 

@@ -99,6 +99,26 @@ def test_values_reach_the_pod(helm):
     ]
 
 
+def test_a_digest_stands_in_place_of_a_tag(helm):
+    values = {"image": {"repository": "a/operator", "tag": "1", "digest": f"sha256:{'0' * 64}"}}
+    (container,) = only(render(helm, values), "Deployment")["spec"]["template"]["spec"]["containers"]
+
+    assert container["image"] == f"a/operator@sha256:{'0' * 64}"
+
+
+def test_policies_are_those_that_are_wanted(helm):
+    def policies(values: dict[str, Any]) -> set[str]:
+        objects = render(helm, values)
+        names = names_of(of_kind(objects, "ValidatingAdmissionPolicy"))
+        bindings = of_kind(objects, "ValidatingAdmissionPolicyBinding")
+        assert names == names_of(bindings) == {each["spec"]["policyName"] for each in bindings}
+        return {name.removeprefix(f"{NAME}-").removesuffix(".rljob-system") for name in names}
+
+    assert policies({}) == {"operator", "own-namespace"}
+    assert policies(VALUES["strict"]) == {"operator", "own-namespace", "jobs"}
+    assert policies(VALUES["nothing cluster-wide"]) == set()
+
+
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_the_operator_understands_its_arguments(helm, values):
     command, *options = arguments(render(helm, values))
@@ -202,6 +222,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"podLabels": {"app.kubernetes.io/instance": "other"}},
         "at '/podLabels/app.kubernetes.io~1instance': false schema",
     ),
+    "half a digest": ({"image": {"digest": "sha256:ab"}}, "at '/image/digest': 'sha256:ab' does not match pattern"),
+    "no Secret's name": (
+        {"admission": {"jobs": {"secrets": ["a b"]}}},
+        "at '/admission/jobs/secrets/0': 'a b' does not match pattern",
+    ),
     "an interval": ({"monitoring": {"interval": "30"}}, "at '/monitoring/interval': '30' does not match pattern"),
 }
 
@@ -217,9 +242,11 @@ def test_what_is_no_value_is_refused_by_its_name(helm, case):
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 
 NEEDED = {
-    "crds", "crds.install", "image", "image.pullPolicy", "image.repository", "monitoring", "monitoring.interval",
-    "monitoring.namespace", "networkPolicy", "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas",
-    "serviceAccount", "userRoles", "userRoles.aggregate", "userRoles.create",
+    "admission", "admission.jobs", "admission.jobs.claims", "admission.jobs.enabled", "admission.jobs.secrets",
+    "admission.operator", "admission.ownNamespace", "crds", "crds.install", "image", "image.pullPolicy",
+    "image.repository", "monitoring", "monitoring.interval", "monitoring.namespace", "networkPolicy",
+    "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas", "serviceAccount", "userRoles",
+    "userRoles.aggregate", "userRoles.create",
 }  # fmt: skip
 """Values without which less is rendered than the defaults say, or what no API server takes, or what lets all out."""
 
@@ -232,8 +259,11 @@ def paths(values: dict[str, Any], within: str = "") -> Iterator[str]:
 
 
 def without(path: str) -> dict[str, Any]:
-    """Values that take this one away, with everything monitored, so that all templates are rendered."""
-    values: dict[str, Any] = {"monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True}}
+    """Values that take this one away, with everything monitored and refused, so that all templates are rendered."""
+    values: dict[str, Any] = {
+        "monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True},
+        "admission": {"jobs": {"enabled": True}},
+    }
     *sections, last = path.split(".")
     section = values
     for name in sections:

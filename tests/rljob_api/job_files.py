@@ -270,6 +270,9 @@ GOOD = (
             f"{_BUILTIN}    models: [{{name: {'a' * 19}, path: m, kind: classifier, timeout: 1h, lostAfter: 1h}}]\n",
         ),
     ),
+    good(
+        "a name that is no part of another's", (_BUILTIN, f"{_BUILTIN}    models: [{_RM.replace('rm', 'b-rm', 1)}}}]\n")
+    ),
     good("a name that is no head's", (_BUILTIN, f"{_BUILTIN}    models: [{_RM.replace('rm', 'ahead-svc', 1)}}}]\n")),
     good("whole floats are integers", ("steps: 100", "steps: 100.0")),
     good("numbers of YAML 1.1", ("steps: 100", "steps: 1_000"), ("promptsPerStep: 64", "promptsPerStep: 0x40")),

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,37 @@ def test_the_driver_s_job_is_the_resolved_spec_of_its_generation():
     assert (read.uid, read.generation, read.name, read.base_dir) == (UID, 3, "job", "/checkpoints")
     assert read.spec.ranks == 8
     assert read.reward_models == {"rm": "http://job-rm-rm:8000", "judge": "http://job-rm-judge:8000"}
+
+
+def test_no_two_reward_models_of_two_jobs_share_a_name():
+    parts = [
+        *product(("a", "rm", "b"), repeat=1),
+        *product(("a", "rm", "b"), repeat=2),
+        *product(("a", "rm"), repeat=4),
+    ]
+    words = ["-".join(each) for each in parts]
+    admitted = [word for word in words if not re.search("(^|-)rm-", word)]  # as the rule of RewardModel
+    named = [names.reward_model(job, model) for job in words for model in admitted]
+
+    assert {"rm", "a-rm", "a-b"} <= {*admitted}
+    assert len({*named}) == len(named)
+
+
+def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers():
+    there = {**MODEL, "url": "https://models.example.com", "key": {"name": "secret", "key": "k"}}
+    served = job(rewards={"models": [there, REWARDS["models"][1]]})
+    children = {each["kind"]: each for each in reward_models_of(served, SETTINGS, Placement())}
+    assert {kind: each["metadata"]["name"] for kind, each in children.items()} == {
+        "Service": "job-rm-judge", "Deployment": "job-rm-judge"
+    }  # fmt: skip
+    text = lasting_children(served, SETTINGS, trains=True)[0]["data"]["job.json"]
+    assert list(DriverJob.model_validate_json(text).reward_models) == ["judge"]
+    spec = cluster_of(served, "trainer:1", SETTINGS, Placement())["spec"]
+    pods = [each["template"]["spec"] for each in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    variable = {"name": "RLJOB_REWARD_KEY_RM", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "k"}}}
+    assert [variable in pod["containers"][0]["env"] for pod in pods] == [True, True]
+    model = children["Deployment"]["spec"]["template"]["spec"]
+    assert variable not in model["containers"][0]["env"], "a server has no use for another's key"
 
 
 def test_the_agent_s_metrics_are_open_where_the_operator_knows_prometheus():

@@ -24,3 +24,24 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   name: {{ include "rljob-operator.fullname" . }}
   namespace: {{ .Release.Namespace }}
 {{- end -}}
+
+{{- /* The binding of a policy. Arguments: the root, and the last part of the policy's name. */ -}}
+{{- define "rljob-operator.policyBinding" -}}
+{{- $root := index . 0 -}}
+{{- $name := printf "%s-%s.%s" (include "rljob-operator.fullname" $root) (index . 1) $root.Release.Namespace -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "rljob-operator.labels" $root | nindent 4 }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [Deny]
+{{- end -}}
+
+{{- /* In CEL: whether a job may use the Secret n. */ -}}
+{{- define "rljob-operator.mayUseSecret" -}}
+!n.matches('-auth-[0-9a-f]{8}-') && variables.secrets.exists(p, n == p
+        || (p.endsWith('*') && n.startsWith(p.substring(0, p.size() - 1))))
+{{- end -}}

@@ -79,7 +79,7 @@ def claim(job: str) -> str:
 
 
 def reward_model(job: str, model: str) -> str:
-    """Name of its Deployment and Service. No other child has `-rm-` after the job's name."""
+    """Name of its Deployment and Service. `-model` contains no `-rm-`, so the last one of the name ends the job's."""
     return f"{job}-rm-{model}"
 
 

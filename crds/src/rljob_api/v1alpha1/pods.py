@@ -16,6 +16,11 @@ FreeForm = Annotated[dict[str, Any], Field(max_length=64)]
 
 _FreeForms = Annotated[list[FreeForm], Field(max_length=64)]
 
+_Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+
+KUBERAY_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/created-by")
+"""With those of ray.io, the labels by which the Service of a RayCluster's head selects its pod."""
+
 
 JOB_VOLUMES = ("checkpoints", "job", "auth")
 """Volumes of head and workers that the operator adds. It adds shared-memory too, which a template may replace."""
@@ -56,10 +61,18 @@ class OpenPart(PodPart):
 class PodMetadata(OpenPart):
     """Labels and annotations of a pod."""
 
-    labels: FreeForm | None = Field(None, description="Labels of the pod.")
+    labels: _Labels | None = Field(None, description="Labels of the pod.")
     annotations: FreeForm | None = Field(None, description="Annotations of the pod.")
 
     others = pod_keys.TEMPLATE_METADATA
+    rules = (
+        Rule(
+            f"!has(self.labels) || !self.labels.exists(k, k.startsWith('ray.io/') || k in {cel_list(KUBERAY_LABELS)})",
+            "the labels ray.io/*, app.kubernetes.io/name and app.kubernetes.io/created-by are reserved for KubeRay,"
+            " which finds the head of a job by them: choose another key",
+            "labels",
+        ),
+    )
 
 
 class Volume(OpenPart):

@@ -130,6 +130,12 @@ class RewardModel(ApiModel):
             "name",
         ),
         Rule(
+            "!self.name.matches('(^|-)rm-')",
+            "a name that begins with rm- or contains -rm- can collide with a reward model of another job, whose objects"
+            " are named JOB-rm-NAME: choose another name for the reward model",
+            "name",
+        ),
+        Rule(
             "self.kind != 'generative' || (has(self.promptTemplate) && has(self.scorePattern))",
             "a generative reward model needs promptTemplate, the text to send, and scorePattern, which finds the"
             " score in the answer: set both",
