@@ -1,5 +1,6 @@
 """learning.jsonl: one line for each arm, seed and commit that was run; lines are only ever appended."""
 
+import fcntl
 import json
 import os
 import sys
@@ -11,7 +12,6 @@ from statistics import mean
 
 from bench.commits import CHANGED, last_change
 from bench.learning.arms import ROOT, TASKS, Arm, Task
-from rljob_trainer.local.file_lock import lock
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 
@@ -111,7 +111,7 @@ def alone_with(file: Path) -> Iterator[None]:
     """Exits where another process is; two campaigns would run the same. The kernel gives the lock back at our end."""
     with file.open("ab") as held:
         try:
-            lock(held)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit(f"another campaign adds to {file}: wait for it, or give another --output")
         yield

@@ -162,7 +162,7 @@ def test_no_two_reward_models_of_two_jobs_share_a_name():
 def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers():
     there = {**MODEL, "url": "https://models.example.com", "key": {"name": "secret", "key": "k"}}
     served = job(rewards={"models": [there, REWARDS["models"][1]]})
-    children = {each["kind"]: each for each in reward_models_of(served, SETTINGS, Placement())}
+    children = {each["kind"]: each for each in reward_models_of(served, "trainer:1", Placement())}
     assert {kind: each["metadata"]["name"] for kind, each in children.items()} == {
         "Service": "job-rm-judge", "Deployment": "job-rm-judge"
     }  # fmt: skip

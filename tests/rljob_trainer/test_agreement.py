@@ -15,7 +15,7 @@ from rljob_trainer.loop.agreement import Agreement
 from rljob_trainer.losses.diagnostics import importance_sums
 from rljob_trainer.progress import names
 from rljob_trainer.rollouts.weight_sync import WeightSync
-from tests.rljob_trainer.rank_support import make_spec
+from tests.rljob_trainer.checkpoint_support import make_spec
 
 OWN, PROBE = names.ROLLOUT_LOG_PROB_DIFF_MEAN, names.SYNC_PROBE_MEAN
 

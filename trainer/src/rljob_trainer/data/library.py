@@ -13,9 +13,8 @@ from urllib.parse import parse_qsl
 
 from rljob_trainer.data.columns import COLUMNS, Row, without_filler
 from rljob_trainer.data.tables import has_value
-from rljob_trainer.errors import DataError
+from rljob_trainer.errors import DataError, first_line
 from rljob_trainer.paths import locate
-from rljob_trainer.rank.model_source import first_line
 
 FILES = (".parquet", ".jsonl", ".json")
 """Extensions of files that need no library."""

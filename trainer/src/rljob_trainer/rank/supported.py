@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.engines.registry import ENGINES
-from rljob_trainer.errors import DataError, JobError
-from rljob_trainer.rank.model_source import FIELD, first_line
+from rljob_trainer.errors import DataError, JobError, first_line
+from rljob_trainer.rank.model_source import FIELD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
