@@ -83,7 +83,7 @@ def refused_changes(schema: dict[str, Any], old: Any, new: Any) -> list[str]:
 @cache
 def _program(rule: str) -> celpy.Runner:
     environment = celpy.Environment()
-    return environment.program(environment.compile(rule))
+    return environment.program(environment.compile(rule.replace(".__function__", ".function")))
 
 
 def _unknown(schema: dict[str, Any], value: Any, path: str) -> list[str]:

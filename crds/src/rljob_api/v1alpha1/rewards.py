@@ -21,10 +21,9 @@ Builtin = Literal["exact_match", "boxed_math", "gsm8k", "regex", "length_penalty
 
 
 def _named(function: str) -> str:
-    """CEL: a function's name, or its default."""
-    return (
-        f"(has({function}.name) ? {function}.name : has({function}.builtin) ? {function}.builtin : {function}.function)"
-    )
+    """CEL: a function's name, or its default. `function` is a word of CEL, so Kubernetes escapes that field."""
+    default = f"has({function}.builtin) ? {function}.builtin : {function}.__function__"
+    return f"(has({function}.name) ? {function}.name : {default})"
 
 
 RewardName = Annotated[str, StringConstraints(pattern=REWARD_PATTERN, min_length=1, max_length=128)]

@@ -3,6 +3,7 @@
 Its package imports a command line and a REPL with it, which takes 0.8 s; every `rljob validate` would pay that.
 """
 
+import re
 import sys
 from functools import cache
 from importlib.machinery import PathFinder
@@ -24,7 +25,8 @@ class Program(Protocol):
 
 @cache
 def compiled(expression: str) -> Program:
-    return cast("Program", _engine().compile(expression))
+    """expression: as Kubernetes has it, where a field that is named like a word of CEL is `__word__`."""
+    return cast("Program", _engine().compile(re.sub(r"\b__([a-z]+)__\b", r"\1", expression)))
 
 
 def _engine() -> ModuleType:
