@@ -104,7 +104,6 @@ REORDERED: list[tuple[str, Any, Any]] = [
         ("volumes", [{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}]),
         ("imagePullSecrets", [{"name": "a"}, {"name": "b"}]),
         ("rewards.models", MODELS),
-        ("rewards.functions", [{"name": "a", "builtin": "gsm8k"}, {"name": "b", "builtin": "exact_match"}]),
     )
 ] + [("cluster.worker", _containers("x", "y"), _containers("y", "x"))]
 """Lists whose entries have names have no order: the API server lets another one through, and nothing is made anew."""

@@ -98,7 +98,7 @@ def test_a_recovering_job_is_described_with_its_remedy_and_what_it_costs(folder,
     assert "the next attempt starts in " in found["Recovery"]
     assert found["Restarts"] == "2 in all; 2 of 5 since the checkpoint of step 40"
     assert found["Progress"] == "step 45/100, reward 0.500, validation 0.250"
-    assert found["Checkpoint"].startswith("step 40, 5m")
+    assert found["Checkpoint"].startswith("step 40, ")
     assert found["Volume"] == "PersistentVolumeClaim job-checkpoints"
 
     later = CheckpointStatus(step=50, path="p", time=NOW)
