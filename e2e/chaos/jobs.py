@@ -66,7 +66,10 @@ class Job:
                 "algorithm": {"preset": "grpo"},
                 "rollout": {"samplesPerPrompt": 8, "seed": seed, **self.rollout},
                 "actor": {"learningRate": 1.0e-3, "miniBatchSize": 8, "gradientCheckpointing": False},
-                "rewards": {"functions": [{"name": "letters", "source": REWARD}], "processes": 1},
+                "rewards": {
+                    "functions": [{"name": "letters", "source": REWARD, "env": [MARK_VARIABLE]}],
+                    "processes": 1,
+                },
                 "training": {"steps": steps or self.steps},
                 "checkpoint": {"everySteps": 5},
                 "recovery": {"hangAfter": "5s", "maxRestarts": 50, "backoff": {"initial": "100ms", "max": "1s"}},

@@ -50,11 +50,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         Plan(RewardModel.model_validate(each), f"spec.rewards.models[{i}]", str(folder / each["path"]), ())
         for i, each in enumerate((JUDGE, CLASSIFIER))
     ]
-    with tempfile.TemporaryDirectory(prefix="rt-", dir="/tmp") as temporary:  # short: vLLM's sockets are in it
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tempfile, "tempdir", temporary)
-            servers = RewardServers(plans, {}, folder, {**os.environ, **ENVIRONMENT})
-        with servers:
+    # short: vLLM's sockets are in it
+    with tempfile.TemporaryDirectory(prefix="rt-", dir="/tmp") as temporary, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", temporary)
+        with RewardServers(plans, {}, folder, {**os.environ, **ENVIRONMENT}) as servers:
+            patch.undo()
             servers.wait(print, lambda: False)
             assert list(Path(temporary).glob("*/*")), "vLLM's files are where they are looked for"
             yield Served(servers.urls, judged, logit)
