@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rljob_trainer.engines.ends import as_ids, end_ids
 from rljob_trainer.loggers import LoggerSet
 from rljob_trainer.progress import names
 from rljob_trainer.progress.answers import question
@@ -13,7 +14,7 @@ from rljob_trainer.progress.history import history
 from rljob_trainer.progress.metrics import MetricsWriter, Stage
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.rollouts.calls import GroupRef
-from rljob_trainer.types import Group, Ids
+from rljob_trainer.types import Group, Ids, Trajectory
 from rljob_trainer.volume import Volume
 from rljob_trainer.workers.waiting import wait_for_all
 from rljob_trainer.workers.worker import Answer
@@ -94,11 +95,16 @@ class Reporting:
                     "step": step,
                     "prompt": self._text(group.task.token_ids),
                     "question": question(group.task.messages),
-                    "response": self._text(group.trajectories[0].sampled_ids),
+                    "response": self._response(group.trajectories[0]),
                     "groundTruth": group.task.ground_truth,
                     "reward": float(each.summary.rewards[0]),
                 }
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def _response(self, trajectory: Trajectory) -> str:
+        """The text that rewards see."""
+        ends = end_ids(self._root / "model") | set(as_ids(self._tokenizer.eos_token_id))
+        return str(self._tokenizer.decode(trajectory.response_ids(ends), clean_up_tokenization_spaces=False))
 
     def _text(self, token_ids: Ids) -> str:
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))

@@ -63,12 +63,8 @@ class Scorer:
         Other special tokens stay: a format reward may ask for them.
         """
         last = episode.trajectories[-1]
-        sampled = [last.token_ids[turn.start : turn.end].tolist() for turn in last.turns]
-        text = self._decode([token for turn in sampled for token in self._without_end(turn)])
-        return Response(text, tokens=sum(map(len, sampled)), truncated=last.truncated)
-
-    def _without_end(self, ids: list[int]) -> list[int]:
-        return ids[:-1] if ids and ids[-1] in self._ends else ids
+        tokens = sum(turn.end - turn.start for turn in last.turns)
+        return Response(self._decode(last.response_ids(self._ends)), tokens=tokens, truncated=last.truncated)
 
 
 def by_environment(rewards: Rewards) -> Iterable[list[int]]:

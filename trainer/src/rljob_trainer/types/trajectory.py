@@ -1,6 +1,6 @@
 """What one forward pass trains on."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,10 +69,10 @@ class Trajectory:
         """Whether the last turn ended at its limit of tokens."""
         return bool(self.turns) and self.turns[-1].finish_reason == "length"
 
-    @property
-    def sampled_ids(self) -> Ids:
-        """The tokens of all turns, in their order."""
-        return self.token_ids[self.versions != NOT_SAMPLED]
+    def response_ids(self, ends: Set[int]) -> list[int]:
+        """What the policy sampled, except the token that ended a turn. ends: ids of such tokens."""
+        turns = [self.token_ids[turn.start : turn.end].tolist() for turn in self.turns]
+        return [token for turn in turns for token in (turn[:-1] if turn and turn[-1] in ends else turn)]
 
     def temperatures(self) -> Floats:
         """[T], the temperature that the trainer scales each token's logits by: 1 outside of turns and where greedy."""
