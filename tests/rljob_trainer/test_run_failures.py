@@ -136,7 +136,7 @@ ROW = '{"data_source": "", "prompt": [{"role": "user", "content": "2 + 2"}], "re
 FAILS_WHEN_RUN = "raise RuntimeError('no such thing')\ndef compute_score(*_): return 1.0\n"
 
 LATE = {
-    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "line 2", "column 'reward_model' is None"],
+    "data": Case(65, ["spec.data.train[0]", "data.jsonl", "line 2", "column 'data_source' is None"],
                  {"data": {"train": ["data.jsonl"]}},
                  lambda folder: (folder / "data.jsonl").write_text(f'{ROW}\n{{"question": "2 + 2"}}\n')),
     "reward": Case(66, ["spec.rewards.functions[0].path", "reward.py", "no such thing", "line 1", "correct the code"],
