@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
 
+import pytest
 import ray
 
 TRIES = 3
@@ -17,7 +17,8 @@ def own_ray(namespace: str) -> Iterator[None]:
     Ray gives its own processes 30 s to start, which a busy machine may not have.
     """
     path = os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with mock.patch.dict(os.environ, PYTHONPATH=path):  # no runtime environment, for which Ray starts an agent
+    with pytest.MonkeyPatch.context() as patch:  # what Ray adds to the environment, such as its token, stays
+        patch.setenv("PYTHONPATH", path)  # no runtime environment, for which Ray starts an agent
         _connect(namespace)
     try:
         yield
