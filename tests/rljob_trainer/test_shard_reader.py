@@ -45,6 +45,18 @@ def test_tensors_and_numbers_are_read(saved: Path) -> None:
     assert (weights.tolist(), half.tolist(), state["more"]["groups"]) == ([0, 1, 2], [1, 1], [{"lr": 0.1}])
 
 
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_an_index_of_any_python_is_read(saved: Path, module: str) -> None:
+    """Python 3.13 pickles a path, which names the checkpoint, as pathlib._local's."""
+    written = pickle.dumps(pickle.loads((saved / METADATA).read_bytes()), 2)
+    own = type(saved).__module__
+    assert f"c{own}\nPosixPath\n".encode() in written
+    (saved / METADATA).write_bytes(written.replace(f"c{own}\nPosixPath\n".encode(), f"c{module}\nPosixPath\n".encode()))
+    state = {"weights": torch.zeros(3)}
+    load_shards(state, saved, alone=True)
+    assert state["weights"].tolist() == [0, 1, 2]
+
+
 def test_an_index_that_would_run_code_is_refused(saved: Path, tmp_path: Path) -> None:
     _edit(saved, "planner_data", _Touch(tmp_path / "ran"))
     _refused(saved)

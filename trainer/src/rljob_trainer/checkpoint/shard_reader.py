@@ -32,8 +32,10 @@ _TYPES = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.serialization": {"_get_layout"},
     "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
-    "pathlib": {"PosixPath"},
 }
+
+_PATHS = {("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")}
+"""What names the checkpoint's own folder; the second since Python 3.13, and unknown to older ones."""
 
 
 class ShardReader(FileSystemReader):
@@ -62,6 +64,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _PATHS:
+            return PurePosixPath
         if name not in _TYPES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of a checkpoint")
         return super().find_class(module, name)
