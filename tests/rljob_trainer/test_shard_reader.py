@@ -1,6 +1,7 @@
 """A checkpoint is data: reading a forged one runs nothing."""
 
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_an_index_of_any_python_is_read(saved: Path, module: str) -> None:
     own = type(saved).__module__
     assert f"c{own}\nPosixPath\n".encode() in written
     (saved / METADATA).write_bytes(written.replace(f"c{own}\nPosixPath\n".encode(), f"c{module}\nPosixPath\n".encode()))
+    state = {"weights": torch.zeros(3)}
+    load_shards(state, saved, alone=True)
+    assert state["weights"].tolist() == [0, 1, 2]
+
+
+class _Newer(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+
+
+def test_enumerations_of_a_newer_python_are_read(saved: Path) -> None:
+    with (saved / METADATA).open("r+b") as file:
+        metadata = pickle.load(file)
+        file.seek(0)
+        _Newer(file).dump(metadata)
+    assert b"getattr" in (saved / METADATA).read_bytes()
     state = {"weights": torch.zeros(3)}
     load_shards(state, saved, alone=True)
     assert state["weights"].tolist() == [0, 1, 2]

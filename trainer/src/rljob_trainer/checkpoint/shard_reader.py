@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 from torch.distributed.checkpoint._nested_dict import set_element
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
 METADATA = ".metadata"
@@ -66,6 +66,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _PATHS:
             return PurePosixPath
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         if name not in _TYPES.get(module, ()):
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of a checkpoint")
         return super().find_class(module, name)
@@ -80,6 +82,13 @@ class _Unpickler(pickle.Unpickler):
         if not isinstance(metadata, Metadata) or not all(map(_is_inside, (metadata.storage_data or {}).values())):
             raise pickle.UnpicklingError("it is no index of files in this folder")
         return metadata
+
+
+def _member(kind: Any, name: str) -> Any:
+    """Since Python 3.12 a member of an enumeration is pickled as getattr(kind, name)."""
+    if kind is not _MEM_FORMAT_ENCODING:
+        raise pickle.UnpicklingError("it asks for an attribute, which is no part of a checkpoint")
+    return _MEM_FORMAT_ENCODING[name]
 
 
 def _is_inside(info: Any) -> bool:
