@@ -101,20 +101,6 @@ _HEAD, _WORKER, _SERVER = (_ANY_POD.replace("OURS", name) for name in ("ray-head
 
 GOOD = (
     good("as it is"),
-    good(
-        "functions named by default, for some rows, with a variable",
-        (
-            "    - name: exact\n      builtin: gsm8k",
-            "    - builtin: gsm8k\n      dataSources: [openai/gsm8k, 'aime*']\n    - {path: r.py, env: [JUDGE_KEY]}",
-        ),
-    ),
-    good(
-        "a reward model that runs already",
-        (
-            _BUILTIN,
-            f"{_BUILTIN}    models: [{_RM}, url: 'https://h/x', key: {{name: s, key: k}}, rateLimit: 60}}]\n",
-        ),
-    ),
     good("a length in epochs", ("    steps: 100", "    epochs: 2")),
     good(
         "arguments of the chat template",

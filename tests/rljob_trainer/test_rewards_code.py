@@ -212,7 +212,7 @@ def test_functions_score_the_rows_of_their_data_sources(pool_of):
 def test_data_that_no_function_scores_is_refused_at_the_start():
     one, other = {"name": "a", "builtin": "gsm8k", "dataSources": ["aime*"]}, {"name": "b", "builtin": "gsm8k"}
     check_data_sources(rewards(one), lambda: ["aime2024", "aime"])
-    check_data_sources(rewards(one, other), lambda: pytest.fail("nobody has to read the data"))
+    check_data_sources(rewards(one, other), lambda: pytest.fail("the data need not be read"))
     with pytest.raises(RewardError, match="'math'") as refused:
         check_data_sources(rewards(one), lambda: ["aime", "math"])
     assert refused.value.field == "spec.rewards.functions"

@@ -92,7 +92,7 @@ class Rows:
                 )
 
     def refuse_media(self) -> None:
-        """Raise DataError if a source holds images, videos or audio, which no model here sees."""
+        """Raise DataError if a source holds images, videos or audio: models are trained on text alone."""
         for source in self.sources:
             for column in MEDIA:
                 if column in source.table.columns and source.holds(column):

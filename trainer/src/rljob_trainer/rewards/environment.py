@@ -14,7 +14,7 @@ _NEEDED = (
 """No name of a secret; proxies may have a password in their address, so a function that needs one names it."""
 
 _NEVER = ("RAY_*",)
-"""Whoever has Ray's token controls the cluster of the job."""
+"""A process that has Ray's token controls the cluster of the job."""
 
 
 def reward_environment(environment: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 PREFIX = "_rljob_reward_"
 _VARIABLE = "RLJOB_REWARD_FILES"
-"""Tells the processes that multiprocessing spawns from a reward process what register() was told."""
+"""Carries the files of register() to processes that multiprocessing spawns from a reward process."""
 
 
 def register(files: Iterable[Path]) -> None:
