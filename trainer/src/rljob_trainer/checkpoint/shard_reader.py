@@ -1,7 +1,7 @@
 """Read the files that torch.distributed.checkpoint wrote, as data alone.
 
-torch keeps an index of the tensors as a pickle, and a pickle can run any code. A user who can write to the volume of a job
-must not decide what the job's processes run, so the index may name only the types below.
+torch keeps an index of the tensors as a pickle, and a pickle can run any code. A user who can write to the volume of a
+job must not decide what the job's processes run, so the index may name only the types below.
 """
 
 import io
