@@ -103,6 +103,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a Secret that is not listed": ({"env": [secret("other")]}, "Secrets"),
     "one of envFrom": ({"envFrom": [{"secretRef": {"name": "other"}}]}, "Secrets"),
     "one in a volume": ({"volumes": [volume(secret={"secretName": "other"})]}, "Secrets"),
+    "one of a reward model's key": ({"rewards": {"models": [{
+        "name": "rm", "path": "org/rm", "kind": "classifier", "url": "https://models.example.com",
+        "key": {"name": "other", "key": "k"}}]}}, "Secrets"),
     "one in a container": (of_head(env=[secret("other")]), "Secrets"),
     "one of a container's envFrom": (of_head(envFrom=[{"secretRef": {"name": "other"}}]), "Secrets"),
     "one in a projected volume": (
