@@ -172,7 +172,7 @@ async def test_an_unknown_submission_a_wrong_token_and_a_request_that_is_no_requ
     async with ray_jobs(server.url, server.token) as jobs:
         with pytest.raises(HeadRefused, match=r"answered 400: .*metadata values must be strings"):
             await jobs.submit("mine", SUCCEEDS, stop_wait=1, metadata=wrong)
-        for submission in ("mine", "nobody-a1"):
+        for submission in ("mine", "unknown-a1"):
             assert await jobs.status(submission) is None
             assert await jobs.stop(submission) is False
         job = await finished(jobs, FIRST)

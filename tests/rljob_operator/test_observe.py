@@ -14,7 +14,7 @@ from rljob_operator.runtime.store import Store
 from tests.rljob_operator.snapshots import NOW, PODS, UID, deployment, manifest, pod, ray_cluster
 
 OWNER = [{"uid": UID, "controller": True, "kind": "RLJob", "name": "job"}]
-SOMEBODY = [{"uid": "other", "controller": True, "kind": "Deployment", "name": "board"}]
+OTHER_OWNER = [{"uid": "other", "controller": True, "kind": "Deployment", "name": "board"}]
 
 
 def child(name: str, **metadata: Any) -> Manifest:
@@ -47,7 +47,7 @@ LABELLED = [
     ]),
     ("what a user labelled, to be let in by the NetworkPolicy", 0, [], [
         (CONFIG_MAP, child("mine")), (DEPLOYMENT, child("board")), (VOLUME_CLAIM, child("scratch")),
-        (CONFIG_MAP, child("another", ownerReferences=SOMEBODY)), (POD, BOARD),
+        (CONFIG_MAP, child("another", ownerReferences=OTHER_OWNER)), (POD, BOARD),
     ]),
     ("what an earlier job of the name left", 0, ["job-job"], [(CONFIG_MAP, child("job-job", ownerReferences=BEFORE))]),
 ]  # fmt: skip
