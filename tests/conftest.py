@@ -2,9 +2,11 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 # Before torch or Ray are imported: they read these once. Ranks share few cores, and one thread sums in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,6 +29,14 @@ LONGEST = (
     "e2e/test_lease", "rljob_operator/test_world_deaths", "rljob_operator/test_world_schedules",
 )  # fmt: skip
 """They begin first, so that at the end no process of pytest-xdist is alone with one of them."""
+
+
+@pytest.fixture(autouse=True)
+def _log_settings() -> Iterator[None]:
+    """A test that runs a command in this process leaves the settings of its log to no other test."""
+    settings = structlog.get_config()
+    yield
+    structlog.configure(**settings)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

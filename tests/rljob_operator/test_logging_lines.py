@@ -12,11 +12,10 @@ from rljob_operator.runtime.logging import configure
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    root, settings = logging.getLogger(), structlog.get_config()
+    root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
     root.handlers, root.level = handlers, level
-    structlog.configure(**settings)
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
