@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -38,14 +38,18 @@ def start_child(
     environment: Mapping[str, str],
     orphaned: signal.Signals = signal.SIGKILL,
     stdin: int = subprocess.DEVNULL,
+    *,
+    cleans_up: bool = False,
 ) -> Child:
     """Start a process that logs to `log`. The kernel sends it the signal `orphaned` when this process dies.
 
-    It leads its own process group, so that Ctrl-C in the terminal reaches this process alone. With orphaned=SIGTERM the
-    child cleans up when it ends: SIGTERM waits until it calls accept_termination.
+    It leads its own process group, so that Ctrl-C in the terminal reaches this process alone.
+
+    cleans_up: SIGTERM waits until the child, which inherits that, calls accept_termination. Any other child would never
+        be terminated.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output, _held_back(orphaned):
+    with log.open("wb") as output, _termination_held_back() if cleans_up else nullcontext():
         return subprocess.Popen(
             dying_with_its_parent(command, orphaned),
             stdin=stdin,
@@ -57,11 +61,8 @@ def start_child(
 
 
 @contextmanager
-def _held_back(orphaned: signal.Signals) -> Iterator[None]:
+def _termination_held_back() -> Iterator[None]:
     """Children that start here inherit the mask of this thread."""
-    if orphaned != signal.SIGTERM:
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -70,7 +71,7 @@ def _held_back(orphaned: signal.Signals) -> Iterator[None]:
 
 
 def accept_termination() -> None:
-    """Let SIGTERM through, which start_child(orphaned=SIGTERM) held back: this process can clean up from now on."""
+    """Let SIGTERM through, which start_child(cleans_up=True) held back: this process can clean up from now on."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 

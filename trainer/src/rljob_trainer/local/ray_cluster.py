@@ -93,7 +93,12 @@ def local_ray(gpus: int, engine: str, log: Path, environment: Mapping[str, str])
         command = [*MODULE, "rljob_trainer.local.ray_head", str(folder), str(gpus), engine]
         # TMPDIR covers its workers too: vLLM leaves files there.
         head = start_child(
-            command, log, {**environment, "TMPDIR": str(folder)}, orphaned=signal.SIGTERM, stdin=subprocess.PIPE
+            command,
+            log,
+            {**environment, "TMPDIR": str(folder)},
+            orphaned=signal.SIGTERM,
+            stdin=subprocess.PIPE,
+            cleans_up=True,
         )
         try:
             yield LocalRay(folder / ADDRESS, head, log)

@@ -134,6 +134,7 @@ class _Server:
             self._environment,
             orphaned=signal.SIGTERM,
             stdin=subprocess.PIPE,
+            cleans_up=True,
         )
 
     def has_ended(self) -> bool:

@@ -32,7 +32,7 @@ from rljob_trainer.checkpoint.manifest import (
     commit,
 )
 from rljob_trainer.checkpoint.retention import Pruning
-from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, storage_error
+from rljob_trainer.errors import DataError, InfrastructureError, StorageFullError, is_full, storage_error
 from rljob_trainer.progress.history import history
 from rljob_trainer.volume import Volume, write_json
 from rljob_trainer.workers.context import UPDATE_SECONDS
@@ -200,9 +200,12 @@ class Checkpoints:
             yield
         except (OSError, StorageFullError, InfrastructureError) as error:
             check_not_superseded(self._volume, self._attempt)
+            where = f"the checkpoint of step {step} on {self._volume.root}"
+            if isinstance(error, StorageFullError) or is_full(error):
+                message = f"no space left for {where}: free space, grow the volume or keep fewer checkpoints"
+                raise StorageFullError(message) from error
             if isinstance(error, OSError):
-                problem = f"the checkpoint of step {step} on {self._volume.root} cannot be written"
-                raise storage_error(error, problem) from error
+                raise storage_error(error, f"{where} cannot be written") from error
             raise
 
 
