@@ -1,4 +1,4 @@
-"""The pod template of the job to look at when the API server refuses an object. Its message is quoted unchanged."""
+"""The pod template of the job to look at when the API server refuses an object. Its message is quoted."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,16 @@ from rljob_operator.kube.errors import one_line
 _OF_RAY = {"headGroupSpec": names.HEAD, "workerGroupSpecs": names.WORKER}
 """Fields of a RayCluster, and the pods that they describe."""
 
+_QUOTED = 2000
+"""Longest message of the API server, in characters; a condition has room for 16 times as many."""
+
 
 def quoted(job: Job, message: str) -> str:
     """The API server's message, then the fields of the job that the named object is rendered from."""
     found = list(_templates(job.read, job.name, message)) if job.read is not None else []
-    return f"{one_line(message)}. Check {' and '.join(found)}" if found else one_line(message)
+    said = one_line(message)
+    said = said if len(said) <= _QUOTED else f"{said[:_QUOTED]} ..."  # it may contain the whole value of a field
+    return f"{said}. Check {' and '.join(found)}" if found else said
 
 
 def template_of(role: str) -> str:
