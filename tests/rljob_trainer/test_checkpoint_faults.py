@@ -65,7 +65,7 @@ def test_a_disk_that_fills_up_at_any_point_of_a_save_costs_that_save_only(tmp_pa
     assert full > 20
     assert set(outcomes[full:]) == {"saved"}
     for step, message in enumerate(outcomes[:full], start=2):
-        assert message.startswith(f"the checkpoint of step {step} on {tmp_path / 'disk'} cannot be written: no space")
+        assert message.startswith(f"no space left for the checkpoint of step {step} on {tmp_path / 'disk'}:")
 
 
 def outcome_of_save(attempt: Attempt, step: int) -> str:
