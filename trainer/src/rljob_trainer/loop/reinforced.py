@@ -1,7 +1,7 @@
 """RL steps: a group of episodes for each task, their rewards, one update, new weights for the engines.
 
     _roll_out     tasks -> journal, or engines -> scorer      groups; tensors stay in Ray's object store
-    _prepare      ranks fetch their trajectories and score them with the reference, where the algorithm compares
+    _prepare      ranks fetch their trajectories and score them with the reference, if the algorithm compares
     use           meanwhile: the journal's record of what the update uses
     advantages    meanwhile, from rewards alone, in the driver; or after it, where rewards hold a KL penalty
     update        every rank, its own trajectories; the ranks keep the state that they are then in
@@ -83,7 +83,7 @@ class ReinforcedSteps:
     def step(self, step: int, held: RankStates | None) -> tuple[int, Metrics]:
         """One step; returns its tokens and metrics. held: of ranks that have done this very update already.
 
-        Their step takes no groups: where its journal is damaged, engines would make others, with weights of after it.
+        Their step takes no groups: if its journal is damaged, engines would make others, with later weights.
         """
         rate = learning_rate_of(self.spec, step)
         if held is None:
@@ -225,7 +225,7 @@ class ReinforcedSteps:
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
 
     def _sync(self) -> Metrics:
-        """New weights for the engines, where they are needed: a replay needs none."""
+        """New weights for the engines, if they need them: a replay does not."""
         if self.replaying:
             return {}
         with self.reporting.phase("sync"):

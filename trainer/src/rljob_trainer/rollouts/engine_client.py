@@ -108,7 +108,7 @@ class EngineClient:
         return worker
 
     def keep_spare(self) -> bool:
-        """Start a spare where there is none, without waiting for it. Returns False where it died in the meantime."""
+        """Start a spare if there is none, without waiting for it. Returns False if it has died."""
         if self._spare is not None:
             return not self._spare_died()
         self._spare = self._host(self._spare_place, self._nodes[0])

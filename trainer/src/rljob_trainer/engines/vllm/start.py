@@ -7,7 +7,7 @@ from typing import Any
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -15,9 +15,6 @@ CPU_KV_CACHE_BYTES = 1 << 30
 
 CPU_BLOCK = 32
 """Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
-
-_SHOWN = 300
-"""Characters of vLLM's own message, which may go on for pages."""
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
@@ -40,7 +37,7 @@ def import_vllm(device: str) -> None:
 
 
 def start(settings: EngineSettings) -> Any:
-    """Build the LLMEngine, once in a process: vLLM leaves things behind where it fails.
+    """Build the LLMEngine, once in a process: vLLM leaves things behind if it fails.
 
     Raises JobError if memory does not suffice, or if vLLM does not know the model.
     """
@@ -93,19 +90,14 @@ def start(settings: EngineSettings) -> Any:
 
 def not_known(error: Exception) -> JobError:
     """For what vLLM rejects of a model, in its own words."""
-    text = " ".join(str(error).split())
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return JobError(
-        f"vLLM cannot run this model ({type(error).__name__}: {shown}): set the engine to hf",
-        field="spec.rollout.engine",
-    )
+    return JobError(f"vLLM cannot run this model ({quoted(error)}): set the engine to hf", field="spec.rollout.engine")
 
 
 def _keep_plain_weights() -> None:
     """Let linear layers keep their parameters beside the copies that oneDNN multiplies with.
 
     vLLM's CPU layers otherwise drop the parameters when those are packed, and load_weights has nothing to write into.
-    The worker packs anew after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
+    The worker packs again after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
     """
     from vllm.model_executor.layers import utils
 
