@@ -1,18 +1,23 @@
-"""A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer."""
+"""A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer.
+
+TRL, which imports vLLM, is imported when it is needed.
+"""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.rewards.protocol import Call
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig, GRPOTrainer
 
 Reward = Callable[[str, Any], float]
 """Of a response and its ground truth."""
@@ -26,8 +31,10 @@ _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "
 """By what TRL divides rewards less their group's mean, for each advantage that it has too."""
 
 
-def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> GRPOTrainer:
+def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> "GRPOTrainer":
     """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
+    from trl import GRPOTrainer
+
     return GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         _reward_functions(spec),
@@ -38,11 +45,13 @@ def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> 
     )
 
 
-def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
+def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
     """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
 
     Raises ValueError for an advantage or a loss that TRL has not, or several updates a step.
     """
+    from trl import GRPOConfig
+
     if not _comparable(spec):
         raise ValueError("this comparison is of GRPO's loss and its advantages, with one update a step")
     algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
