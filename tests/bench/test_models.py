@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from bench.models.__main__ import in_process
-from bench.models.architectures import ARCHITECTURES, UNLIKE
+from bench.models.architectures import ARCHITECTURES
 from bench.models.compare import compare
 from bench.models.page import page
 
@@ -41,4 +41,4 @@ def test_every_architecture_agrees_or_is_refused(name, engine):
     if engine == "vllm" and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed")
     found = in_process(name, engine)
-    assert found.right == ((name, engine) not in UNLIKE), found
+    assert found.right, found
