@@ -68,6 +68,7 @@ def start(settings: EngineSettings) -> Any:
     )
     if cpu:
         _keep_plain_weights()
+        _rotate_slices()
     try:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
@@ -119,6 +120,19 @@ def _keep_plain_experts() -> None:
         layer.rljob_experts = experts, plain
 
     CPUUnquantizedExperts.process_weights_after_loading = pack_and_keep
+
+
+def _rotate_slices() -> None:
+    """Rotate slices of wider tensors, such as DeepSeek's, without vLLM 0.32's CPU kernel, which misreads them."""
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    kernel = RotaryEmbedding.forward_cpu
+
+    def rotated(layer: Any, positions: Any, query: Any, key: Any = None) -> Any:
+        whole = query.is_contiguous() and (key is None or key.is_contiguous())
+        return kernel(layer, positions, query, key) if whole else layer.forward_native(positions, query, key)
+
+    RotaryEmbedding.forward_cpu = rotated
 
 
 def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:
