@@ -13,14 +13,13 @@ from pathlib import Path
 
 from rljob_trainer.local.machine import visible_gpus
 from rljob_trainer.preflight.bandwidth import Operation, Speed
-from rljob_trainer.preflight.check import CPU_LIMITS, GPU_LIMITS, Limits, measure
-from rljob_trainer.preflight.local import LocalMembers
+from rljob_trainer.preflight.check import CPU_LIMITS, GPU_LIMITS, Limits
+from rljob_trainer.preflight.local import measure_here
 from rljob_trainer.preflight.measured import Library, Measured, Row
 from rljob_trainer.preflight.rounds import MIB, Shape
 from rljob_trainer.preflight.table import lines
 
 ROOT = Path(__file__).parent.parent
-START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,7 @@ def main() -> None:
 
 def _run(shape: Shape, gpus: Sequence[str], library: Library, limits: Limits) -> Run:
     begin = time.monotonic()
-    with LocalMembers(shape, gpus, library, max(limits.largest, limits.pair), START_SECONDS) as members:
-        measured = measure(members, shape, limits, START_SECONDS)
+    measured = measure_here(shape, gpus, limits, library)
     print(*lines(measured, shape), "", sep="\n", flush=True)
     return Run(measured, time.monotonic() - begin)
 

@@ -10,9 +10,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from rljob_trainer.preflight.check import Limits, measure
 from rljob_trainer.preflight.measured import (
     Health,
     Library,
+    Measured,
     MemberFailed,
     MemberSettings,
     Place,
@@ -28,14 +30,28 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 
+START_SECONDS = 300.0
+"""Deadline of the start of the processes, which import torch."""
+
 Maker = Callable[[MemberSettings], "Member"]
 
 
+def measure_here(shape: Shape, gpus: Sequence[str], limits: Limits, library: Library | None = None) -> Measured:
+    """gpus, library: as LocalMembers has them. Raises what `measure` raises."""
+    with LocalMembers(shape, gpus, library, max(limits.largest, limits.pair)) as members:
+        return measure(members, shape, limits, START_SECONDS)
+
+
 class LocalMembers:
-    """Start them, and end them with the block. gpus: CUDA_VISIBLE_DEVICES of each rank; empty for the CPUs."""
+    """Start them, and end them with the block.
+
+    gpus: CUDA_VISIBLE_DEVICES of each rank; empty for the CPUs.
+    library: None for the default. largest: bytes of the largest trial.
+    make: what answers in each process; by default a Member.
+    """
 
     def __init__(
-        self, shape: Shape, gpus: Sequence[str], library: Library | None, largest: int, seconds: float,
+        self, shape: Shape, gpus: Sequence[str], library: Library | None, largest: int,
         make: Maker | None = None,
     ) -> None:  # fmt: skip
         self._folder = tempfile.TemporaryDirectory(prefix="rljob-preflight-")
@@ -47,7 +63,7 @@ class LocalMembers:
         self.processes = []
         for rank in range(shape.ranks):
             ours, theirs = spawn.Pipe()
-            settings = MemberSettings(rank, shape, device, library, largest, seconds)
+            settings = MemberSettings(rank, shape, device, library, largest, START_SECONDS)
             arguments = (theirs, store, gpus[rank] if gpus else "", settings, make)
             process = spawn.Process(target=_serve, args=arguments, daemon=True, name=f"preflight-{rank}")
             process.start()

@@ -113,3 +113,25 @@ def _memory(measured: Measured, shape: Shape) -> Mapping[int, float]:
         node = shape.node_of(each.rank)
         found[node] = min(found.get(node, each.memory), each.memory)
     return found
+
+
+def explanation(verdict: Verdict, measured: Measured, shape: Shape, minimum: float) -> str:
+    """The faults for a person, one sentence each without a period; "" if the fabric passed."""
+    sentences = [_sentence(fault, measured, minimum) for fault in verdict.faults]
+    if verdict.hung and measured.hung is not None:
+        sentences.append(f"{measured.hung.operation} of {measured.hung.nbytes} B over all ranks did not end")
+    if verdict.nodes:
+        hosts = " and ".join(measured.places[node * shape.per_node].host for node in verdict.nodes)
+        sentences.append(f"check {hosts}")
+    return "; ".join(sentences)
+
+
+def _sentence(fault: Fault, measured: Measured, minimum: float) -> str:
+    one, other = (f"rank {rank} on {measured.places[rank].host}" for rank in fault.ranks)
+    if fault.wrong and one == other:
+        return f"{one} received {fault.wrong} wrong elements of a sum"
+    if fault.wrong:
+        return f"{one} and {other} exchanged {fault.wrong} wrong elements"
+    if not fault.bus:
+        return f"{one} and {other} did not finish an exchange"
+    return f"{one} and {other} exchange {fault.bus:.3g} GB/s, below the minimum of {minimum:g} GB/s"
