@@ -44,6 +44,7 @@ def changed(path: str, value: Any, spec: Any = SPEC) -> Any:
 AT_ANY_TIME: list[tuple[str, Any]] = [
     ("suspend", True),
     ("recovery.maxRestarts", 50),
+    ("preflight.fabric", {"minBusBandwidthGBps": 5, "timeLimit": "10s"}),
     ("recovery.forceDeleteLostPods", True),
     ("activeDeadline", "5h"),
     ("ttlAfterFinished", "5h"),

@@ -81,6 +81,8 @@ ROWS = (
     Row("infrastructure", driver(75), Action.RESTART_DRIVER, charged=True),
     Row("a signal as Python counts", driver(-9), Action.RESTART_DRIVER, charged=True),
     Row("a signal as Kubernetes counts", driver(137), Action.RESTART_DRIVER, charged=True),
+    Row("a slow link", driver(75, reason="FabricSlow"), Action.REBUILD_CLUSTER, charged=True),
+    Row("a wrong link", driver(75, reason="FabricWrong"), Action.REBUILD_CLUSTER, True, levels=LOCAL_LEVELS),
     Row("no record", driver(None), Action.RESTART_DRIVER, charged=True),
     Row("an unknown code", driver(3), Action.RESTART_DRIVER, charged=True),
     Row("a first bug", driver(70), Action.RESTART_DRIVER, charged=True),

@@ -95,7 +95,10 @@ def test_a_request_without_the_token_changes_nothing(agent: Agent) -> None:
 def test_an_empty_directory_answers_that_there_is_nothing(agent: Agent) -> None:
     assert agent.ask("/v1/progress")[:2] == (404, {"error": "the driver has not reported progress yet"})
     assert agent.ask("/v1/checkpoints")[:2] == (200, {"checkpoints": []})
-    assert agent.ask("/v1/exit")[:2] == (200, {"attempt": 0, "claim": None, "exit": None, "heartbeat": None})
+    assert agent.ask("/v1/exit")[:2] == (
+        200,
+        {"attempt": 0, "claim": None, "exit": None, "preflight": None, "heartbeat": None},
+    )
     assert "rljob_attempt 0.0" in agent.ask("/metrics")[1]
 
 
@@ -150,11 +153,14 @@ def test_the_exit_is_that_of_the_last_attempt(agent: Agent) -> None:
     volume = agent.volume
     write_json(volume.claim(9), {"attempt": 9, "resumedStep": None})
     write_json(volume.exit_record(9), {"code": 75, "reason": "Infrastructure", "message": "lost", "field": None})
-    assert agent.ask("/v1/exit")[1]["exit"]["code"] == 75
+    write_json(volume.preflight_record(9), {"passed": False})
+    last = agent.ask("/v1/exit")[1]
+    assert (last["exit"]["code"], last["preflight"]) == (75, {"passed": False})
 
     write_json(volume.claim(10), {"attempt": 10, "resumedStep": 4})
     last = agent.ask("/v1/exit")[1]
-    assert (last["attempt"], last["claim"], last["exit"]) == (10, {"attempt": 10, "resumedStep": 4}, None)
+    assert (last["attempt"], last["claim"]) == (10, {"attempt": 10, "resumedStep": 4})
+    assert last["exit"] is last["preflight"] is None
 
 
 def test_the_heartbeat_changes_while_the_driver_lives(agent: Agent) -> None:

@@ -119,6 +119,15 @@ class Reason(Word):
         "RewardsLost", _TRIED_AGAIN, "The worker that scores died or fell silent, and a new one did not help.",
         _REPEATS,
     )
+    FABRIC_SLOW = (
+        "FabricSlow", _TRIED_AGAIN,
+        "Two nodes exchange data more slowly than `preflight.fabric.minBusBandwidthGBps`, or not at all.",
+        "Check the links of the node that the message blames, or lower `preflight.fabric.minBusBandwidthGBps`.",
+    )
+    FABRIC_WRONG = (
+        "FabricWrong", _TRIED_AGAIN, "Data arrived wrong in the fabric preflight; the message names the nodes.",
+        "Take the node that the message blames out of service, and check its GPUs, memory and links.",
+    )
     INFRASTRUCTURE = (
         "Infrastructure", _TRIED_AGAIN, "Another process, a device, a volume or the network failed.",
         _REPEATS,

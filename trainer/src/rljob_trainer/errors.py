@@ -6,7 +6,8 @@ RLJobError
 ├── DataError           65  data or model is wrong                       stop
 ├── RewardError         66  the user's reward code is wrong              stop
 ├── InfrastructureError 75  a process, a device or a network failed      try again
-│   └── WorkerLost          a worker died or hangs: RankLost, EngineLost, RewardsLost (the rollout host)
+│   ├── WorkerLost          a worker died or hangs: RankLost, EngineLost, RewardsLost (the rollout host)
+│   └── FabricSlow, FabricWrong   the fabric preflight found slow links, or wrong data
 ├── StoppedOnRequest    76  checkpointed and stopped                     resume on request
 ├── FencedError         77  another attempt took over                    exit
 ├── NoUsableCheckpoint  78  checkpoints exist, none is usable            stop
@@ -77,6 +78,14 @@ class EngineLost(WorkerLost): ...
 
 class RewardsLost(WorkerLost):
     """The rollout host died or hangs; its worker is named "rewards"."""
+
+
+class FabricSlow(InfrastructureError):
+    """Two nodes exchange data more slowly than the job's minimum, or not at all."""
+
+
+class FabricWrong(InfrastructureError):
+    """Data arrived wrong."""
 
 
 class StoppedOnRequest(RLJobError):

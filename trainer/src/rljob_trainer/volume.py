@@ -5,11 +5,13 @@
     attempts/<n>.copy.json            a copy of the claim after its decision
     attempts/<n>.newest.json          {name}: the last checkpoint that it committed, so that its loss is detected
     attempts/<n>.exit.json            how it ended (rljob_api.contract.ExitRecord)
+    attempts/<n>.preflight.json       its fabric preflight (rljob_api.preflight.PreflightRecord)
     checkpoints/step-<s>-a<n>/        one checkpoint; manifest.json is written last and commits it
     journal/a<n>/version-<v>.journal  what attempt n made and used with policy version v; deleted after a checkpoint
     metrics/a<n>.jsonl                one line per step
     metrics/a<n>.before.jsonl         earlier steps, if attempt n started from another run's checkpoint
     samples/a<n>.jsonl                sample responses for people
+    logs/a<n>.preflight.txt           everything that the preflight measured, for people
     logs/a<n>.jsonl, logs/*.log       structlog lines of the driver; output of other processes
     control/progress.json             rljob_api.v1alpha1.Progress, replaced at each change
     control/request.json              {checkpoint, stop}: requests to the agent that the driver has not carried out
@@ -79,6 +81,12 @@ class Volume:
 
     def exit_record(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.exit.json"
+
+    def preflight_record(self, attempt: int) -> Path:
+        return self.attempts / f"{attempt}.preflight.json"
+
+    def preflight_table(self, attempt: int) -> Path:
+        return self.logs / f"a{attempt}.preflight.txt"
 
     def driver_lock(self, attempt: int) -> Path:
         return self.attempts / f"{attempt}.lock"

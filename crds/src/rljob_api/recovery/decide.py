@@ -58,6 +58,10 @@ _CURED_BY = {
 }
 """The levels that can cure a component's failure, cheapest first."""
 
+_OTHER_NODES = (Level.CLUSTER,)
+_CURED_BY_REASON = {Reason.FABRIC_SLOW: _OTHER_NODES, Reason.FABRIC_WRONG: _OTHER_NODES}
+"""Failures that the same nodes would show again."""
+
 _PHRASES = {
     Level.SAMPLE: "retrying the sample",
     Level.ENGINE: "replacing the engine",
@@ -108,7 +112,8 @@ def _level(failure: Failure, history: History, available: Collection[Level]) -> 
     Within an attempt `failure.times` climbs the ladder; above it the history does, and the highest level is tried until
     the budget is spent.
     """
-    curing = [level for level in _CURED_BY[failure.component] if level in available]
+    levels = _CURED_BY_REASON.get(failure.reason, _CURED_BY[failure.component])
+    curing = [level for level in levels if level in available]
     within = [level for level in curing if level < Level.DRIVER for _ in range(TRIES)]
     if failure.times <= len(within):
         return within[failure.times - 1]

@@ -6,6 +6,7 @@ from rljob_api.v1alpha1.base import ApiModel, Rule
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, HeadPod, LocalObjectRef, WorkerPod
 from rljob_api.v1alpha1.data import Data
 from rljob_api.v1alpha1.model import FromScratch, Model, Tokenizer
+from rljob_api.v1alpha1.preflight import FabricPreflight, Preflight
 from rljob_api.v1alpha1.recovery import Backoff, Recovery, RecoveryRule
 from rljob_api.v1alpha1.reward_models import RewardModel
 from rljob_api.v1alpha1.rewards import RewardFunction, Rewards
@@ -39,6 +40,7 @@ __all__ = [
     "DriverStatus",
     "DynamicSampling",
     "EnvVar",
+    "FabricPreflight",
     "FromScratch",
     "Fsdp",
     "HeadPod",
@@ -46,6 +48,7 @@ __all__ = [
     "LocalObjectRef",
     "Model",
     "ObjectMeta",
+    "Preflight",
     "Progress",
     "RLJob",
     "RLJobSpec",

@@ -20,6 +20,7 @@ from rljob_api.v1alpha1.pods import (
     VolumeMount,
     cel_list,
 )
+from rljob_api.v1alpha1.preflight import Preflight
 from rljob_api.v1alpha1.recovery import Recovery
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_api.v1alpha1.rollout import Rollout
@@ -75,6 +76,7 @@ class RLJobSpec(ApiModel):
         description="Secrets for pulling the images.",
         json_schema_extra=list_map("name"),
     )
+    preflight: Preflight = Field(default_factory=Preflight, description="What is measured before a model is loaded.")
     recovery: Recovery = Field(default_factory=Recovery, description="What happens after a failure.")
     suspend: bool = Field(
         False,

@@ -1,9 +1,9 @@
 """What may change in the spec of an existing job, as CEL rules over `self` and `oldSelf` for the API server.
 
-At any time: suspend, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are saved and
-how many are kept, replicas of reward models, and training.steps upwards. Never: the model, the volume and managedBy.
-Everything else only while `suspend: true`. After the job has ended only ttlAfterFinished: the operator would ignore any
-other change.
+At any time: suspend, preflight, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are
+saved and how many are kept, replicas of reward models, and training.steps upwards. Never: the model, the volume and
+managedBy. Everything else only while `suspend: true`. After the job has ended only ttlAfterFinished: the operator would
+ignore any other change.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,10 @@
     GET  /v1/progress                  rljob_api.v1alpha1.Progress
     GET  /v1/checkpoints               {"checkpoints": [{step, attempt, path, time, reward, validationReward, bytes}]}:
                                        those that count, oldest first; 503 if the newest cannot be read
-    GET  /v1/exit                      {"attempt", "claim", "exit", "heartbeat"} of the last attempt; exit is null until
-                                       it ends; heartbeat changes every few seconds while its driver lives
+    GET  /v1/exit                      {"attempt", "claim", "exit", "preflight", "heartbeat"} of the last attempt; exit
+                                       is null until it ends; preflight is a rljob_api.preflight.PreflightRecord, null
+                                       until the measurement ends and if there is none; heartbeat changes every few
+                                       seconds while its driver lives
     POST /v1/checkpoint?stop=true      asks the driver to save a checkpoint and then stop; 503 if the request cannot be
                                        written
     GET  /metrics                      Prometheus; without a token if open_metrics is set
@@ -102,7 +104,16 @@ def _checkpoints(volume: Volume, _request: Request) -> Response:
 def _exit(volume: Volume, _request: Request) -> Response:
     attempt = last_attempt(volume)
     claim, ended = read_object(volume.claim(attempt)), read_object(volume.exit_record(attempt))
-    return JSONResponse({"attempt": attempt, "claim": claim, "exit": ended, "heartbeat": heartbeat(volume)})
+    preflight = read_object(volume.preflight_record(attempt))  # after the exit, which a driver writes later
+    return JSONResponse(
+        {
+            "attempt": attempt,
+            "claim": claim,
+            "exit": ended,
+            "preflight": preflight,
+            "heartbeat": heartbeat(volume),
+        }
+    )
 
 
 def _request_checkpoint(volume: Volume, request: Request) -> Response:

@@ -1,7 +1,7 @@
 """Build and connect the parts of one attempt. Decisions are made in the parts.
 
     living workers? ──> take over: the attempt continues after the step that they have done
-                   └──> else: start workers ── meanwhile data, reward code ──> weights ──> newest checkpoint, if any
+                   └──> else: fabric? ──> start workers ── meanwhile data, reward code ──> weights ──> newest checkpoint
     rollouts, loop
 
 The cheapest checks run first, so that a job with an error in its spec or data fails before anything large is loaded.
@@ -43,6 +43,7 @@ from rljob_trainer.loop.requests import Requests
 from rljob_trainer.loop.stages import with_length
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.losses.kl_controller import KlController
+from rljob_trainer.preflight.attempt import check_fabric
 from rljob_trainer.progress.reporter import ProgressReporter
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.rank.client import RankClient
@@ -113,6 +114,7 @@ class Wiring:
         origin = find_origin(self._volume, self._attempt, self._nonce, self._resumption, self._ranks)
         self._checkpoints.prune_if_possible()
         if origin.held is None:
+            check_fabric(self._context, self._volume, self._attempt, self._progress)
             self._ranks.start()  # their processes import while the data is read
         with_rl = not self._spec.supervised_only
         engines, host = self._engines_and_host(origin) if with_rl else (None, None)

@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "run": "Train on this machine.",
     "validate": "Check RLJob files and list every error.",
     "show": "Print a job as it will run, every default filled in.",
+    "preflight": "Measure the links between this machine's GPUs.",
     "data": "Write a small example data set.",
     "status": "Summarise a run's directory.",
     "logs": "Print the logs of a run's drivers.",

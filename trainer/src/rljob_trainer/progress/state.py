@@ -16,7 +16,7 @@ SILENT_AFTER = 30.0
 """Seconds without a heartbeat after which a driver without an exit record counts as dead: six heartbeats."""
 
 _WRITTEN_BY = re.compile(r"(?:step-\d+-)?a(\d+)(?:\..+)?")
-_OF_ATTEMPT = re.compile(r"(\d+)(\.copy|\.newest|\.exit)?\.json")
+_OF_ATTEMPT = re.compile(r"(\d+)(\.copy|\.newest|\.exit|\.preflight)?\.json")
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

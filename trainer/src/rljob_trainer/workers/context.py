@@ -31,8 +31,8 @@ class WorkerContext:
     placement: Placement = field(default_factory=Placement)
 
     def signature(self, *parts: object) -> str:
-        """Equal for workers of the same job with the same arguments, whatever spec.checkpoint says."""
-        spec = self.spec.model_dump_json(exclude={"checkpoint"})
+        """Equal for workers of the same job with the same arguments; spec.checkpoint and spec.preflight may differ."""
+        spec = self.spec.model_dump_json(exclude={"checkpoint", "preflight"})
         text = "\0".join([spec, self.device_type, str(self.threads), *map(repr, parts)])
         return hashlib.sha256(text.encode()).hexdigest()
 

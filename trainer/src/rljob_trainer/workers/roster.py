@@ -52,9 +52,9 @@ class Roster:
         others have LATE_SECONDS left. The caller knows which calls the workers take.
         Raises FencedError if a newer attempt has one of them.
         """
-        living = _living()
+        found = living()
         workers: dict[str, Worker[object]] = {
-            name: Worker(name, living[name], self._attempt, "") for name in signatures if name in living
+            name: Worker(name, found[name], self._attempt, "") for name in signatures if name in found
         }
         claims = {name: worker.claim() for name, worker in workers.items()}
         answers = _answers(claims, set(wanted))
@@ -127,7 +127,7 @@ class Roster:
         return worker
 
 
-def _living() -> dict[str, Any]:
+def living() -> dict[str, Any]:
     """Handles of the named workers in the job's Ray namespace."""
     handles = {}
     for name in ray.util.list_named_actors():
