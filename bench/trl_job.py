@@ -1,6 +1,6 @@
 """A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer.
 
-TRL, which imports vLLM, is imported when it is needed.
+TRL, which imports vLLM, and datasets are imported when they are needed.
 """
 
 import importlib
@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.rewards.protocol import Call
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
 Reward = Callable[[str, Any], float]
@@ -31,7 +32,7 @@ _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "
 """By what TRL divides rewards less their group's mean, for each advantage that it has too."""
 
 
-def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> "GRPOTrainer":
+def grpo_trainer(spec: ResolvedSpec, model: Path, callback: "TrainerCallback") -> "GRPOTrainer":
     """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
     from trl import GRPOTrainer
 
@@ -100,8 +101,10 @@ def _comparable(spec: ResolvedSpec) -> bool:
     return once and grpo and (not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL)
 
 
-def rows(sources: Sequence[str]) -> Dataset:
+def rows(sources: Sequence[str]) -> "Dataset":
     """Columns prompt (messages) and truth, of generated tasks."""
+    from datasets import Dataset
+
     made = [row for source in sources for row in read_synthetic(source, "spec.data")]
     return Dataset.from_list([{"prompt": row["prompt"], "truth": row["reward_model"]["ground_truth"]} for row in made])
 

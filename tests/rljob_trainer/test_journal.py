@@ -48,6 +48,7 @@ def test_an_episode_comes_back_bit_for_bit(volume, made, error):
     made = replace(made, reward=float("nan")) if error else made
     write(volume, made_record(made, error=error))
     found = read(volume).find(task(3), made.sample, FINGERPRINT, POLICIES)
+    assert found is not None
     assert found.error == error
     assert_same_episode(found.episode, made)
 
@@ -126,7 +127,9 @@ def test_of_two_records_the_last_counts_and_a_newer_attempts_above_an_older_ones
     write(volume, episode(3, length=3), used_by([], step=3), attempt=2)
     assert length() == 3
     write(volume, episode(3, length=4), used_by([], step=4))  # by an attempt that does not know that it was superseded
-    assert (length(), journal.used("policy 7", "step settings").step, len(journal)) == (3, 3, 1)
+    used = journal.used("policy 7", "step settings")
+    assert used is not None
+    assert (length(), used.step, len(journal)) == (3, 3, 1)
 
 
 def test_what_a_step_used_is_found_by_its_policy_and_settings(volume):
