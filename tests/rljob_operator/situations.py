@@ -10,7 +10,7 @@ from typing import Any
 
 from rljob_api.conditions import Aspect
 from rljob_api.contract import ExitRecord
-from rljob_api.v1alpha1 import CheckpointStatus, Condition, RecoveryStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, Progress, RecoveryStatus
 from rljob_operator import names
 from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
@@ -125,6 +125,8 @@ def _unreadable() -> Job:
 
 def heard() -> Rows:
     """And not."""
+    differs = Progress(step=3, engine_difference=0.5, engine_tolerance=0.001)
+    yield "an engine that differs", plan_for(**living(head=reports(progress=differs)))
     rows: list[tuple[str, dict[str, Any], float]] = [
         ("a head that does not answer for a moment", living(head=None), 60.0),
         ("a head that does not answer for a minute", living(head=None), 70.0),
