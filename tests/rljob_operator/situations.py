@@ -67,18 +67,7 @@ error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it
 
 @cache
 def situations() -> dict[str, Plan]:
-    groups = (
-        starting,
-        *WAITING,
-        heard,
-        failing,
-        recovery,
-        stopping,
-        over,
-        refusals,
-        checkpoints,
-        *GROUPS,
-    )
+    groups = (starting, *WAITING, heard, failing, recovery, stopping, over, refusals, checkpoints, *GROUPS)
     return {name: plan for group in groups for name, plan in group()}
 
 
@@ -174,13 +163,9 @@ def failing() -> Rows:
         yield f"exit code {code}, {reason}", plan_for(**ended(code, reason))
     given_up = ((75, "RankLost"), (75, "EngineLost"), (75, "RewardsLost"), (75, "Infrastructure"), (70, "Bug"))
     restarted_ = (
-        (64, "Job"),
-        (64, "EngineMismatch"),
-        (65, "Data"),
-        (66, "Reward"),
-        (78, "NoUsableCheckpoint"),
+        (64, "Job"), (64, "EngineMismatch"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"),
         (79, "StorageFull"),
-    )
+    )  # fmt: skip
     for action, ends in (("give_up", given_up), ("restart", restarted_)):
         for code, reason in ends:
             yield f"a rule, {action} after {reason}", plan_for(**ended(code, reason, base=_ruled(reason, action)))
