@@ -18,6 +18,7 @@ from rljob_operator.settings import Settings
 _STALLED = (
     Reason.SPEC_NOT_READABLE,
     Reason.IMAGE_MISSING,
+    Reason.NAMESPACE_REFUSED,
     Reason.NAME_TAKEN,
     Reason.OBJECT_INVALID,
     Reason.IMAGE_NOT_USABLE,
