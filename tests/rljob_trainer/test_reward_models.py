@@ -299,8 +299,12 @@ def test_a_server_that_the_job_started_is_asked_with_the_job_s_key(monkeypatch):
 @pytest.mark.parametrize("serves", ["org/another", {"data": []}, {"error": "x"}, []], ids=str)
 def test_a_server_of_another_model_ends_the_job_before_it_sees_a_response(serves):
     asked: list[Any] = []
-    other = played(lambda body, number: asked.append(body) or length(body), serves)
-    with other as url, asking(url, "drop_group") as models, pytest.raises(RewardError) as error:
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        asked.append(body)
+        return length(body)
+
+    with played(answer, serves) as url, asking(url, "drop_group") as models, pytest.raises(RewardError) as error:
         score(models, "abc")
     assert error.value.message.startswith(url)
     assert error.value.field == "spec.rewards.models[0]"

@@ -82,9 +82,9 @@ class _Unpickler(_PythonUnpickler):
         super().__init__(io.BytesIO(data))
 
     def load_build(self) -> None:
-        if type(self.stack[-2]) not in _RECORDS:
+        if type(self.stack[-2]) not in _RECORDS:  # type: ignore[attr-defined]  # typeshed lacks it
             raise pickle.UnpicklingError("it changes something that is no part of a checkpoint")
-        super().load_build()
+        super().load_build()  # type: ignore[misc]  # the same
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PythonUnpickler.dispatch,
@@ -103,11 +103,12 @@ class _Unpickler(_PythonUnpickler):
     def metadata(self) -> Metadata:
         try:
             metadata = self.load()
+            sound = isinstance(metadata, Metadata) and all(map(_is_inside, (metadata.storage_data or {}).values()))
         except pickle.UnpicklingError:
             raise
         except Exception as error:  # what a damaged pickle raises depends on where it is damaged
             raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
-        if not isinstance(metadata, Metadata) or not all(map(_is_inside, (metadata.storage_data or {}).values())):
+        if not sound:
             raise pickle.UnpicklingError("it is no index of files in this folder")
         return metadata
 
