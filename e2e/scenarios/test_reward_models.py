@@ -2,17 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import Layout
-from e2e.nodes import containers, kuberay, release
+from e2e.nodes import containers, kuberay
 from e2e.nodes.images import TRAINER
 from e2e.scenarios.conftest import Report, own_cluster_only
 from e2e.scenarios.job import Job
@@ -26,10 +24,15 @@ PATTERN, TOKENS = r"(\d)", 4
 
 POD = {"cpu": "100m", "memory": "4Gi"}
 
-CLASSIFIER: dict[str, Any] = {"name": "rm", "path": "/models/rm", "kind": "classifier", "weight": 0.01, **SERVED, **POD}
+ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
+
+CLASSIFIER: dict[str, Any] = {
+    "name": "rm", "path": "/models/rm", "kind": "classifier", "weight": 0.01, "env": ENVIRONMENTS, **SERVED, **POD,
+}  # fmt: skip
 JUDGE: dict[str, Any] = {
     "name": "judge", "path": "/models/judge", "kind": "generative", "weight": 0.01, "maxTokens": TOKENS,
-    "promptTemplate": "is {response} the reverse of {prompt}?", "scorePattern": PATTERN, **SERVED, **POD,
+    "promptTemplate": "is {response} the reverse of {prompt}?", "scorePattern": PATTERN, "env": ENVIRONMENTS,
+    **SERVED, **POD,
 }  # fmt: skip
 
 
@@ -41,8 +44,6 @@ USUAL = 3.0
 
 ASKED_AGAIN = r"""grep -rhs reward_model_retried /tmp/ray | grep -cE 'model\W*rm\b' || true"""
 """Counts that event of the trainer's in Ray's logs: the process that scores is none of the driver's log."""
-
-ENVIRONMENTS = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
 
 
 def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
@@ -58,7 +59,6 @@ def test_a_job_waits_for_its_reward_models_and_outlives_their_servers(
         rewards={"models": [CLASSIFIER, JUDGE]},
         volumes=[{"name": name, "configMap": {"name": name}} for name in ("rm", "judge")],
         volumeMounts=[{"name": name, "mountPath": f"/models/{name}"} for name in ("rm", "judge")],
-        env=ENVIRONMENTS,
         training={"steps": 40},
     )
     job.eventually(lambda: job.holds("ClusterReady"), "Ray cluster")
@@ -126,16 +126,6 @@ def longest_pause(lines: list[dict[str, Any]], since: float) -> tuple[float, flo
     return max((after - before, after - since) for before, after in pairwise(ends) if after > since)
 
 
-@pytest.fixture
-def beside_operators(cluster: Access) -> Iterator[Job]:
-    """A job in the namespace of both operators; it leaves nothing there."""
-    job = Job(cluster, release.NAMESPACE)
-    yield job
-    for kinds in ("rljob", "persistentvolumeclaim"):
-        job.kubectl("delete", kinds, "--all")
-    job.kubectl("delete", "configmap", "rm", "--ignore-not-found")
-
-
 PRIVILEGED = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -144,18 +134,16 @@ PRIVILEGED = {
 }
 
 
-@own_cluster_only("trains in the operators' namespace")
-def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
-    beside_operators: Job, tmp_path: Path
-) -> None:
-    job = beside_operators
+@own_cluster_only("labels a namespace")
+def test_reward_models_and_trainers_are_in_a_restricted_namespace(job: Job, tmp_path: Path) -> None:
+    """As the operators are. No job is in theirs, where the key is."""
+    job.kubectl("label", "namespace", job.namespace, *(f"{name}={value}" for name, value in kuberay.RESTRICTED.items()))
     classifier(tmp_path / "rm")
     job.kubectl("create", "configmap", "rm", f"--from-file={tmp_path / 'rm'}")
     job.apply(
         rewards={"models": [CLASSIFIER]},
         volumes=[{"name": "rm", "configMap": {"name": "rm"}}],
         volumeMounts=[{"name": "rm", "mountPath": "/models/rm"}],
-        env=ENVIRONMENTS,
     )
     job.trains()
 
@@ -164,6 +152,6 @@ def test_operators_reward_models_and_trainers_are_in_one_restricted_namespace(
     with pytest.raises(ClusterError, match=r'Forbidden.* violates PodSecurity "restricted:.*privileged'):
         job.kubectl("create", "--dry-run=server", "--filename=-", objects=json.dumps(PRIVILEGED))
     own = [f"--selector=rljob.dev/{label}" for label in ("role=head", "role=worker", "reward-model=rm")]
-    for chosen in (kuberay.PODS, release.PODS, *([each] for each in own)):
-        assert job.kubectl("get", "pods", *chosen, "--output=name"), chosen
+    for chosen in own:
+        assert job.kubectl("get", "pods", chosen, "--output=name"), chosen
     job.succeeds()

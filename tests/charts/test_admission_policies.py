@@ -90,6 +90,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the node's network": (of_reward_model(hostNetwork=True), "hostNetwork"),
     "the node's processes": (of_worker(hostPID=True), "hostPID"),
     "the node's memory": (of_worker(hostIPC=True), "hostIPC"),
+    "the node's ports": (of_head(ports=[{"containerPort": 22, "hostPort": 22}]), "hostPort"),
     "the node's files": (of_worker(volumes=[volume(hostPath={"path": "/"})]), "hostPath"),
     "the node's files for all pods": ({"volumes": [volume(hostPath={"path": "/"})]}, "hostPath"),
     "a driver's volume": ({"volumes": [volume(csi={"driver": "secrets-store.csi.k8s.io"})]}, "volumes"),
@@ -106,6 +107,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one of a reward model's key": ({"rewards": {"models": [{
         "name": "rm", "path": "org/rm", "kind": "classifier", "url": "https://models.example.com",
         "key": {"name": "other", "key": "k"}}]}}, "Secrets"),
+    "one of a reward model's variables": ({"rewards": {"models": [{
+        "name": "rm", "path": "org/rm", "kind": "classifier", "env": [secret("other")]}]}}, "Secrets"),
     "one in a container": (of_head(env=[secret("other")]), "Secrets"),
     "one of a container's envFrom": (of_head(envFrom=[{"secretRef": {"name": "other"}}]), "Secrets"),
     "one in a projected volume": (
@@ -131,6 +134,7 @@ ADMITTED: dict[str, dict[str, Any]] = {
         "claimName": "job-checkpoints"}}, {"name": "s", "secret": {"secretName": "hf-token"}}]},
     "an older job's claim that is listed": {"checkpoint": {"volume": {"existingClaim": "old-checkpoints"}}},
     "a reward model": of_reward_model(nodeSelector={"gpu": "a"}),
+    "a port of a container": of_head(ports=[{"containerPort": 9000}]),
 }  # fmt: skip
 
 

@@ -91,6 +91,7 @@ def test_values_reach_the_pod(helm):
     assert container["args"] == [
         "run",
         "--operator-namespace=rljob-system",
+        "--protect-own-namespace",
         "--listen=0.0.0.0:8080",
         "--trainer-image=registry.example.com/trainer:9",
         "--ray-version=2.60.1",

@@ -145,6 +145,7 @@ def test_lists_of_named_things_are_merged_by_name():
     }
     assert keys == {
         ".spec.rewards.models": ["name"],
+        ".spec.rewards.models[].env": ["name"],
         ".status.rewardModels": ["name"],
         ".spec.env": ["name"],
         ".spec.imagePullSecrets": ["name"],

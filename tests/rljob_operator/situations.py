@@ -78,6 +78,8 @@ def starting() -> Rows:
     kept["metadata"]["annotations"][names.EVICTION_ANNOTATION] = "nodeLostAfter 5s"
     yield "new", plan_for()
     yield "new, with reward models", plan_for(base=job(rewards=REWARDS))
+    own = SETTINGS.model_copy(update={"operator_namespace": "team", "protect_own_namespace": True})
+    yield "the operator's namespace", decide(snapshot(), own)
     yield "no image", decide(snapshot(), SETTINGS.model_copy(update={"trainer_image": None}))
     yield "an earlier job's cluster", plan_for(cluster=_of_another())
     yield "the previous cluster is being deleted", plan_for(cluster=ray_cluster(deleting=True))

@@ -206,3 +206,21 @@ def test_the_plugin_on_the_path_writes_as_the_user(cluster: Access, namespace: s
     assert managers["kubectl-rljob"] == {"f:spec": {"f:suspend": {}}}
     code, out, errors = rljob("describe", "gsm8k")
     assert (code, out, errors.count("\n"), errors.startswith("error: ")) == (1, "", 1, True)
+
+
+def test_what_pods_write_does_not_steer_the_terminal(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "kubectl").write_text(
+        PLAYED.format(folder=folder).replace(
+            '  *) echo "$@"', "  *) printf '\\033[2Jlog\\n'; printf '\\033]0;t\\007error\\n' >&2"
+        )
+    )
+    ran = CliRunner().invoke(app, ["logs", "job"])
+    assert (ran.stdout, ran.stderr) == ("log\n", "error\n")
+    has(
+        folder,
+        "job",
+        attempt=2,
+        phase="Failed",
+        conditions=[{"type": "Ready", "status": "False", "reason": "x", "message": "\x1b[31mx"}],
+    )
+    assert "\x1b" not in output(capfd, "describe", "job")

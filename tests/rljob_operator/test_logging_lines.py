@@ -56,3 +56,11 @@ def test_the_last_configuration_counts_and_kopf_is_quiet_of_what_it_handles() ->
     assert "job_started" in second.getvalue()
     assert "unimportant" not in second.getvalue()
     assert not second.getvalue().startswith("{")
+
+
+def test_text_of_pods_does_not_steer_a_terminal() -> None:
+    stream = io.StringIO()
+    configure(json=False, stream=stream)
+    structlog.get_logger().warning("head_unreachable", reason="\x1b[2Jgone")
+    assert "\x1b[2J" not in stream.getvalue()
+    assert "gone" in stream.getvalue()

@@ -73,7 +73,7 @@ def made(base: Job, **settings: Any) -> Iterator[Manifest]:
     yield from lasting_children(base, told, trains=True)
     yield secret_of(base, SETTINGS.key)
     yield cluster_of(base, "trainer:1", told, Placement())
-    yield from reward_models_of(base, "trainer:1", Placement())
+    yield from reward_models_of(base, "trainer:1", SETTINGS, Placement())
 
 
 def render() -> str:
@@ -96,7 +96,7 @@ def cluster(**spec: Any) -> Any:
 def templates(**spec: Any) -> list[Any]:
     """Pods of head, workers and a reward model."""
     base, groups = job(**{"rewards": {"models": [MODEL]}, **spec}), cluster(**spec)
-    _, server = reward_models_of(base, "trainer:1", Placement())
+    _, server = reward_models_of(base, "trainer:1", SETTINGS, Placement())
     return [groups["headGroupSpec"]["template"], groups["workerGroupSpecs"][0]["template"], server["spec"]["template"]]
 
 
@@ -121,10 +121,10 @@ def test_only_the_job_s_own_pods_and_the_operator_s_namespace_get_in():
 
 def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():
     data = secret_of(job(), SETTINGS.key)["data"]
-    ray, agent = (base64.b64decode(data[name]).decode() for name in ("auth_token", "agent_token"))
+    ray, agent, reward = (base64.b64decode(data[name]).decode() for name in ("auth_token", "agent_token", "reward_key"))
     assert ray == tokens.derive(SETTINGS.key, UID, "auth_token")
     others = (tokens.derive(SETTINGS.key, "another", "auth_token"), tokens.derive(b"x", UID, "auth_token"))
-    assert len({ray, agent, *others}) == 4
+    assert len({ray, agent, reward, *others}) == 5
 
 
 def test_a_cluster_and_its_pods_name_the_secret_of_the_key_it_was_made_with():
@@ -159,10 +159,28 @@ def test_no_two_reward_models_of_two_jobs_share_a_name():
     assert len({*named}) == len(named)
 
 
+def test_a_server_gets_its_own_variables_and_the_job_s_key_and_its_clients_get_the_key():
+    token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    base = {"env": [{"name": "A", "value": "1"}], "envFrom": [{"secretRef": {"name": "more"}}]}
+    *clients, server = (
+        each["spec"]["containers"][0] for each in templates(**base, rewards={"models": [{**MODEL, "env": [token]}]})
+    )
+    variables = {each["name"]: each for each in server["env"]}
+    assert "envFrom" not in server
+    assert "A" not in variables
+    assert variables["HF_TOKEN"] == token
+    key = variables["VLLM_API_KEY"]["valueFrom"]
+    assert key["secretKeyRef"]["key"] == "reward_key"
+    for client in clients:
+        assert {"name": "RLJOB_REWARD_KEY_RM", "valueFrom": key} in client["env"]
+        assert client["envFrom"] == base["envFrom"]
+    assert not [each for each in server["command"] if "key" in each]
+
+
 def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers():
     there = {**MODEL, "url": "https://models.example.com", "key": {"name": "secret", "key": "k"}}
     served = job(rewards={"models": [there, REWARDS["models"][1]]})
-    children = {each["kind"]: each for each in reward_models_of(served, "trainer:1", Placement())}
+    children = {each["kind"]: each for each in reward_models_of(served, "trainer:1", SETTINGS, Placement())}
     assert {kind: each["metadata"]["name"] for kind, each in children.items()} == {
         "Service": "job-rm-judge", "Deployment": "job-rm-judge"
     }  # fmt: skip
@@ -224,7 +242,7 @@ def test_a_users_template_cannot_hide_a_pod_or_make_it_another_jobs():
 def test_however_long_a_template_is_its_deployment_s_annotations_are_short():
     """Kubernetes allows 256 KiB of them."""
     long = job(rewards=REWARDS, env=[{"name": f"A{number}", "value": "x" * 4096} for number in range(128)])
-    _, deployment, *_ = reward_models_of(long, "trainer:1", Placement())
+    _, deployment, *_ = reward_models_of(long, "trainer:1", SETTINGS, Placement())
     assert sum(map(len, deployment["metadata"]["annotations"].values())) < 1000
 
 

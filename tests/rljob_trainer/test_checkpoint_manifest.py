@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -102,3 +103,20 @@ def test_a_rank_that_writes_into_another_folder_is_noticed(volume, written):
     with pytest.raises(InfrastructureError, match=r"cannot see ranks/__\d_0.distcp"):
         commit(staged(volume, 1), volume.checkpoint(1, 1), step=1, attempt=1, reward=None, written=entries)
     assert survey(volume) == []
+
+
+@pytest.mark.parametrize("place", ["metrics.jsonl", "ranks/more", "model"])
+def test_a_link_is_not_followed_out_of_a_checkpoint(volume, place, tmp_path):
+    """An export or a resumed run would copy what it leads to."""
+    ref = committed(volume, 1)
+    (tmp_path / "secret").write_text("key")
+    (ref.path / place).symlink_to(tmp_path / "secret")
+    with pytest.raises(InfrastructureError, match=place):
+        verify(ref)
+
+
+def test_a_manifest_does_not_name_files_outside(volume):
+    ref = committed(volume, 1)
+    files = {**ref.manifest.files, "../step-1-a1/trainer.json": ref.manifest.files["trainer.json"]}
+    with pytest.raises(InfrastructureError, match=r"\.\./step-1-a1"):
+        verify(replace(ref, manifest=ref.manifest.model_copy(update={"files": files})))

@@ -70,3 +70,11 @@ def test_who_follows_gets_whole_lines_of_this_attempt_and_of_the_next_ones(volum
         say(volume, 4, "of attempt 4\n")
         assert follower.stdout.readline() == "of attempt 4\n", "the third attempt left no log"
         follower.terminate()
+
+
+def test_what_users_code_logs_does_not_steer_the_terminal(volume):
+    say(volume, 2, event("reward_failed", reason="\x1b[2Jno", **{"a\x1b[1m": 1}) + "\nplain\x1b]0;title\x07\n")
+    shown = rljob_logs(volume).stdout
+    assert "reason=no" in shown
+    assert shown.endswith("plain\n")
+    assert "\x1b" not in shown

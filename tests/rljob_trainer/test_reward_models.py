@@ -107,11 +107,18 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def played(answer: Callable[[dict[str, Any], int], Answer]) -> Iterator[str]:
+def played(answer: Callable[[dict[str, Any], int], Answer], serves: Any = "m") -> Iterator[str]:
     """The URL of a server that answers as told. answer: of a request's body and its number, from 1."""
     lock, count = threading.Lock(), [0]
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"data": [{"id": "x", "root": serves}]} if isinstance(serves, str) else serves)
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content.encode())
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             body["headers"] = self.headers
@@ -200,7 +207,7 @@ def test_a_rate_limit_spreads_requests_and_the_wait_is_not_held_against_the_serv
     with played(length) as url, asking(url, rateLimit=1, timeout="50s", lostAfter="50s") as models:
         monkeypatch.setattr("rljob_trainer.rewards.models.client.asyncio.sleep", sleep)
         assert score(models, "a", "b", "c", "d").rewards.tolist() == [1, 1, 1, 1]
-    assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3]
+    assert [round(wait / 60) for wait in waits] == [0, 1, 2, 3, 4], "the first is the question which model it serves"
 
 
 def test_a_server_is_asked_for_all_responses_of_several_groups_at_once():
@@ -274,6 +281,34 @@ def test_a_response_without_a_score_ends_the_job_by_name_or_its_group_alone(text
     assert np.isnan(dropped.rewards).all()
     assert f"sample 1: '{text}'" in dropped.error
     assert (kept.error, kept.rewards.tolist()) == (None, [1])
+
+
+def test_a_server_that_the_job_started_is_asked_with_the_job_s_key(monkeypatch):
+    monkeypatch.setenv("RLJOB_REWARD_KEY_RM", "sesame")
+    asked: list[Any] = []
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        asked.append(body["headers"]["Authorization"])
+        return length(body)
+
+    with played(answer) as url, asking(url) as models:
+        score(models, "a")
+    assert asked == ["Bearer sesame"]
+
+
+@pytest.mark.parametrize("serves", ["org/another", {"data": []}, {"error": "x"}, []], ids=str)
+def test_a_server_of_another_model_ends_the_job_before_it_sees_a_response(serves):
+    asked: list[Any] = []
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        asked.append(body)
+        return length(body)
+
+    with played(answer, serves) as url, asking(url, "drop_group") as models, pytest.raises(RewardError) as error:
+        score(models, "abc")
+    assert error.value.message.startswith(url)
+    assert error.value.field == "spec.rewards.models[0]"
+    assert asked == []
 
 
 @pytest.mark.parametrize("status", [404, 501, 401])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -55,6 +56,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         patch.setattr(tempfile, "tempdir", temporary)
         with RewardServers(plans, {}, folder, {**os.environ, **ENVIRONMENT}) as servers:
             patch.undo()
+            for name, key in servers.keys.items():
+                patch.setenv(name, key)
             servers.wait(print, lambda: False)
             assert list(Path(temporary).glob("*/*")), "vLLM's files are where they are looked for"
             yield Served(servers.urls, judged, logit)
@@ -93,17 +96,24 @@ def test_a_server_of_the_other_kind_is_told_from_one_that_is_down(served: Served
         scores(Served(wrong, served.judged, served.logit), "abc", "abc")
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/pooling", "/v1/chat/completions", "/tokenize", "/metrics", "/docs"])
+def test_no_path_is_open_to_who_lacks_the_key(served: Served, path: str):
+    for url in served.urls.values():
+        assert httpx.get(f"{url}{path}", trust_env=False).status_code == 401
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+
+
 def test_two_steps_with_a_judge_that_runs_already_and_a_classifier_of_the_run(served: Served, tmp_path: Path):
     run, logit = tmp_path / "run", classifier(tmp_path / "rm")
+    env = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
     job = write_job(
         tmp_path,
         data={"validation": ["synthetic://reverse-text?rows=8&maxLength=6&split=validation"]},
         rewards={
             "functions": [{"name": "similarity", "builtin": "similarity", "weight": 0}],
-            "models": [JUDGE, {**CLASSIFIER, "weight": 0.5}],
+            "models": [JUDGE, {**CLASSIFIER, "weight": 0.5, "env": env}],
         },
         training={"steps": 2, "validateEvery": 1},
-        env=[{"name": name, "value": value} for name, value in ENVIRONMENT.items()],
     )
     with machine() as place:
         ended = finish(place.start_run(job, "--dir", run, "--reward-model", f"judge={served.urls['judge']}"), 600)

@@ -61,8 +61,9 @@ def servers(tmp_path: Path, temporary: Path) -> Iterator[Make]:
 
     def make(**environment: str) -> RewardServers:
         fields = {"name": "rm", "path": "m", "kind": "classifier", "arguments": ["--dtype", "float32"]}
-        plan = Plan(RewardModel.model_validate(fields), "spec.rewards.models[0]", "/models/m", ())
-        return RewardServers([plan], {}, tmp_path, {**os.environ, "PYTHONPATH": path, **environment})
+        plan = Plan(RewardModel.model_validate(fields), "spec.rewards.models[0]", "/models/m", (), environment)
+        secrets = {"HF_TOKEN": "t", "RAY_AUTH_TOKEN": "t", "JUDGE": "t", "VLLM_API_KEY": "t", "HTTPS_PROXY": "p"}
+        return RewardServers([plan], {}, tmp_path, {**os.environ, **secrets, "PYTHONPATH": path})
 
     before = below()  # other tests' servers
     yield make
@@ -93,6 +94,29 @@ def test_it_is_waited_for_started_again_at_the_same_place_and_ended_with_its_eng
         assert made.urls == {"rm": url}
         (folder,) = temporary.iterdir()
         assert [each.name for each in folder.iterdir()] == ["socket"]
+
+
+def test_a_server_has_a_key_of_its_own_and_only_the_variables_that_it_needs(servers: Make, tmp_path: Path):
+    with servers(HUB="named") as made:
+        made.wait(lambda note: None, lambda: False)
+        (key,) = made.keys.values()
+        server = next(each for each in below() if "vllm.entrypoints.openai.api_server" in each.cmdline()[:3])
+        environment, commands = server.environ(), [" ".join(each.cmdline()) for each in below()]
+    assert list(made.keys) == ["RLJOB_REWARD_KEY_RM"]
+    assert environment["VLLM_API_KEY"] == key
+    assert environment["HUB"] == "named"
+    assert {"PATH", "HTTPS_PROXY"} <= environment.keys()
+    assert not environment.keys() & {"HF_TOKEN", "RAY_AUTH_TOKEN", "JUDGE"}
+    assert not [each for each in commands if key in each]
+    assert any("--middleware rljob_trainer.rewards.models.guard.KeyGuard" in each for each in commands)
+
+
+def test_who_listens_at_the_port_of_a_server_is_not_taken_for_it(servers: Make, monkeypatch: pytest.MonkeyPatch):
+    with servers() as made:
+        made.wait(lambda note: None, lambda: False)
+        assert made._missing() == []
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+        assert made._missing() == ["rm"]
 
 
 def test_files_of_a_killed_guard_are_removed_too(servers: Make, temporary: Path):

@@ -2,7 +2,8 @@
 
 import pickle
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PosixPath, PurePosixPath
+from pickle import _Pickler as PythonPickler
 from typing import Any
 
 import pytest
@@ -92,13 +93,39 @@ def test_bytes_in_the_place_of_a_tensor_are_not_unpickled(saved: Path, tmp_path:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc/hostname"])
-def test_files_outside_the_checkpoint_are_not_read(saved: Path, path: str) -> None:
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc/hostname", 5])
+def test_files_outside_the_checkpoint_are_not_read(saved: Path, path: Any) -> None:
     metadata = pickle.loads((saved / METADATA).read_bytes())
     for info in metadata.storage_data.values():
         info.relative_path = path
     _edit(saved, "storage_data", metadata.storage_data)
     _refused(saved)
+
+
+class _Setter(PythonPickler):
+    """Pickles a _Set as an opcode that sets attributes of a class."""
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        if isinstance(obj, _Set):
+            super().save(PosixPath)  # type: ignore[misc]  # typeshed lacks it
+            super().save((None, {"is_absolute": torch.Size, "parts": ()}))  # type: ignore[misc]
+            self.write(pickle.BUILD)  # type: ignore[attr-defined]
+        else:
+            super().save(obj, save_persistent_id)  # type: ignore[misc]
+
+
+class _Set: ...
+
+
+def test_an_index_does_not_change_classes(saved: Path) -> None:
+    """Else it could let paths leave the folder, and for as long as the process lives."""
+    parts = PurePosixPath.parts
+    metadata = pickle.loads((saved / METADATA).read_bytes())
+    metadata.planner_data = _Set()
+    with (saved / METADATA).open("wb") as file:
+        _Setter(file).dump(metadata)
+    _refused(saved)
+    assert PurePosixPath.parts is parts
 
 
 @pytest.mark.parametrize("kept", [0, 1, 40, -10])

@@ -53,6 +53,11 @@ class Reason(Word):
         "ImageMissing", ("Pending",), "Neither the job nor the operator's settings name an image.",
         "Set `spec.cluster.image`, with `spec.suspend: true` meanwhile.",
     )
+    NAMESPACE_REFUSED = (
+        "NamespaceRefused", ("Pending",),
+        "The job is in the operator's own namespace, whose Secret is the key of all jobs. Nothing is created for it.",
+        "Delete it, and create it in another namespace.",
+    )
     WAITING_FOR_REMOVAL = (
         "WaitingForRemoval", _ANY, "Objects of a deleted job of the same name still exist.",
         "Kubernetes removes them. If it does not, check the finalizers of the object that the message names.",

@@ -27,6 +27,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     operator_namespace: Annotated[
         str, typer.Option(help="Namespace of the operator's Lease and key.")
     ] = _DEFAULTS.operator_namespace,
+    protect_own_namespace: Annotated[
+        bool, typer.Option(help="Refuse RLJobs in that namespace: their pods could mount the key.")
+    ] = False,
     trainer_image: Annotated[str | None, typer.Option(help="Image of jobs without one.")] = None,
     ray_version: Annotated[str, typer.Option(help="Ray's version in it.")] = _DEFAULTS.ray_version,
     head_url: Annotated[
@@ -51,9 +54,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     logging.configure(json=log_format == "json")
     try:
         settings = Settings(
-            namespaces=tuple(namespace or ()), operator_namespace=operator_namespace, trainer_image=trainer_image,
-            ray_version=ray_version, head_url=head_url, monitoring_namespace=monitoring_namespace,
-            poll_seconds=poll_seconds, listen=listen,
+            namespaces=tuple(namespace or ()), operator_namespace=operator_namespace,
+            protect_own_namespace=protect_own_namespace, trainer_image=trainer_image, ray_version=ray_version,
+            head_url=head_url, monitoring_namespace=monitoring_namespace, poll_seconds=poll_seconds, listen=listen,
         )  # fmt: skip
         HeadAddress(head_url)
     except ValidationError as error:

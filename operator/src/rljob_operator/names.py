@@ -47,7 +47,7 @@ VOLUME_FOLDER = "/checkpoints"
 JOB_FOLDER = "/etc/rljob/job"
 TOKEN_FOLDER = "/etc/rljob/auth"
 JOB_FILE = "job.json"
-AUTH_TOKEN, AGENT_TOKEN = "auth_token", "agent_token"
+AUTH_TOKEN, AGENT_TOKEN, REWARD_KEY = "auth_token", "agent_token", "reward_key"
 
 
 def labels(job: str) -> Mapping[str, str]:

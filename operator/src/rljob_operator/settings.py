@@ -14,6 +14,9 @@ class Settings(BaseModel):
 
     namespaces: tuple[Namespace, ...] = Field((), description="Where RLJobs are managed; empty for everywhere.")
     operator_namespace: Namespace = Field("rljob-system", description="Where the operator runs; jobs' pods admit it.")
+    protect_own_namespace: bool = Field(
+        False, description="Refuse RLJobs in operator_namespace: pods read its Secrets."
+    )
     monitoring_namespace: Namespace | None = Field(
         None, description="Where Prometheus runs, which may then scrape jobs' agents; None admits none."
     )

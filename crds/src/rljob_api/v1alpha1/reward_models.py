@@ -14,9 +14,10 @@ from rljob_api.v1alpha1.base import (
     Quantity,
     Rule,
     Text,
+    list_map,
     sized,
 )
-from rljob_api.v1alpha1.cluster import SecretKeyRef
+from rljob_api.v1alpha1.cluster import EnvVar, SecretKeyRef
 from rljob_api.v1alpha1.pods import PodTemplate
 
 LONGEST_NAME = 19
@@ -58,7 +59,8 @@ class RewardModel(ApiModel):
         None,
         description=(
             "The server's API key, in a Secret of the job's namespace. `rljob run` reads it from the environment"
-            " variable RLJOB_REWARD_KEY_NAME instead; NAME is the model's name in capitals with _ for -."
+            " variable RLJOB_REWARD_KEY_NAME instead; NAME is the model's name in capitals with _ for -. A server that"
+            " the job starts gets a key of the job's own."
         ),
     )
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
@@ -101,6 +103,14 @@ class RewardModel(ApiModel):
         default_factory=list,
         description="Further arguments of `vllm serve`, such as --max-model-len, 8192, --trust-remote-code.",
     )
+    env: Annotated[list[EnvVar], Field(max_length=64)] = Field(
+        default_factory=list,
+        description=(
+            "Environment variables of the server, such as HF_TOKEN for a model of the hub that needs it. The server"
+            " sees none of spec.env and spec.envFrom."
+        ),
+        json_schema_extra=list_map("name"),
+    )
     image: Text | None = Field(
         None, description="Image with vLLM for the server; the default is the image of the job's other pods."
     )
@@ -117,6 +127,16 @@ class RewardModel(ApiModel):
             "!has(self.key) || has(self.url)",
             "a server that the job starts has no key: remove key, or set url to a server that runs already",
             "key",
+        ),
+        Rule(
+            "!self.env.exists(e, e.name == 'VLLM_API_KEY')",
+            "the job gives the servers that it starts a key of its own: remove VLLM_API_KEY from env",
+            "env",
+        ),
+        Rule(
+            "!self.arguments.exists(a, a.startsWith('--api-key') || a.startsWith('--api_key'))",
+            "the job gives the servers that it starts a key of its own: remove --api-key from arguments",
+            "arguments",
         ),
         Rule(
             "!(self.name in ['mean', 'std', 'min', 'max'])",

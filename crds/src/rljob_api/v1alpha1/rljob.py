@@ -53,7 +53,7 @@ class RLJobSpec(ApiModel):
     cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
     env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
         default_factory=list,
-        description="Environment variables of the trainer's processes and of the reward models.",
+        description="Environment variables of the trainer's processes. Reward models have their own.",
         json_schema_extra=list_map("name"),
     )
     env_from: Annotated[list[EnvFrom], Field(max_length=32)] = Field(

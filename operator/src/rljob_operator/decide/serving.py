@@ -31,7 +31,7 @@ def served(facts: Facts, settings: Settings, step: Step) -> Step:
     if image is None:  # the chart lost it while the job starts
         return step
     try:
-        wanted = reward_models_of(job, image, Placement())
+        wanted = reward_models_of(job, image, settings, Placement())
     except CannotMerge as error:
         if job.has_begun:  # an older operator created them, and what runs goes on
             return replace(step, message=f"{step.message}; {error}")

@@ -20,6 +20,15 @@ from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
 from rljob_operator.settings import Settings
 
 
+def own_namespace(facts: Facts, settings: Settings) -> Step | None:
+    """No pods beside the key of all jobs. What runs there already goes on."""
+    namespace = facts.job.namespace
+    if not settings.protect_own_namespace or namespace != settings.operator_namespace or facts.cluster.exists:
+        return None
+    message = f"Namespace {namespace} is the operator's own. Delete the RLJob, and create it in another namespace"
+    return Step("Pending", Reason.NAMESPACE_REFUSED, message, deployed=False)
+
+
 def ray_cluster(facts: Facts, settings: Settings) -> Step | None:
     """One RayCluster, all of whose pods are ready. Pods of an older one have to be gone: KubeRay takes every pod with
     the label of its name for its own.

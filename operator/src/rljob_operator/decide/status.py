@@ -6,6 +6,7 @@ from typing import Any
 
 from rljob_api import RLJobSpec
 from rljob_api.conditions import CONDITIONS, Aspect, Reason
+from rljob_api.printable import printable
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus
 from rljob_operator import names
 from rljob_operator.job import Job
@@ -17,6 +18,7 @@ from rljob_operator.settings import Settings
 _STALLED = (
     Reason.SPEC_NOT_READABLE,
     Reason.IMAGE_MISSING,
+    Reason.NAMESPACE_REFUSED,
     Reason.NAME_TAKEN,
     Reason.OBJECT_INVALID,
     Reason.IMAGE_NOT_USABLE,
@@ -171,6 +173,6 @@ def _condition(job: Job, now: datetime, row: Row) -> Condition:
     word, before = "True" if holds else "False", job.condition(kind)
     since = before.last_transition_time if before and before.status == word else now
     return Condition(
-        type=kind, status=word, reason=reason, message=message[:MESSAGE], last_transition_time=since,
+        type=kind, status=word, reason=reason, message=printable(message)[:MESSAGE], last_transition_time=since,
         observed_generation=job.generation,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A job's two tokens, derived from the operator's key, so that it need not read Secrets."""
+"""A job's tokens and its reward models' key, derived from the operator's key, so that it need not read Secrets."""
 
 import hmac
 

@@ -4,6 +4,7 @@ import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from rljob_api.printable import printable
 from rljob_operator.kube.kinds import EVENT, Manifest, Ref
 
 CONTROLLER = "rljob.dev/operator"
@@ -37,7 +38,7 @@ class Event:
             type="Warning" if self.warning else "Normal",
             reason=self.reason,
             action=self.action,
-            note=self.note.encode()[:_NOTE_BYTES].decode(errors="ignore"),
+            note=printable(self.note).encode()[:_NOTE_BYTES].decode(errors="ignore"),
             reportingController=CONTROLLER,
             reportingInstance=socket.gethostname()[:128],
             regarding={

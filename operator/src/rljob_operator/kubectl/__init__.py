@@ -12,6 +12,7 @@ import sys
 
 import typer
 
+from rljob_api.printable import printable
 from rljob_operator.kubectl.calls import Problem
 from rljob_operator.kubectl.describe import describe
 from rljob_operator.kubectl.logs import checkpoints, logs
@@ -33,5 +34,5 @@ def main() -> None:
     try:
         app(prog_name="kubectl rljob")
     except Problem as problem:
-        typer.echo(f"error: {problem}", err=True)
+        typer.echo(printable(f"error: {problem}"), err=True)
         sys.exit(1)

@@ -3,10 +3,14 @@
 import json
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from threading import Thread
+from typing import IO, Annotated, Any
 
 import typer
+
+from rljob_api.printable import printable
 
 Manifest = dict[str, Any]
 
@@ -44,27 +48,39 @@ class Kubectl:
         return changed
 
     def show(self, *arguments: str) -> None:
-        """Its output and its errors go to the terminal."""
+        """What it and the pod that it asks write goes to the terminal, as plain text."""
         try:
-            code = self._run(*arguments, capture=False).returncode
+            with self._started(*arguments) as process:
+                errors = Thread(target=_copy, args=(process.stderr, sys.stderr))
+                errors.start()
+                _copy(process.stdout, sys.stdout)
+                errors.join()
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        if code:
+        if process.returncode:
             raise typer.Exit(1)
 
     def _output(self, *arguments: str) -> str:
-        done = self._run(*arguments, capture=True)
-        if done.returncode:
-            raise problem(done.stderr)
-        return done.stdout
+        with self._started(*arguments) as process:
+            out, errors = process.communicate()
+        if process.returncode:
+            raise problem(errors)
+        return out
 
-    def _run(self, verb: str, *arguments: str, capture: bool) -> "subprocess.CompletedProcess[str]":
+    def _started(self, verb: str, *arguments: str) -> "subprocess.Popen[str]":
         flags = {"namespace": self.namespace, "context": self.context}
         command = ["kubectl", verb, *(f"--{name}={value}" for name, value in flags.items() if value), *arguments]
         try:
-            return subprocess.run(command, text=True, check=False, capture_output=capture)
+            pipe = subprocess.PIPE
+            return subprocess.Popen(command, text=True, errors="replace", stdout=pipe, stderr=pipe)
         except OSError:
             raise Problem("kubectl is not on the PATH; install it") from None
+
+
+def _copy(source: IO[str] | None, target: IO[str]) -> None:
+    assert source is not None
+    for line in source:
+        print(printable(line), end="", file=target, flush=True)
 
 
 _KLOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import typer
 
+from rljob_api.printable import printable
 from rljob_operator.kubectl.calls import Context, Kubectl, Namespace
 from rljob_operator.kubectl.jobs import Job, job_named
 
@@ -19,7 +20,7 @@ Facts = Iterator[tuple[str, str]]
 def describe(name: str, namespace: Namespace = None, context: Context = None) -> None:
     """What the job does and why: reason and remedy, attempts, restart budget, progress, checkpoint."""
     for label, value in _facts(job_named(Kubectl(namespace, context), name)):
-        typer.echo(f"{label:<12}{value}")
+        typer.echo(printable(f"{label:<12}{value}"))
 
 
 def _facts(job: Job) -> Facts:

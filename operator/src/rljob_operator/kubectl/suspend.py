@@ -2,6 +2,7 @@
 
 import typer
 
+from rljob_api.printable import printable
 from rljob_operator.kubectl.calls import RLJOBS, Context, Kubectl, Namespace, Problem
 from rljob_operator.kubectl.jobs import Job, job_named, read
 
@@ -24,7 +25,7 @@ def _change(kubectl: Kubectl, name: str, *, suspended: bool) -> None:
         raise Problem(f"{job.name} is being deleted, which is final; create another job once it is gone")
     if bool(job.spec.get("suspend")) != suspended:
         job = read(kubectl.patch(RLJOBS, job.name, {"spec": {"suspend": suspended}}))
-    typer.echo(f"{job.name}: spec.suspend is {'true' if suspended else 'false'}; {_what_follows(job)}")
+    typer.echo(printable(f"{job.name}: spec.suspend is {'true' if suspended else 'false'}; {_what_follows(job)}"))
 
 
 def _what_follows(job: Job) -> str:

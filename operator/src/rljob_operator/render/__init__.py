@@ -51,12 +51,12 @@ def cluster_of(job: Job, image: str, settings: Settings, placement: Placement) -
     return _child(job, ray_cluster(job, image, settings, placement))
 
 
-def reward_models_of(job: Job, image: str, placement: Placement) -> list[Manifest]:
+def reward_models_of(job: Job, image: str, settings: Settings, placement: Placement) -> list[Manifest]:
     """What exists while the job runs and follows its spec. image: of the job's other pods. Raises CannotMerge."""
     return [
         _child(job, manifest)
         for model in job.spec.rewards.served
-        for manifest in (service(job, model), deployment(job, model, image, placement))
+        for manifest in (service(job, model), deployment(job, model, image, settings, placement))
     ]
 
 

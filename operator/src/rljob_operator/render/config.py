@@ -30,8 +30,8 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
 
 
 def auth_secret(job: str, uid: str, key: bytes) -> dict[str, Any]:
-    """Ray's token and the agent's."""
-    purposes = (names.AUTH_TOKEN, names.AGENT_TOKEN)
+    """Ray's token, the agent's, and the key of the reward models' servers."""
+    purposes = (names.AUTH_TOKEN, names.AGENT_TOKEN, names.REWARD_KEY)
     data = {purpose: base64.b64encode(tokens.derive(key, uid, purpose).encode()).decode() for purpose in purposes}
     return SECRET.manifest({"name": names.auth_secret(job, uid, tokens.fingerprint(key))}, data=data)
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rljob_api import RLJobSpec, parse_duration, reward_server
+from rljob_api.v1alpha1 import RewardModel
+from rljob_api.v1alpha1.cluster import EnvVar
 from rljob_api.v1alpha1.pods import JOB_VOLUMES
 from rljob_operator import names
 from rljob_operator.head import tokens
@@ -40,6 +42,7 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
     spec = job.spec
     head = spec.cluster.head
     driver = container(names.HEAD_CONTAINER, spec, image, head.cpu, head.memory, _mounts(spec)) | {
+        **_job_variables(job, settings),
         "ports": [
             {"name": "gcs", "containerPort": 6379},
             {"name": "dashboard", "containerPort": RAY_PORT},
@@ -47,7 +50,6 @@ def head_template(job: Job, image: str, settings: Settings, placement: Placement
         ],
         "lifecycle": _stop_before_end(spec),
     }
-    driver["env"] += _reward_keys(spec)
     agent = _agent(spec, image, open_metrics=settings.monitoring_namespace is not None)
     template = _template(job, settings, names.HEAD, [driver, agent])
     return tolerant(placement.on(customized(template, head.template.written(), "spec.cluster.head.template")), spec)
@@ -60,8 +62,8 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
     ranks = container(
         names.WORKER_CONTAINER, spec, image, worker.cpu, worker.memory, mounts, gpus=spec.cluster.gpus_per_node
     )
-    ranks["env"] += _reward_keys(spec)
-    template = _template(job, settings, names.WORKER, [ranks | {"lifecycle": _stop_before_end(spec)}])
+    ranks |= _job_variables(job, settings) | {"lifecycle": _stop_before_end(spec)}
+    template = _template(job, settings, names.WORKER, [ranks])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
     return tolerant(placement.on(customized(template, worker.template.written(), "spec.cluster.worker.template")), spec)
 
@@ -137,29 +139,53 @@ def _tolerates(given: Mapping[str, Any], key: str) -> bool:
 def container(
     name: str, spec: RLJobSpec, image: str, cpu: str, memory: str, mounts: Sequence[Mapping[str, Any]], gpus: int = 0
 ) -> dict[str, Any]:
-    """A container that runs with the job's variables. mounts: its own; the job's come after them."""
+    """A container of the trainer or a server. mounts: its own; the job's come after them."""
     devices = {spec.cluster.gpu_resource: str(gpus)} if gpus else {}
     return {
         "name": name,
         "image": image,
-        "env": [variable.model_dump(mode="json", by_alias=True, exclude_none=True) for variable in spec.env],
-        "envFrom": [source.written() for source in spec.env_from],
         "resources": {"requests": {"cpu": cpu, "memory": memory, **devices}, "limits": {"memory": memory, **devices}},
         "securityContext": RESTRICTED,
         "volumeMounts": [*mounts, *(mount.written() for mount in spec.volume_mounts)],
     }
 
 
-def _reward_keys(spec: RLJobSpec) -> list[dict[str, Any]]:
-    """Keys of reward models' servers that run already, for whichever pod sends their requests."""
+def variables(given: Sequence[EnvVar]) -> list[dict[str, Any]]:
+    return [each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in given]
+
+
+def _job_variables(job: Job, settings: Settings) -> dict[str, Any]:
+    """Of the trainer's containers. Servers of reward models have their own variables."""
+    spec = job.spec
+    return {
+        "env": [*variables(spec.env), *_reward_keys(job, settings)],
+        "envFrom": [source.written() for source in spec.env_from],
+    }
+
+
+def _reward_keys(job: Job, settings: Settings) -> list[dict[str, Any]]:
+    """Keys of reward models' servers, for whichever pod sends their requests."""
+    models = job.spec.rewards.models
     return [
-        {
-            "name": reward_server.key_variable(model),
-            "valueFrom": {"secretKeyRef": model.key.model_dump(mode="json", by_alias=True)},
-        }
-        for model in spec.rewards.models
-        if model.key is not None
+        {"name": reward_server.key_variable(model), "valueFrom": {"secretKeyRef": reference}}
+        for model in models
+        if (reference := _reward_key(job, model, settings)) is not None
     ]
+
+
+def _reward_key(job: Job, model: RewardModel, settings: Settings) -> dict[str, Any] | None:
+    if model.url is None:
+        return own_reward_key(job, settings)
+    return None if model.key is None else model.key.model_dump(mode="json", by_alias=True)
+
+
+def own_reward_key(job: Job, settings: Settings) -> dict[str, Any]:
+    """A secretKeyRef. optional: a Secret of an older operator has no such key; then servers and clients have none."""
+    return {"name": _auth_secret(job, settings), "key": names.REWARD_KEY, "optional": True}
+
+
+def _auth_secret(job: Job, settings: Settings) -> str:
+    return names.auth_secret(job.name, job.uid, tokens.fingerprint(settings.key))
 
 
 CHECKPOINTS = "checkpoints"
@@ -220,7 +246,7 @@ def _own_volumes(job: Job, settings: Settings) -> list[dict[str, Any]]:
         {
             "name": "auth",
             "secret": {
-                "secretName": names.auth_secret(job.name, job.uid, tokens.fingerprint(settings.key)),
+                "secretName": _auth_secret(job, settings),
                 "items": [{"key": names.AGENT_TOKEN, "path": names.AGENT_TOKEN}],
             },
         },

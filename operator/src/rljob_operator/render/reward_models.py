@@ -16,11 +16,14 @@ from rljob_operator.render.pods import (
     checkpoint_volume,
     container,
     customized,
+    own_reward_key,
     pod_template,
     shared_memory,
     tolerant,
+    variables,
 )
 from rljob_operator.render.ray_cluster import spec_digest
+from rljob_operator.settings import Settings
 
 PORT = 8000
 
@@ -35,8 +38,8 @@ def url(job: str, model: str) -> str:
     return f"http://{names.reward_model(job, model)}:{PORT}"
 
 
-def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -> dict[str, Any]:
-    template = server_template(job, model, image, placement)
+def deployment(job: Job, model: RewardModel, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
+    template = server_template(job, model, image, settings, placement)
     annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.TEMPLATE_ANNOTATION: digest(template)}
     spec = {
         "replicas": model.replicas,
@@ -56,17 +59,20 @@ def service(job: Job, model: RewardModel) -> dict[str, Any]:
     return SERVICE.manifest(metadata, spec={"selector": _selector(job, model), "ports": ports})
 
 
-def server_template(job: Job, model: RewardModel, image: str, placement: Placement) -> Template:
+def server_template(
+    job: Job, model: RewardModel, image: str, settings: Settings, placement: Placement
+) -> Template:  # fmt: skip
     """The pod of one server. image: of the job's other pods."""
     spec, gpus = job.spec, model.gpus_per_replica
     server = container(
         names.SERVER_CONTAINER, spec, model.image or image, model.cpu, model.memory, [SHARED_MEMORY_MOUNT], gpus
     )
-    given = {variable["name"] for variable in server["env"]}
-    ours = [{"name": name, "value": value} for name, value in reward_server.environment(gpus).items()]
+    key = {"name": reward_server.KEY_VARIABLE, "valueFrom": {"secretKeyRef": own_reward_key(job, settings)}}
+    defaults = reward_server.environment(gpus).items()
+    ours = [{"name": name, "value": value} for name, value in defaults if name not in {each.name for each in model.env}]
     server |= {
         "command": reward_server.command("python3", model, model.path, "0.0.0.0", PORT, gpus),
-        "env": [*(variable for variable in ours if variable["name"] not in given), *server["env"]],
+        "env": [key, *ours, *variables(model.env)],
         "ports": [{"name": "http", "containerPort": PORT}],
         "startupProbe": _PROBE | {"periodSeconds": 5, "failureThreshold": START_SECONDS // 5},
         "readinessProbe": _PROBE | {"periodSeconds": 5, "failureThreshold": 3},

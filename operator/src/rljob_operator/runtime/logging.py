@@ -5,8 +5,9 @@ import sys
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
+from rljob_api.printable import printable
 from rljob_operator.kube.errors import Conflict, KubeError, Terminating
 
 QUIET = ("kopf.objects", "kopf.activities", "kopf._core")
@@ -32,7 +33,7 @@ def configure(*, json: bool = True, stream: TextIO = sys.stderr) -> None:
             foreign_pre_chain=[*every, structlog.stdlib.add_logger_name],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(as_json if json else [structlog.dev.ConsoleRenderer()]),
+                *(as_json if json else [_as_plain_text, structlog.dev.ConsoleRenderer()]),
             ],
         )
     )
@@ -41,6 +42,11 @@ def configure(*, json: bool = True, stream: TextIO = sys.stderr) -> None:
     root.setLevel(logging.INFO)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _as_plain_text(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Users' pods and the API server wrote some of it; a terminal shows it."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def severity(error: BaseException) -> int:

@@ -2,8 +2,10 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from pydantic import Field
@@ -38,10 +40,22 @@ def sync_folders(folder: Path) -> None:
 
 
 def first_problem(folder: Path, expected: Mapping[str, FileEntry]) -> str | None:
-    """Read every file; describe the first that is missing or differs, None if all are intact. Raises OSError."""
+    """Read every file; describe the first that is missing or differs, None if all are intact. Raises OSError.
+
+    A link, a device or a name that leaves the folder is a problem: it would lead to what is no part of the checkpoint.
+    """
+    strange = (str(path.relative_to(folder)) for path in folder.rglob("*") if not _is_plain(path))
+    outside = (name for name in expected if Path(name).is_absolute() or ".." in Path(name).parts)
+    if (name := next(chain(strange, outside), None)) is not None:
+        return f"{name} is no file of its own"
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda item: _problem(folder, *item), expected.items())
         return next((problem for problem in found if problem), None)
+
+
+def _is_plain(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _entry(path: Path) -> FileEntry:

@@ -6,32 +6,48 @@ job must not decide what the job's processes run, so the index may name only the
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from pickle import _Unpickler as _PythonUnpickler
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 from torch.distributed.checkpoint._nested_dict import set_element
-from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, StorageMeta
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.serialization import _get_layout
 
 METADATA = ".metadata"
 """torch writes it last; without it no shard can be read."""
 
+_RECORDS = (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+    _StorageInfo,
+)
+"""What the index consists of. It may set attributes of these objects alone: those of a class outlive the index."""
+
+_DTYPES = {name for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 _TYPES = {
-    "torch.distributed.checkpoint.metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size", *(name for name, value in vars(torch).items() if isinstance(value, torch.dtype))},
+    **{(each.__module__, each.__name__): each for each in (*_RECORDS, _MEM_FORMAT_ENCODING)},
+    **{("torch", name): getattr(torch, name) for name in ("Size", *_DTYPES)},
+    ("torch.serialization", "_get_layout"): _get_layout,
 }
 
 _PATHS = {("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")}
@@ -59,27 +75,40 @@ class DataPlanner(DefaultLoadPlanner):
         set_element(self.original_state_dict, place, torch.load(value, weights_only=True))
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(_PythonUnpickler):
+    """The one in Python: C's sets attributes of anything on its stack, also of a class, for the whole process."""
+
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
+
+    def load_build(self) -> None:
+        if type(self.stack[-2]) not in _RECORDS:  # type: ignore[attr-defined]  # typeshed lacks it
+            raise pickle.UnpicklingError("it changes something that is no part of a checkpoint")
+        super().load_build()  # type: ignore[misc]  # the same
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **_PythonUnpickler.dispatch,
+        pickle.BUILD[0]: load_build,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _PATHS:
             return PurePosixPath
         if (module, name) == ("builtins", "getattr"):
             return _member
-        if name not in _TYPES.get(module, ()):
+        if (module, name) not in _TYPES:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of a checkpoint")
-        return super().find_class(module, name)
+        return _TYPES[module, name]
 
     def metadata(self) -> Metadata:
         try:
             metadata = self.load()
+            sound = isinstance(metadata, Metadata) and all(map(_is_inside, (metadata.storage_data or {}).values()))
         except pickle.UnpicklingError:
             raise
         except Exception as error:  # what a damaged pickle raises depends on where it is damaged
             raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
-        if not isinstance(metadata, Metadata) or not all(map(_is_inside, (metadata.storage_data or {}).values())):
+        if not sound:
             raise pickle.UnpicklingError("it is no index of files in this folder")
         return metadata
 

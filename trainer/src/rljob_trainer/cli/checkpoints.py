@@ -26,7 +26,9 @@ def checkpoints(
     """List a run's checkpoints, why each is kept, and whether its files are intact."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from rljob_api.printable import printable
     from rljob_trainer.checkpoint.manifest import counting, survey
     from rljob_trainer.errors import DataError
     from rljob_trainer.volume import Volume
@@ -40,7 +42,9 @@ def checkpoints(
     table = Table("step", "attempt", "age", "size", "reward", "kept", "state", box=None, pad_edge=False)
     for each in found:
         facts = _facts(each.ref) if each.ref is not None else ("-", "-", "-")
-        table.add_row(str(each.step), str(each.attempt), *facts, kept.get(each.path, "-"), _state(each))
+        table.add_row(
+            str(each.step), str(each.attempt), *facts, kept.get(each.path, "-"), Text(printable(_state(each)))
+        )
     wide = None if sys.stdout.isatty() else 200  # do not wrap lines in a pipe
     Console(highlight=False, soft_wrap=True, width=wide).print(table)
 

@@ -14,16 +14,20 @@ def report(error: Exception) -> int:
     from rljob_trainer.attempt.claim import exit_record
 
     if isinstance(error, InvalidRLJob):
-        print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        _print(*(f"error: {problem}" for problem in error.problems))
         return ExitCode.JOB
     record = exit_record(error)
     if record.code == ExitCode.BUG:
-        print(f"{record.message}\n  report it with the traceback in {_save_traceback(error)}", file=sys.stderr)
+        _print(f"{record.message}\n  report it with the traceback in {_save_traceback(error)}")
     else:
-        print(
-            f"error: {record.field}: {record.message}" if record.field else f"error: {record.message}", file=sys.stderr
-        )
+        _print(f"error: {record.field}: {record.message}" if record.field else f"error: {record.message}")
     return record.code
+
+
+def _print(*lines: str) -> None:
+    from rljob_api.printable import printable
+
+    print(*map(printable, lines), sep="\n", file=sys.stderr)
 
 
 def _save_traceback(error: Exception) -> Path:

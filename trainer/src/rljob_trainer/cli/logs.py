@@ -22,7 +22,7 @@ def logs(
         int | None, typer.Option(min=1, help="Attempt; the default is the newest.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines, also of later attempts.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines unchanged, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as JSON, to a pipe unchanged.")] = False,
 ) -> None:
     """Print the logs of a run's drivers: one event per line, such as checkpoint_saved."""
     from rljob_trainer.errors import DataError
@@ -36,7 +36,7 @@ def logs(
     if not follow and not volume.log(first).exists():
         raise DataError(f"attempt {first} has no log in {run}; choose another --attempt")
     for line in _following(volume, first) if follow else volume.log(first).open():
-        print(line.rstrip() if as_json else _readable(line), flush=follow)
+        print(line.rstrip() if as_json and not sys.stdout.isatty() else _readable(line, as_json=as_json), flush=follow)
 
 
 def _following(volume: "Volume", attempt: int) -> Iterator[str]:
@@ -57,12 +57,17 @@ def _following(volume: "Volume", attempt: int) -> Iterator[str]:
             time.sleep(POLL_SECONDS)
 
 
-def _readable(line: str) -> str:
-    """An event formatted for a terminal; other lines stay unchanged."""
+def _readable(line: str, *, as_json: bool) -> str:
+    """An event formatted for a terminal; of other lines what it may print."""
     from structlog.dev import ConsoleRenderer
 
+    from rljob_api.printable import printable
+
     try:
-        event = json.loads(line)
+        event = None if as_json else json.loads(line)
     except ValueError:
         event = None
-    return ConsoleRenderer(colors=sys.stdout.isatty())(None, "", event) if isinstance(event, dict) else line.rstrip()
+    if not isinstance(event, dict):
+        return printable(line.rstrip())
+    shown = {printable(name): printable(value) if isinstance(value, str) else value for name, value in event.items()}
+    return ConsoleRenderer(colors=sys.stdout.isatty())(None, "", shown)

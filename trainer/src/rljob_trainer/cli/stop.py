@@ -29,6 +29,7 @@ def stop(
     """Ask a run's driver to save a checkpoint after its step and to stop; the same job can resume from it later."""
     from rljob_api.contract import ExitCode
     from rljob_api.durations import parse_duration
+    from rljob_api.printable import printable
     from rljob_trainer.errors import DataError, InfrastructureError
     from rljob_trainer.progress.presence import has_died
     from rljob_trainer.progress.state import SILENT_AFTER, last_attempt, read_object, silence, supervised
@@ -63,7 +64,7 @@ def stop(
             how = f"with {record.get('code')} {record.get('reason')}" if record else "without an exit record"
             if held and record.get("code") not in (ExitCode.DONE, ExitCode.STOPPED):
                 raise InfrastructureError(f"{whose} has ended {how}: {record.get('message', 'it was killed')}")
-            typer.echo(f"{whose} has stopped, {how}")
+            typer.echo(printable(f"{whose} has stopped, {how}"))
             return
         time.sleep(POLL_SECONDS)
     if seconds:

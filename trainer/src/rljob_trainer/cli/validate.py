@@ -18,6 +18,7 @@ def validate(
     Prints every error with its line, and exits with code 64 if there is one.
     """
     from rljob_api.contract import ExitCode
+    from rljob_api.printable import printable
     from rljob_api.validation import in_order, render_problems, validate_file
 
     errors = 0
@@ -27,7 +28,7 @@ def validate(
         problems = in_order([*found.problems, *ours])
         errors += len(problems)
         if problems or found.notes:
-            typer.echo(render_problems([*problems, *found.notes]))
+            typer.echo(printable(render_problems([*problems, *found.notes])))
         if not problems:
             typer.echo(f"{file}: valid: {', '.join(job.metadata.name for job in found.jobs)}")
     if errors:

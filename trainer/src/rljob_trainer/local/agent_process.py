@@ -48,7 +48,7 @@ class Agent:
 def running_agent(volume: Volume, port: int, environment: Mapping[str, str]) -> Iterator[Agent]:
     token_file = volume.control / "agent-token"
     token_file.unlink(missing_ok=True)
-    token_file.touch(mode=0o600)
+    token_file.touch(mode=0o600, exist_ok=False)  # a file of another user is none of ours
     token_file.write_text(secrets.token_urlsafe(32))
     agent = Agent(volume, port, token_file, environment)
     try:

@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from rljob_api import ResolvedSpec, resolve
 from rljob_api.contract import LAYOUT_VERSION
 from rljob_api.v1alpha1 import RewardModel, RLJobSpec
+from rljob_api.v1alpha1.cluster import EnvVar
 from rljob_api.validation import load_rljob, with_ranks
 from rljob_trainer.checkpoint.manifest import CheckpointRef, list_checkpoints, read_trainer_state, verify
 from rljob_trainer.errors import DataError, InfrastructureError, JobError, StorageFullError, is_full
@@ -90,7 +91,7 @@ def prepare(
     servers = _planned(started, base_dir, gpus[ranks:])
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])} if taken else {}
     resolved = resolve(with_ranks(spec, ranks, gpus=bool(gpus)))
-    environment = environment_of(spec)
+    environment = environment_of(spec.env, "spec.env")
     for index, model in enumerate(spec.rewards.models):
         read_key(model, f"spec.rewards.models[{index}]", os.environ | environment)
     preflight.check(resolved, base_dir)
@@ -129,13 +130,16 @@ def _running(spec: RLJobSpec, reward_models: Sequence[str]) -> dict[str, str]:
 
 
 def _planned(started: Sequence[tuple[int, RewardModel]], base_dir: Path, gpus: Sequence[str]) -> tuple[Plan, ...]:
-    """gpus: those that the ranks do not use. Raises DataError if a model's folder is missing."""
+    """gpus: those that the ranks do not use.
+
+    Raises DataError if a model's folder is missing, JobError if a variable is.
+    """
     plans, left = [], list(gpus)
     for index, model in started:
         field = f"spec.rewards.models[{index}]"
         folder = local_folder(model.path, base_dir, f"{field}.path")
         own = tuple(left.pop(0) for _ in range(model.gpus_per_replica)) if left else ()
-        plans.append(Plan(model, field, str(folder or model.path), own))
+        plans.append(Plan(model, field, str(folder or model.path), own, environment_of(model.env, f"{field}.env")))
     return tuple(plans)
 
 
@@ -175,19 +179,19 @@ def _differs(model: BaseModel, name: str, *rest: str) -> bool:
     return bool(value != type(model).model_fields[name].get_default(call_default_factory=True))
 
 
-def environment_of(spec: RLJobSpec) -> dict[str, str]:
-    """The variables of spec.env; those from a Secret are read from the caller's environment.
+def environment_of(variables: Sequence[EnvVar], field: str) -> dict[str, str]:
+    """The variables of a list of the spec; those from a Secret are read from the caller's environment.
 
     Raises:
         JobError: the caller's environment lacks one.
     """
     values: dict[str, str] = {}
-    for index, variable in enumerate(spec.env):
+    for index, variable in enumerate(variables):
         value = variable.value if variable.value_from is None else os.environ.get(variable.name)
         if value is None:
             raise JobError(
                 f"a cluster reads {variable.name} from a Secret; on this machine, set the environment variable",
-                field=f"spec.env[{index}]",
+                field=f"{field}[{index}]",
             )
         values[variable.name] = value
     return values

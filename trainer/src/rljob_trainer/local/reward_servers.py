@@ -7,6 +7,9 @@
 Servers that already run (--reward-model NAME=URL) are only checked for health.
 """
 
+import dataclasses
+import os
+import secrets
 import shutil
 import signal
 import socket
@@ -25,6 +28,7 @@ from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, JobError
 from rljob_trainer.local.machine import MODULE, Child, end_child, end_session, last_error, start_child
 from rljob_trainer.local.private_folder import new_private_folder
+from rljob_trainer.rewards.environment import server_environment
 
 START_SECONDS = 3600.0
 """Time for a server to become ready: it may have to download its model."""
@@ -33,6 +37,9 @@ LOOK_SECONDS = 0.5
 HEALTH_SECONDS = 5.0
 
 _LOOPBACK = "127.0.0.1"
+_LISTENS = "0A"
+"""State of a socket in /proc/net/tcp (net/tcp_states.h)."""
+
 _GUARD = (*MODULE, "rljob_trainer.local.process_guard")
 
 Note = Callable[[str], None]
@@ -40,22 +47,31 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A server to start. field: the model's field in the spec. path: of the model. gpus: devices; empty for CPUs."""
+    """A server to start.
+
+    field: the model's field in the spec. path: of the model. gpus: devices; empty for CPUs. environment: the model's.
+    """
 
     model: RewardModel
     field: str
     path: str
     gpus: tuple[str, ...]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class RewardServers:
-    """plans: servers to start. running: URLs of servers that already run, by name. logs: folder for their output."""
+    """plans: servers to start. running: URLs of servers that already run, by name. logs: folder for their output.
+
+    environment: of the caller; servers get the part that they need.
+    keys: environment variables of those who send requests.
+    """
 
     def __init__(
         self, plans: Sequence[Plan], running: Mapping[str, str], logs: Path, environment: Mapping[str, str]
     ) -> None:
         self._servers = [_Server(plan, logs / f"reward-model-{plan.model.name}.log", environment) for plan in plans]
         self.urls = {**running, **{server.plan.model.name: server.url for server in self._servers}}
+        self.keys = {reward_server.key_variable(server.plan.model): server.key for server in self._servers}
         self._running = dict(running)
 
     def __enter__(self) -> Self:
@@ -100,7 +116,8 @@ class RewardServers:
                 server.start()
 
     def _missing(self) -> list[str]:
-        return [name for name, url in self.urls.items() if not _is_healthy(url)]
+        running = [name for name, url in self._running.items() if not _is_healthy(url)]
+        return [*running, *(server.plan.model.name for server in self._servers if not server.is_ready())]
 
     def _described(self, name: str) -> str:
         logs = {server.plan.model.name: server.log for server in self._servers}
@@ -114,11 +131,12 @@ class _Server:
     def __init__(self, plan: Plan, log: Path, environment: Mapping[str, str]) -> None:
         self.plan, self.log, self.was_ready = plan, log, False
         self._port = _free_port()
-        self.url = f"http://{_LOOPBACK}:{self._port}"
+        self.url, self.key = f"http://{_LOOPBACK}:{self._port}", secrets.token_hex(32)
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(plan.gpus)} if plan.gpus else {}
         # The server must not import modules from the current folder.
-        safe = {"PYTHONSAFEPATH": "1"}
-        self._environment = {**reward_server.environment(len(plan.gpus)), **environment, **devices, **safe}
+        ours = {"PYTHONSAFEPATH": "1", reward_server.KEY_VARIABLE: self.key}
+        given = {**server_environment(environment), **plan.environment}
+        self._environment = {**reward_server.environment(len(plan.gpus)), **given, **devices, **ours}
         self._temporary: Path | None = None
         self._child: Child | None = None
 
@@ -137,6 +155,10 @@ class _Server:
             cleans_up=True,
         )
 
+    def is_ready(self) -> bool:
+        """Whether it answers, and no server of another user does at its port."""
+        return _is_this_users(self._port) and _is_healthy(self.url)
+
     def has_ended(self) -> bool:
         return self._child is not None and self._child.poll() is not None
 
@@ -147,7 +169,7 @@ class _Server:
             raise JobError(message, field=self.plan.field)
 
     def restart_hung(self) -> None:
-        if self.was_ready and not _is_healthy(self.url):
+        if self.was_ready and not self.is_ready():
             self.end()
             self.start()
 
@@ -167,6 +189,13 @@ def _is_healthy(url: str) -> bool:
             return True
     except (OSError, HTTPException):
         return False
+
+
+def _is_this_users(port: int) -> bool:
+    """Whether this user listens at the loopback port."""
+    place = f"{int.from_bytes(socket.inet_aton(_LOOPBACK), sys.byteorder):08X}:{port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1] == place and row[3] == _LISTENS and int(row[7]) == os.geteuid() for row in rows)
 
 
 def _free_port() -> int:

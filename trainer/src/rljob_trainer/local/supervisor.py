@@ -76,8 +76,9 @@ class Supervisor:
 
     def __init__(self, run: LocalRun, uid: str, view: Reporter, stop: Stop, agent_port: int) -> None:
         self._run, self._volume, self._view, self._stop, self._agent_port = run, run.volume, view, stop, agent_port
-        environment = {**PATIENT_THREADS, **os.environ, **run.environment}
+        environment = {**PATIENT_THREADS, **os.environ}
         self._servers = RewardServers(run.servers, run.running, self._volume.logs, environment)
+        environment |= run.environment | self._servers.keys
         self._environment = {**environment, **ray_environment(), **trace_folder(), OWNER_VARIABLE: uid}
         self._environment.pop(GENERATION_VARIABLE, None)  # set if this run is itself inside a cluster's driver
         self._job_file = self._volume.control / "job.json"

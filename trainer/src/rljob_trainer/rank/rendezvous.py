@@ -1,7 +1,8 @@
 """The store through which the ranks find each other. Rank 0 serves it, on its own address alone.
 
-torch's store asks for no password, so its keys stand below a random prefix that only Ray carries, and what may reach
-the port is decided by the network: loopback under `rljob run`, the NetworkPolicy in a cluster.
+torch's store asks for no password. Its keys stand below a random prefix that Ray carries, which keeps out ranks of
+other attempts, but torch lists the keys for everyone. So the network decides who reaches the port: loopback under
+`rljob run`, the NetworkPolicy in a cluster.
 """
 
 import secrets

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rljob_trainer.rewards.code import describe, printable
+from rljob_trainer.rewards.code import describe
 from rljob_trainer.rewards.load import LoadError, load, register_files
 from rljob_trainer.rewards.private_imports import public, register_again
 from rljob_trainer.rewards.protocol import Call, Failure, FunctionSetup, Loaded, Score, Setup, send
@@ -149,7 +149,7 @@ def _number(value: Any) -> float | None:
 
 
 def _short(value: object) -> str:
-    text = printable(repr(value))
+    text = " ".join(repr(value).split())
     text = f"{text} ({type(value).__name__})" if type(value).__module__ != "builtins" else text
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -88,18 +88,17 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{_syntax(error)} (in {error.filename})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    text = _cut(" ".join(printable(error).split()), _LONGEST_REASON)
+    text = _cut(" ".join(text_of(error).split()), _LONGEST_REASON)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{reason} (line {frames[-1].lineno} of {frames[-1].filename})" if frames else reason
 
 
-def printable(value: object) -> str:
-    """Its text, whatever reward code makes of it, without what a terminal would carry out."""
+def text_of(value: object) -> str:
+    """Its text, whatever reward code makes of it."""
     try:
-        text = str(value)
+        return str(value)
     except Exception:  # noqa: BLE001  its __str__ is user code
         return f"<{type(value).__name__}>"
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def _syntax(error: SyntaxError) -> str:

@@ -1,4 +1,4 @@
-"""What reward code sees of the environment: what a Python program needs, and what the function names."""
+"""What reward code and servers of reward models see of the environment: what they need, and what the job names."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -13,15 +13,30 @@ _NEEDED = (
 )  # fmt: skip
 """No name of a secret; proxies may have a password in their address, so a function that needs one names it."""
 
+_SERVER = (
+    "VLLM_*", "HF_HUB_*", "HF_ENDPOINT", "HF_XET_*", "CUDA_*", "NCCL_*", "TORCH*", "TRITON_*", "FLASHINFER_*",
+    "CC", "CXX", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy",
+)  # fmt: skip
+"""What vLLM needs besides, also to download its model. No token of the hub: a model that needs one names it."""
+
 _NEVER = ("RAY_*",)
 """A process that has Ray's token controls the cluster of the job."""
 
 
 def reward_environment(environment: Mapping[str, str], named: Sequence[str]) -> dict[str, str]:
     """The variables of a reward process. named: rewards.functions[].env."""
+    return _selected(environment, (*_NEEDED, *named))
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a reward model's server, besides rewards.models[].env."""
+    return _selected(environment, (*_NEEDED, *_SERVER))
+
+
+def _selected(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if any(fnmatchcase(name, pattern) for pattern in (*_NEEDED, *named))
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
         and not any(fnmatchcase(name, pattern) for pattern in _NEVER)
     }

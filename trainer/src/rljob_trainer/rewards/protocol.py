@@ -114,17 +114,19 @@ def send(fd: int, answer: Answer) -> None:
 
 def _parse(data: bytes) -> Answer:
     """Raises ValueError for what is no answer: reward code can write to the connection, too."""
+    from rljob_api.printable import printable  # not in the reward process, which starts with few imports
+
     try:
         match json.loads(data):
             case ["Score", float(value), dict(numbers)] if all(map(math.isfinite, (value, *numbers.values()))):
                 return Score(value, {str(name): float(number) for name, number in numbers.items()})
             case ["Failure", str(reason)]:
-                return Failure(reason)
+                return Failure(printable(reason))
             case ["Loaded", bool(batch)]:
                 return Loaded(batch)
             case ["LoadFailure", str(message), str(field)]:
-                return LoadFailure(message, field)
-    except (TypeError, RecursionError) as error:
+                return LoadFailure(printable(message), field)
+    except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError("no answer") from error
     raise ValueError("no answer")
 

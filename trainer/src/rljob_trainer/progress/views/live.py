@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rljob_api.contract import ExitRecord
+from rljob_api.printable import printable
 from rljob_trainer.progress import names
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.views.format import duration, sparkline
@@ -55,21 +56,24 @@ class LiveView:
     def poll(self) -> None:
         news = self._watch.poll()
         for warning in news.warnings:
-            self._console.print(warning, style="yellow", markup=False, highlight=False, soft_wrap=True)
+            self._print(warning, style="yellow")
         self._changed = self._changed or bool(news)
         if time.monotonic() - self._drawn >= (REDRAW_CHANGED if self._changed else REDRAW_ALWAYS):
             self._drawn, self._changed = time.monotonic(), False
             self._live.refresh()
 
     def note(self, message: str) -> None:
-        self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+        self._print(message)
 
     def finish(self, record: ExitRecord | None) -> None:
         self._watch.poll()
         self._live.stop()
-        self._console.print(headline(self._run), markup=False, highlight=False, soft_wrap=True)
+        self._print(headline(self._run))
         for line in summary(self._run, self._watch, record, time.monotonic() - self._started):
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._print(line)
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self._console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def render(self) -> RenderableType:
         """The whole display."""
@@ -92,7 +96,7 @@ class LiveView:
             total=max(1, progress.total_steps), completed=progress.step, complete_style="green", finished_style="green"
         )
         row.add_row(counted, bar, f"{progress.percent:.0f} %  eta {eta}")
-        now = f"{progress.phase or 'starting'} {duration(self._watch.phase_seconds())}"
+        now = f"{printable(progress.phase) or 'starting'} {duration(self._watch.phase_seconds())}"
         elapsed = f"elapsed {duration(time.monotonic() - self._started)}"
         row.add_row(Text(now, style="yellow"), "", Text(elapsed, style="dim", justify="right"))
         return row

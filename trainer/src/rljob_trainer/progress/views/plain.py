@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from rljob_api.contract import ExitRecord
+from rljob_api.printable import printable
 from rljob_trainer.progress import names
 from rljob_trainer.progress.history import Line
 from rljob_trainer.progress.run_info import RunInfo
@@ -71,7 +72,7 @@ class PlainView:
         self._print(step_line(line, progress.total_steps, eta))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def step_line(line: Mapping[str, float | str], total_steps: int, eta: float | None) -> str:

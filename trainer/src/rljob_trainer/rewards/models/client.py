@@ -1,4 +1,5 @@
-"""The client of one reward model's server. It retries failures, which never become a reward.
+"""The client of one reward model's server. It retries failures, which never become a reward. Before the first request
+to a server that the job started, or that --reward-model names, it asks which model that serves.
 
 200                         an answer, with or without a score
 400, 413, 422               the server rejects this text, for example because it is too long: Unscored
@@ -9,6 +10,7 @@
 import asyncio
 import os
 from http import HTTPStatus
+from pathlib import PurePath
 from typing import Any
 
 import httpx
@@ -17,7 +19,7 @@ import structlog
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, RewardError
-from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
+from rljob_trainer.rewards.models.formats import Format, Unscored, format_of, names_of
 from rljob_trainer.rewards.models.key import read_key
 from rljob_trainer.rewards.policy import Component
 from rljob_trainer.types import Task
@@ -53,6 +55,7 @@ class ModelClient:
         self.component, self.weight = Component(model.name, field), model.weight
         self._url, self._lost_after = url, model.lost_after
         self._format: Format = format_of(model, field)
+        self._model, self._known, self._checking = model, model.url is not None, asyncio.Lock()
         self._room = asyncio.Semaphore(CONCURRENCY * model.replicas)
         self._pace = _Pace(model.rate_limit)
         timeout = httpx.Timeout(parse_duration(model.timeout), connect=CONNECT_SECONDS, pool=None)
@@ -72,13 +75,31 @@ class ModelClient:
         """
         body = self._format.request(task, response)
         async with self._room:
-            answer = await self._ask(body)
+            await self._check()
+            answer = await self._ask("POST", self._format.path, body)
         return self._format.score(answer)
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _ask(self, body: dict[str, Any]) -> Any:
+    async def _check(self) -> None:
+        """Once: whether the server serves the model. Requests to a server of rewards.models[].url name it anyway."""
+        async with self._checking:
+            if self._known:
+                return
+            try:
+                served = names_of(await self._ask("GET", reward_server.MODELS))
+            except Unscored as error:
+                raise self._wrong(str(error)) from error
+            if not served & {self._model.name, self._model.path, PurePath(self._model.path).name}:
+                raise self._wrong(f"serves {', '.join(sorted(served)) or 'no model'}")
+            self._known = True
+
+    def _wrong(self, what: str) -> RewardError:
+        message = f"{self._url} {what}, not {self._model.name}; check the server's URL and model"
+        return RewardError(message, field=self.component.field)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         wait, tries, why = FIRST_WAIT, 0, "no answer"
         try:
             async with asyncio.timeout(parse_duration(self._lost_after)) as limit:
@@ -86,7 +107,7 @@ class ModelClient:
                     tries += 1
                     await self._pace.wait(limit)
                     try:
-                        return await self._try(body)
+                        return await self._try(method, path, body)
                     except _Again as again:
                         why = str(again)
                     log.warning(
@@ -98,9 +119,9 @@ class ModelClient:
             message = f"reward model {self.component.name} at {self._url} gave no answer for {self._lost_after}: {why}"
             raise InfrastructureError(message) from None
 
-    async def _try(self, body: dict[str, Any]) -> Any:
+    async def _try(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         try:
-            answer = await self._http.post(self._format.path, json=body)
+            answer = await self._http.request(method, path, json=body)
         except httpx.TransportError as error:
             raise _Again(f"{type(error).__name__} {error}".strip()) from error
         status, text = answer.status_code, answer.text[:_SHOWN]
@@ -109,7 +130,7 @@ class ModelClient:
         if status in _BUSY or (status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _Again(f"it answered {status}: {text}")
         if status != HTTPStatus.OK:
-            message = f"{self._url}{self._format.path} answered {status}: {text}; check the server's URL, model and key"
+            message = f"{self._url}{path} answered {status}: {text}; check the server's URL, model and key"
             raise RewardError(message, field=self.component.field)
         try:
             return answer.json()
