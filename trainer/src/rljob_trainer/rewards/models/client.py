@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import structlog
 
+from rljob_api import reward_server
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
 from rljob_trainer.errors import InfrastructureError, RewardError
