@@ -95,6 +95,8 @@ def _reach(config: Any) -> int:
 
 def _packed(policy: Policy, sequences: Sequence[Trajectory], device: torch.device) -> Tensor | None:
     """The log-probabilities of the second one behind the first, and of the first behind the second; None if none."""
+    if any(each.dim() == 4 and each.shape[-1] == each.shape[-2] > 1 for each in policy.model.buffers()):
+        return None  # a table of the causal mask, as GPT-Neo's: a row cannot be longer than a sequence
     try:
         behind = [score_only(policy, pack(order, device)) for order in (sequences, sequences[::-1])]
     except (CannotPack, TypeError):  # TypeError: a forward pass that takes no such argument
