@@ -94,11 +94,12 @@ class Cupy:
         self._nccl: Any = import_module("cupy.cuda.nccl")
         store.set_timeout(datetime.timedelta(seconds=seconds))
         if rank == 0:
-            store.set("cupy", pickle.dumps(self._nccl.get_unique_id()))
+            store.set("cupy", pickle.dumps(self._nccl.get_unique_id()).hex())
         torch.cuda.set_device(device)
         self._stream = torch.cuda.current_stream(device).cuda_stream
         torch.zeros(1, device=device)  # creates the context in which NCCL works
-        self._communicator = self._nccl.NcclCommunicator(ranks, pickle.loads(store.get("cupy")), rank)
+        unique = pickle.loads(bytes.fromhex(store.get("cupy").decode()))  # bytes; in cupy 13 a tuple
+        self._communicator = self._nccl.NcclCommunicator(ranks, unique, rank)
         cupy: Any = import_module("cupy")
         self.name = f"cupy {cupy.__version__}, NCCL {_version(self._nccl.get_version())}"
 
@@ -134,7 +135,7 @@ class Cupy:
 
 
 def _nccl_of_torch() -> str:
-    return f" {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
+    return f" {'.'.join(map(str, torch.cuda.nccl.version()))}"
 
 
 def _version(code: int) -> str:
