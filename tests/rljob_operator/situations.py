@@ -302,7 +302,8 @@ def failing() -> Rows:
         (0, "Completed"), (64, "Job"), (64, "EngineMismatch"),
         (65, "Data"), (66, "Reward"), (70, "Bug"), (75, "RankLost"), (75, "EngineLost"),
         (75, "RewardsLost"), (75, "FabricSlow"), (75, "FabricWrong"), (75, "Infrastructure"),
-        (76, "StoppedOnRequest"), (77, "Fenced"), (78, "NoUsableCheckpoint"), (79, "StorageFull"), (75, "whatever it likes"), (75, "Backoff"),
+        (76, "StoppedOnRequest"), (77, "Fenced"), (78, "NoUsableCheckpoint"), (79, "StorageFull"),
+        (75, "whatever it likes"), (75, "Backoff"),
     ):  # fmt: skip
         yield f"exit code {code}, {reason}", plan_for(**ended(code, reason))
     lost = ("RankLost", "EngineLost", "RewardsLost", "FabricSlow", "FabricWrong", "Infrastructure")

@@ -111,6 +111,13 @@ def test_the_fewest_nodes_that_explain_the_slow_pairs(measured, shape, slow, mem
     assert verdict.passed is not bool(nodes)
 
 
+def test_an_explanation_of_many_faults_is_short(measured) -> None:
+    shape = Shape(64, 1)
+    found = measured(Told(shape))
+    text = explanation(judge(found, shape, 1e6), found, shape, 1e6)
+    assert len(text) < 2000 < len(found.pairs)
+
+
 def test_ranks_that_hang_name_their_pairs(measured) -> None:
     members = Told(Shape(4, 1), hangs=[2])
     found = measured(members)

@@ -5,7 +5,6 @@ Torch    NCCL on GPUs or gloo on CPUs, through torch.distributed
 """
 
 import datetime
-import pickle
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -94,11 +93,11 @@ class Cupy:
         self._nccl: Any = import_module("cupy.cuda.nccl")
         store.set_timeout(datetime.timedelta(seconds=seconds))
         if rank == 0:
-            store.set("cupy", pickle.dumps(self._nccl.get_unique_id()).hex())
+            store.set("cupy", self._nccl.get_unique_id().hex())
         torch.cuda.set_device(device)
         self._stream = torch.cuda.current_stream(device).cuda_stream
         torch.zeros(1, device=device)  # creates the context in which NCCL works
-        unique = pickle.loads(bytes.fromhex(store.get("cupy").decode()))  # bytes; in cupy 13 a tuple
+        unique = bytes.fromhex(store.get("cupy").decode())
         self._communicator = self._nccl.NcclCommunicator(ranks, unique, rank)
         cupy: Any = import_module("cupy")
         self.name = f"cupy {cupy.__version__}, NCCL {_version(self._nccl.get_version())}"
