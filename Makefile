@@ -37,14 +37,14 @@ run: $(READY)  ## Train a model on this machine and draw its curves
 test-fast: $(READY)  ## Run units that start no process and wait for nothing (tests/fast.txt); under a minute
 	$(PYTEST) -m "not slow" @tests/fast.txt $(ARGS)
 
-test: go $(READY)  ## Run the tests, two files at a time; make test ARGS="-k losses" runs some
+test: go $(READY)  ## Run the tests, three files at a time; make test ARGS="-k losses" runs some
 	$(BIN)/python -m e2e.cluster build
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) --numprocesses 3 -m "not slow" $(ARGS)
 
 test-slow: go $(READY)  ## Run those that are left out there: larger examples, vLLM servers, waiting for real time-outs
 	$(BIN)/python -m e2e.cluster build
-	$(PYTEST) -m slow $(ARGS)
-	RLJOB_SCHEDULES=100 $(PYTEST) tests/rljob_operator/test_world_schedules.py
+	$(PYTEST) --numprocesses 3 -m slow $(ARGS)
+	RLJOB_SCHEDULES=100 $(PYTEST) --dist load tests/rljob_operator/test_world_schedules.py
 
 bench: $(READY)  ## Time a step against TRL's, in turns (half an hour to an hour); writes docs/benchmarks/cpu.md
 	$(BIN)/python -m bench.step $(ARGS)

@@ -10,7 +10,7 @@ Part = Literal["recovery_local.md", "recovery_gpu.md", "recovery_cluster.md", "r
 
 
 def write_part(folder: Path, part: Part, text: str) -> None:
-    """Keep a part, and put the page together anew from all that are there."""
+    """Keep a part, and write the page again from all parts."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / part).write_text(text.rstrip() + "\n")
     parts = [path.read_text() for name in get_args(Part) if (path := folder / name).exists()]

@@ -1,18 +1,24 @@
-"""A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer."""
+"""A job in TRL's terms: the same hyper-parameters, rows and rewards for its GRPOTrainer.
+
+TRL, which imports vLLM, and datasets are imported when they are needed.
+"""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rljob_api import ResolvedSpec
 from rljob_trainer.data.tasks import read_synthetic
 from rljob_trainer.rewards.protocol import Call
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
 
 Reward = Callable[[str, Any], float]
 """Of a response and its ground truth."""
@@ -26,8 +32,10 @@ _SCALES: Mapping[str, Literal["group", "none"]] = {"grpo": "group", "dr_grpo": "
 """By what TRL divides rewards less their group's mean, for each advantage that it has too."""
 
 
-def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> GRPOTrainer:
+def grpo_trainer(spec: ResolvedSpec, model: Path, callback: "TrainerCallback") -> "GRPOTrainer":
     """A trainer for the job that starts from the weights in folder `model`, in float32 as the job does on a CPU."""
+    from trl import GRPOTrainer
+
     return GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         _reward_functions(spec),
@@ -38,11 +46,13 @@ def grpo_trainer(spec: ResolvedSpec, model: Path, callback: TrainerCallback) -> 
     )
 
 
-def _grpo_config(spec: ResolvedSpec, folder: Path) -> GRPOConfig:
+def _grpo_config(spec: ResolvedSpec, folder: Path) -> "GRPOConfig":
     """The job's settings in TRL's names. One optimizer step takes one step's samples, as in the job.
 
     Raises ValueError for an advantage or a loss that TRL has not, or several updates a step.
     """
+    from trl import GRPOConfig
+
     if not _comparable(spec):
         raise ValueError("this comparison is of GRPO's loss and its advantages, with one update a step")
     algorithm, actor, rollout = spec.algorithm, spec.actor, spec.rollout
@@ -91,8 +101,10 @@ def _comparable(spec: ResolvedSpec) -> bool:
     return once and grpo and (not spec.needs_reference or (algorithm.kl.placement, algorithm.kl.estimator) == _KL)
 
 
-def rows(sources: Sequence[str]) -> Dataset:
+def rows(sources: Sequence[str]) -> "Dataset":
     """Columns prompt (messages) and truth, of generated tasks."""
+    from datasets import Dataset
+
     made = [row for source in sources for row in read_synthetic(source, "spec.data")]
     return Dataset.from_list([{"prompt": row["prompt"], "truth": row["reward_model"]["ground_truth"]} for row in made])
 

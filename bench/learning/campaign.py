@@ -57,7 +57,7 @@ class Campaign:
         return self._failures
 
     def _train(self, arm: Arm, seed: int) -> Result | None:
-        """In a thread of the pool. None where no run shall begin any more, or it was told to end."""
+        """In a thread of the pool. None if no run shall begin any more, or it was asked to end."""
         if self._over():
             return None
         slot = self._slots.get()

@@ -35,7 +35,7 @@ the same job with its own rewards: {held}."""
 
 _PICTURE = """Lines are means over the seeds of the tables, bands reach from the lowest seed to the highest, and dotted
 lines are goals. Advantages and losses are those of seed 0. Each line has markers at different validations, so that
-equal lines can be told apart."""
+equal lines stay distinguishable."""
 
 _CONTROLS = """A control is flat if no validation differs from its start by more than its goal allows. It gains if a
 validation is further above; otherwise it falls. "Furthest" is the largest distance of a validation of all seeds above

@@ -50,7 +50,7 @@ class Result:
 
     validation, reward: (RL step, greedy reward on held-out prompts), (RL step, mean reward of the step's samples);
     RL step 0 is the model after its supervised steps. closing: means over the last steps. samples: of one RL step.
-    job: digest of the arm's spec and its rows. overrides: --set's, of what somebody tried out.
+    job: digest of the arm's spec and its rows. overrides: --set's, of an experiment.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a campaign: no run begins, and each that runs is told to end by whoever waits for it."""
+"""Ctrl-C and SIGTERM end a campaign: no run begins, and the thread that waits for a run ends it."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ _NOTE = b"stopping: what runs is told to end; Ctrl-C again ends it at once\n"
 
 @dataclass(slots=True)
 class Stop:
-    """asked: how often; every run is told as often, and takes the second time for at once. signal: the last one."""
+    """asked: how often; every run gets as many signals, and ends at once at the second. signal: the last one."""
 
     asked: int = 0
     signal: int = 0

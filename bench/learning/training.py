@@ -44,7 +44,7 @@ POLL_SECONDS = 0.2
 
 
 class RunFailed(Exception):
-    """A run ended with an error, or was told to end; the message names its log."""
+    """A run ended with an error, or by a request; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ The trainer's way is that of a job: its checks, its loading, its packing, one up
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def compare(name: str, kind: Engine, folder: Path) -> Result:
         policy = _policy(spec, folder)
         started = RemoteEngine if kind == "vllm" else LocalEngine
         engine = started(EngineSettings(kind=kind, model_dir=str(folder), max_model_len=LONGEST, max_num_seqs=8))
-        found = [_difference(engine, policy, spec, folder, version) for version in (1, 2)]
+        with closing(engine):
+            found = [_difference(engine, policy, spec, folder, version) for version in (1, 2)]
     except (JobError, DataError) as error:
         return Result(refused=str(error))
     gaps = np.max(found, axis=0)

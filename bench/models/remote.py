@@ -1,4 +1,4 @@
-"""Engines here, or in a process as in a job: vLLM changes classes of transformers where it runs."""
+"""Engines here, or in a process as in a job: vLLM changes classes of transformers in its process."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -18,6 +18,9 @@ class LocalEngine:
     def call(self, name: str, *arguments: Any) -> Any:
         return getattr(self._engine, name)(*arguments)
 
+    def close(self) -> None:
+        self._engine.close()
+
     def answer(self, requests: Sequence[Request]) -> list[Completion]:
         """All samples of these requests."""
         for request in requests:
@@ -32,14 +35,20 @@ class RemoteEngine(LocalEngine):
     """The same in a process of its own."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self._pipe, theirs = context.Pipe()
-        context.Process(target=_serve, args=(theirs, settings), daemon=True).start()
+        self._process = context.Process(target=_serve, args=(theirs, settings), daemon=True)
+        self._process.start()
+        theirs.close()
         self._answer()
 
     def call(self, name: str, *arguments: Any) -> Any:
         self._pipe.send((name, arguments))
         return self._answer()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
 
     def _answer(self) -> Any:
         value, error = self._pipe.recv()

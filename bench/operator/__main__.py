@@ -19,7 +19,7 @@ JOBS_OF_A_NODE, GPUS_OF_A_NODE = 6, 64
 """So many fit into a fake node's CPUs. Leases of a node for each job would keep the machine busy."""
 
 CALM_JOBS, CALM_RATE = 60, 1.0
-"""So few a second that they wait for nobody."""
+"""So few a second that none waits for another."""
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def for_rayjobs(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at_rest(site: Site) -> bool:
-    """Nobody writes for a while but who renews a Lease."""
+    """Nothing is written for a while but Leases."""
     site.calls()
     time.sleep(REST_SECONDS)
     return not any(call.writes and call.resource != "leases" for call in site.calls())

@@ -92,7 +92,7 @@ def measure(shape: Shape, engines: Sequence[str], repetitions: int, folder: Path
     names = [*engines, TRL]
     for number in range(repetitions):
         first = number % len(names)
-        turns = (*names[first:], *names[:first])  # nobody always comes after the same one
+        turns = (*names[first:], *names[:first])  # none always comes after the same one
         for name in (*turns, *([ALONE] if "vllm" in engines else [])):
             steps = run[name](folder / f"{name.replace(' ', '-')}-{number}")
             check_length(shape, name, steps)

@@ -161,7 +161,7 @@ def _interval(call: dict[str, Any]) -> Interval:
 def _run(command: Sequence[str], log: Path, variables: dict[str, str]) -> int:
     """Returns the peak memory of the process and all below it. Exits, showing the log's end, where it fails.
 
-    The process is told to end when this one dies.
+    The process gets SIGTERM when this one dies.
     """
     environment = {**psutil.Process().environ(), **variables, "HF_HUB_OFFLINE": "1"}
     peaks: dict[int, int] = {}

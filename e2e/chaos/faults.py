@@ -44,7 +44,7 @@ class Fault:
     def costs_ray(self) -> bool:
         """Whether the run needs another Ray, and so another attempt. One that is continued in time may not cost it.
 
-        Ray's head is not missed before the run's end, for nobody needs it before; its end is.
+        Ray's head is not missed before the run's end, because nothing needs it before; its end is.
         """
         if self.kind == "ray head":
             return self.signal == "SIGKILL"

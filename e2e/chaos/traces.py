@@ -30,7 +30,7 @@ _RUN_VARIABLE = "RLJOB_CHAOS_RUN"
 class Traces:
     """Of one run: every process of it inherits `environment`, so each can be found, and its temporary files too.
 
-    Shared memory is the machine's: of what is left there, all counts that came since and nobody maps.
+    Shared memory is the machine's: of what is left there, everything counts that is new and that no process maps.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def shared_memory() -> set[str]:
 
 
 def unused_memory() -> set[str]:
-    """Shared memory that nobody will remove: other runs use some at the same time.
+    """Shared memory that no process will remove: other runs use some at the same time.
 
     A segment has a process that maps it. multiprocessing's semaphores need not; its trackers remove them at their end.
     """

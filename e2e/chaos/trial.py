@@ -234,7 +234,7 @@ def _strike(trial: Trial, fault: Fault, watch: _Watch, run: psutil.Process, dice
 def _missed(target: psutil.Process, fault: Fault) -> bool:
     """Whether a frozen process was ended: steps may go on until then, and those after it count.
 
-    Ray's head is not missed before the run's end, for nobody needs it before.
+    Ray's head is not missed before the run's end, because nothing needs it before.
     """
     return fault.signal != "SIGSTOP" or fault.kind == "ray head" or _ended(target)
 

@@ -42,7 +42,7 @@ class Access:
         return run.stdout
 
     def command(self, *arguments: str) -> list[str]:
-        """kubectl's, for whoever runs it himself."""
+        """kubectl's, for users who run it themselves."""
         return [_kubectl(), *self._flags(), *arguments]
 
     def _flags(self) -> list[str]:
@@ -51,7 +51,7 @@ class Access:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For programs that look into their environment. The context they are told in ways of their own."""
+        """For programs that look into their environment. They get the context by their own options."""
         values = {"KUBECONFIG": self.kubeconfig, "KUBECACHEDIR": self.cache}
         return {name: str(value) for name, value in values.items() if value is not None}
 

@@ -32,7 +32,7 @@ class Binary:
 
     @property
     def folder(self) -> Path:
-        """Where its build is kept. The name changes with every field, so that a changed recipe is built anew."""
+        """Where its build is kept. The name changes with every field, so that a changed recipe is built again."""
         recipe = hashlib.sha256(repr(self).encode()).hexdigest()[:8]
         return cache() / f"{self.name}-{self.version}-{recipe}"
 

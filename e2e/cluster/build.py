@@ -121,7 +121,7 @@ def _compile(command: list[str], work: Path, progress: Progress) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Without the modes of Go's folders, which nobody may write to, and so not remove."""
+    """Without the modes of Go's folders, which are read-only and so cannot be removed."""
     for file in source.rglob("*"):
         if file.is_file():
             copied = target / file.relative_to(source)

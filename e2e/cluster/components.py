@@ -63,7 +63,7 @@ def _api_server(layout: Layout) -> dict[str, object]:
         "etcd-keyfile": layout.pki("etcd.key"),
         **_server(layout, "kube-apiserver"),
         "advertise-address": layout.address,
-        # No Endpoints may hold a loopback address; there is one, and somebody to use it, only where nodes are real.
+        # No Endpoints may hold a loopback address; there is one, and a user of it, only with real nodes.
         "endpoint-reconciler-type": "lease" if layout.has_real_nodes else "none",
         "kubelet-client-certificate": layout.pki("kubelet-client.crt"),
         "kubelet-client-key": layout.pki("kubelet-client.key"),

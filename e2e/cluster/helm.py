@@ -30,7 +30,7 @@ class Helm:
         return run.stdout
 
     def _cluster(self) -> dict[str, str]:
-        """Of a cluster that nobody named it knows nothing, whatever the user's kubeconfig says."""
+        """It knows no cluster but the named one, whatever the user's kubeconfig says."""
         if self.access is None:
             return {"KUBECONFIG": os.devnull}
         context = {"HELM_KUBECONTEXT": self.access.context} if self.access.context else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from e2e.cluster.errors import ClusterError
 
 MARKER = "lock"
-"""The file that says that a folder is a cluster's, and the lock of whoever changes the cluster."""
+"""The file that says that a folder is a cluster's, and the lock of a process that changes the cluster."""
 
 
 @contextmanager
@@ -25,8 +25,8 @@ def locked(folder: Path, name: str, how: int = fcntl.LOCK_EX) -> Iterator[None]:
 def acquire(folder: Path, name: str, how: int) -> int:
     """A descriptor that holds the lock while it is open.
 
-    Whoever takes a cluster down removes its folder while others wait for a lock in it. What they then get is a lock
-    on a file that nobody else will find, so they try again.
+    A process that takes a cluster down removes its folder while others wait for a lock in it. They then get a lock
+    on a file that no other process will find, so they try again.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
 """A Kubernetes control plane on this machine, in one folder.
 
 up      starts what does not run, so it also mends what a crash left
-down    ends every process, whoever started it, and removes the folder
+down    ends every process of the cluster, and removes the folder
 """
 
 import shutil
@@ -24,7 +24,7 @@ from e2e.nodes import network
 from e2e.nodes import up as real_nodes
 
 STOP_SECONDS = 10.0
-"""After which a component that is told to stop is killed."""
+"""After which a component that was asked to stop is killed."""
 
 
 _LESS_COLLECTION = {"GOGC": "300", "GOMEMLIMIT": "10GiB"}
@@ -111,7 +111,7 @@ class Plane:
             self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
             busy = real_nodes.down(self.folder)
             self._stop(processes.find(self.folder))
-            # Renamed first, for somebody else may make the folder anew at once.
+            # Renamed first, because another process may create the folder again at once.
             removed = tempfile.mkdtemp(prefix=f"{self.folder.name}-", dir=self.folder.parent)
             shutil.rmtree(self.folder.rename(removed))
         if busy:

@@ -17,7 +17,7 @@ NAME = "RLJOB_CLUSTER_PROCESS"
 
 
 def start(folder: Path, name: str, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> None:
-    """Start a process that outlives this one. Through setsid it is nobody's child, so nobody has to reap it."""
+    """Start a process that outlives this one. Through setsid it has no parent that must reap it."""
     marks = {FOLDER: str(folder), NAME: name}
     with log.open("ab") as output:
         subprocess.run(

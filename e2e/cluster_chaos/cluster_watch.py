@@ -55,7 +55,7 @@ class SideBySide:
 class Running:
     """heads, clusters: the most running head pods, and RayClusters (by uid) with running pods, of one look.
 
-    asked: the most RayClusters of one look that nobody had deleted, be it without pods.
+    asked: the most RayClusters of one look that were not deleted, with or without pods.
 
     driven: attempts whose driver was seen. twice: those of which two drivers were seen in one look.
     awake: drivers that were not frozen, side by side. head_seen: whether a Ray head was. ray_heads: those side by side.

@@ -1,7 +1,7 @@
 """What chaos strikes in a cluster: processes of a job, its pods, and those who look after it.
 
 A pod that is deleted ends as any does, also by force: its kubelet runs preStop and sends SIGTERM first. That is a
-graceful end. A container that is killed gets SIGKILL from its node, and nobody is asked.
+graceful end. A container that is killed gets SIGKILL from its node, without a request.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What is wrong with a job under faults, told from what was seen of it. Pure."""
+"""What is wrong with a job under faults, judged by what was seen of it. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str
     was made for the same step, policy, settings and prompt, in whichever attempt.
 
     rescored: attempts that lost a scorer. It may die between a group's record and its answer; then the group is scored
-    again, and its second record cannot be told from that of one that was generated again.
+    again, and its second record looks like that of one that was generated again.
     """
     holders: defaultdict[Match, set[int]] = defaultdict(set)
     again: defaultdict[int, Counter[int]] = defaultdict(Counter)
@@ -36,7 +36,7 @@ def made_again(made: Sequence[Made], rescored: Collection[int] = ()) -> list[str
 
 
 def unseen(made: Sequence[Made], steps: Sequence[int], each: int) -> list[str]:
-    """Of the journal: where groups were not seen, nobody can say that they were not made again. each: of a step."""
+    """Of the journal: groups that were not seen may have been made again. each: of a step."""
     groups = _by_step((match.step, match.task_id) for _, match in made)
     missing = [step for step in steps if len(groups[step]) < each]
     return (
@@ -45,7 +45,7 @@ def unseen(made: Sequence[Made], steps: Sequence[int], each: int) -> list[str]:
 
 
 def renamed(made: Sequence[Made]) -> list[str]:
-    """A group that was made anew under another name is not found. In a deterministic job a step has one policy with one
+    """A group that was made twice under two names is not found. In a deterministic job a step has one policy with one
     fingerprint of its settings, and each of its prompts one hash.
     """
     policies: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
@@ -81,7 +81,7 @@ def went_back(attempts: Attempts) -> list[str]:
 def durable_step(claims: Mapping[int, Claim], newest: int | None, checkpoints: Collection[Checkpoint]) -> int:
     """Of the newest checkpoint that counts for who comes after attempt `newest`; 0 for none.
 
-    The lineage of docs/architecture.md, told by the claims alone: the trainer's own would repeat its mistakes.
+    The lineage of docs/architecture.md, from the claims alone: the trainer's own would repeat its mistakes.
     """
     found, limit = 0, inf
     while newest is not None and newest in claims:
@@ -106,7 +106,7 @@ def repeated_within(lines: Sequence[Line], attempts: Attempts) -> list[str]:
 
 
 def doubles(running: Running) -> list[str]:
-    """Clusters and drivers that were there twice; also where none was seen, for then nobody has looked."""
+    """Clusters and drivers that were there twice; also if none was seen, because then no look took place."""
     wrong = []
     if running.heads != 1:
         wrong.append(f"{running.heads} head pods ran at once")

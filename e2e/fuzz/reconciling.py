@@ -35,7 +35,7 @@ Fate = Literal[
 
 @dataclass(frozen=True)
 class Outcome:
-    """fate: wrong where there are findings, and not ours where spec.managedBy names somebody else."""
+    """fate: wrong if there are findings, and not ours if spec.managedBy names another manager."""
 
     mutant: Mutant
     fate: Fate

@@ -134,7 +134,7 @@ def no_cluster_is_recorded() -> bool:
 
 @contextmanager
 def _recorded() -> Iterator[dict[str, Any]]:
-    """The machine's record, nobody else's meanwhile: `settings` by name, and the `clusters` that have changed them.
+    """The machine's record, locked meanwhile: `settings` by name, and the `clusters` that have changed them.
 
     An empty one goes, with its folder.
     """
@@ -145,7 +145,7 @@ def _recorded() -> Iterator[dict[str, Any]]:
         RECORD.write_text(json.dumps(record))
         if not record:
             RECORD.unlink()
-            with suppress(OSError):  # somebody else's files are there, too
+            with suppress(OSError):  # files of other programs are there, too
                 RECORD.parent.rmdir()
 
 

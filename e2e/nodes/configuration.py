@@ -19,7 +19,7 @@ _CNI_PROGRAMS, CNI_FOLDER = "/usr/lib/cni", "/var/lib/cni/net.d"
 CONTAINERD = f"""\
 version = 2
 
-# The first would make /opt/containerd; the others are for file systems that nobody has here.
+# The first would make /opt/containerd; the others are for file systems that are not used here.
 disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.aufs",
   "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
 

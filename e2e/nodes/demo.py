@@ -3,7 +3,7 @@
 Real nodes (kubelet and containerd, so root), KubeRay, and the operator, installed by Helm from images that are built
 here. What is there already is kept, so the second time is brief; the cluster stays, to be used. Its nodes keep the
 images that they were made with: where the code has changed since, it asks for `make cluster-down` first. The job has a
-namespace of its own, `rljob-demo`, which each demo makes anew, so it touches nobody's jobs and finds no other run's
+namespace of its own, `rljob-demo`, which each demo creates again, so it touches no user's jobs and finds no other run's
 checkpoints.
 
 --context NAME: a cluster of your kubeconfig instead, with KubeRay and the operator installed (docs/operations.md).
@@ -133,7 +133,7 @@ def ways_on(access: Access) -> list[str]:
 
 
 def _take_down() -> str:
-    """Whoever was root by sudo has another home, where no cluster is."""
+    """Root by sudo has another home, which has no cluster."""
     return "sudo make cluster-down" if "SUDO_USER" in os.environ else "make cluster-down"
 
 

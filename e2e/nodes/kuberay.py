@@ -14,7 +14,7 @@ NAMESPACE = "rljob-system"
 """Of RLJob's operator too: both hold to restricted Pod Security."""
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-"""Labels of a namespace: whoever makes a pod there that may do more than it needs is refused."""
+"""Labels of a namespace: a pod there that may do more than it needs is refused."""
 
 CONTAINER = "kuberay-operator"
 

@@ -4,7 +4,7 @@
     node-0         eth0      198.18.N.10    pods 10.244.0.0/24
     node-1         eth0      198.18.N.11    pods 10.244.1.0/24
 
-198.18.0.0/15 is set aside for tests of networks (RFC 2544), so nobody's own addresses are hidden. Nodes route pods'
+198.18.0.0/15 is set aside for tests of networks (RFC 2544), so no real addresses are hidden. Nodes route pods'
 packets to each other; those that leave for the API server get their node's address. This machine forwards nothing.
 """
 

@@ -37,7 +37,7 @@ def operated(folder: Path, helm_home: Path) -> Iterator[Plane]:
 
 def prepare() -> None:
     """All that takes long the first time."""
-    packages.ensure()  # first, for it refuses whoever is not root
+    packages.ensure()  # first: it refuses to run without root
     build((*DEFAULT, "helm"))
     up.prepare()
     images.ensure((OPERATOR, TRAINER))

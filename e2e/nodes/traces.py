@@ -44,7 +44,7 @@ def kernel() -> set[str]:
 
 
 def _rules(saved: str) -> Iterator[str]:
-    """And chains, without their counters. Not Linux's own chains that accept: whoever lists rules makes these."""
+    """And chains, without their counters. Not Linux's own chains that accept: listing rules creates these."""
     for line in saved.splitlines():
         if line.startswith("-"):
             yield line
@@ -53,10 +53,10 @@ def _rules(saved: str) -> Iterator[str]:
 
 
 PLACES = ("/etc", "/opt", "/usr/libexec", "/usr/local", "/var/lib", "/run", "~/.kube")
-"""Where Kubernetes' programs keep what nobody told them to keep elsewhere."""
+"""Where Kubernetes' programs keep things by default."""
 
 _DEPTH = 3
-"""Down to /etc/cni/net.d/cni.lock, and not to the layers of somebody's images."""
+"""Down to /etc/cni/net.d/cni.lock, and not to the layers of users' images."""
 
 _OTHERS = {
     *("/var/lib/apt", "/var/lib/dpkg", "/var/lib/systemd", "/run/systemd", "/run/udev", "/run/user"),

@@ -35,7 +35,7 @@ Report = Callable[[float], None]
 
 
 def own_cluster_only(why: str) -> pytest.MarkDecorator:
-    """For what nobody does to a cluster that may be others', too. why: how the reason of its absence begins."""
+    """For what must not be done to a cluster that others may use. why: how the reason of its absence begins."""
     return pytest.mark.skipif(bool(os.environ.get(CONTEXT)), reason=f"{why}, and {CONTEXT} names a cluster")
 
 

@@ -293,7 +293,7 @@ class Job:
         self.eventually(lambda: event in self.events(), f"event {event}", MINUTES)
 
     def succeeds_after(self, *reasons: str) -> dict[str, Any]:
-        """As `succeeds`, and an event has told of a loss by one of the reasons."""
+        """As `succeeds`, and an event has reported a loss with one of the reasons."""
         status = self.succeeds()
         if set(reasons).isdisjoint(events := self.events()):
             raise AssertionError(f"no event tells of {' or '.join(reasons)}: {events}")

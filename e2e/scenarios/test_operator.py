@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(2400), own_cluster_only("ends the operator's p
 
 
 HELD = "e2e.rljob.dev/held"
-"""A finalizer: Kubernetes waits for whoever wrote it before an object goes."""
+"""A finalizer: Kubernetes waits for its writer before it deletes an object."""
 
 LASTING = ("phase", "attempt", "restarts", "completionTime", "progress", "checkpoint")
 """What the status of a finished job says for ever."""
@@ -36,7 +36,7 @@ LASTING = ("phase", "attempt", "restarts", "completionTime", "progress", "checkp
 def kill_operator(cluster: Access, layout: Layout, job: Job, phase: str) -> dict[str, Any]:
     """All of its replicas by SIGKILL, which leaves the Lease with the dead, as soon as the job is in that phase.
 
-    Returns the status that they left: nobody writes another one before the Lease runs out. Their pods go too: a
+    Returns the status that they left: no operator writes another one before the Lease runs out. Their pods go too: a
     kubelet waits longer and longer before it starts a container again that ends again and again.
 
     Raises AssertionError where the job was in another phase when they were dead.
@@ -63,7 +63,7 @@ def all_operators(cluster: Access) -> list[Container]:
 
 @contextmanager
 def an_earlier_job_is_held(job: Job) -> Iterator[None]:
-    """One of that name was deleted before it began, and somebody's finalizer keeps its ConfigMap until the end of this.
+    """One of that name was deleted before it began, and another finalizer keeps its ConfigMap until the end of this.
 
     Kubernetes alone has removed all of it within a second or two.
     """

@@ -1,4 +1,4 @@
-"""Who may do what: pods have no way into the API server, and nobody has a way into pods without their token."""
+"""Who may do what: pods have no way into the API server, and no request enters pods without their token."""
 
 import json
 

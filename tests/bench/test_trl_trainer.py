@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
-from bench.learning import trl_trainer
 from bench.learning.arms import REVERSE_TEXT
 from bench.trl_job import rows
 from rljob_api import resolve
@@ -62,6 +61,8 @@ class Run:
     """A recorder at work. The first response is right; of the second one letter of four is wrong."""
 
     def __init__(self, patch, *overrides):
+        from bench.learning import trl_trainer  # imports much more than the collection of tests needs
+
         self.spec = resolve(load_rljob(REVERSE_TEXT.example, [*OVERRIDES, *overrides]).spec)
         self.rows = list(rows(self.spec.data.validation))
         first, second = (row["truth"] for row in self.rows)

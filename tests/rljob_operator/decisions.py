@@ -91,7 +91,8 @@ def restarted(ago: float | None) -> list[Any]:
 
 def recovering(action: str, *, wait: float = 0.0) -> dict[str, Any]:
     recovery = RecoveryStatus(
-        charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID
+        charged=1, action=action, decided=NOW, not_before=NOW + timedelta(seconds=wait), cluster_uid=CLUSTER_UID,
+        newest_pod=NOW - timedelta(seconds=1),
     )  # fmt: skip
     return attempted("Ended", recovery=recovery, phase="Recovering")
 

@@ -255,6 +255,7 @@ async def until(holds: Callable[[], object]) -> None:
 _PROGRESS: Json = {
     "step": 0, "totalSteps": 0, "percent": 0.0, "eta": None, "phase": "", "stage": "", "reward": None,
     "validationReward": None, "responseTokens": None, "tokensPerSecond": None, "engineDifference": None,
+    "engineTolerance": None,
     "policyVersion": 0,
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.v1alpha1 import CheckpointStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator import names
 from rljob_operator.head.ray_jobs import RayJob, RayJobState
 from rljob_operator.head.report import HeadReport
@@ -53,6 +53,16 @@ def test_an_attempt_is_in_the_status_before_anything_is_submitted():
     assert plan.written.driver is not None
     assert (plan.written.attempt, plan.written.driver.state) == (1, "Reserved")
     assert plan.written.driver.submission_id == names.submission(job().uid, 1)
+
+
+def test_an_engine_that_differs_is_one_event():
+    differs = Progress(step=3, engine_difference=0.5, engine_tolerance=0.001)
+    plans = [plan_for(**living(head=reports(progress=differs)))]
+    assert plans[0].written is not None
+    seen = snapshot(**living(head=reports(progress=differs.model_copy(update={"step": 4}))))
+    plans.append(decide(replace(seen, job=replace(seen.job, status=plans[0].written))))
+    named = [[(each.reason, each.warning) for each in plan.events if "Engine" in each.reason] for plan in plans]
+    assert named == [[("EngineDiffers", True)], []]
 
 
 def test_a_checkpoint_that_went_with_its_volume_is_reported_before_there_is_another_volume():

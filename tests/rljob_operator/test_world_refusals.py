@@ -151,7 +151,7 @@ async def test_a_job_that_is_deleted_goes_in_time_although_its_cluster_may_not()
 @in_jumping_loop
 async def test_a_restart_counts_and_a_job_goes_on_although_no_event_may_be_posted(fate: Fate) -> None:
     world = await born(meets(fate, "post Event"))
-    await stories.fails_and_goes_on(world)
+    await stories.fails_and_recovers(world)
     assert stories.phase(world) == "Succeeded"
     assert world.process.restarted == ["Infrastructure"]
     assert counted(world, "post Event") > 1

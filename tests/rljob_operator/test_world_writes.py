@@ -44,7 +44,7 @@ async def test_what_pods_need_is_made_before_them_and_the_status_written_once_fo
 @in_jumping_loop
 async def test_events_of_a_life_have_names_and_times_in_their_order() -> None:
     world = await stories.born()
-    await stories.fails_and_goes_on(world)
+    await stories.fails_and_recovers(world)
     told = world.server.all(EVENT)
     assert [each["reason"] for each in told] == [
         "AllPodsReady", "AttemptStarting", "DriverRunning", "Infrastructure", "AttemptStarting", "DriverRunning",

@@ -56,6 +56,9 @@ PARTS = (
     "{% for m in messages %}" + _TURN + "{% if m.content is string %}{{ m.content }}{% else %}"
     "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}" + _OPEN
 )
+UPPER = CHATML.replace("m.content", "m.content | upper")
+NEEDS_SYSTEM = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
+PARTS_ALONE = CHATML.replace("{{ m.content }}", "{% for p in m.content %}{{ p.text }}{% endfor %}")
 DATED = "{{ strftime_now('%Y-%m-%d') }}" + CHATML
 
 

@@ -95,6 +95,15 @@ def find(journal: Journal, number: int = 0, sample: int = 0, policies: dict[int,
     return found.episode if found is not None else None
 
 
+def read(volume: Volume, attempt: int = 1, from_version: int = 0) -> Journal:
+    return Journal(volume, attempt, from_version)
+
+
+def numbers_in(journal: Journal, count: int = 20) -> list[int]:
+    """Of the episodes that it finds."""
+    return [number for number in range(count) if find(journal, number)]
+
+
 def assert_same_episode(found: Episode | None, expected: Episode) -> None:
     """Bit for bit, types included."""
     assert found is not None

@@ -211,10 +211,17 @@ def test_a_volume_that_cannot_be_written_is_unavailable(agent: Agent) -> None:
     assert (status, list(body)) == (503, ["error"])
 
 
+VALIDATED = {
+    names.VALIDATION_REWARD: 0.5, "validation/reward/exact": 0.6, "validation/reward/exact/reward": 0.7,
+    "validation/org/reward-math/reward": 0.8, "validation/org/reward-math/reward/exact/parsed": 0.9,
+}  # fmt: skip
+
+
 def test_prometheus_gets_the_newest_step_with_units(agent: Agent) -> None:
     write_json(agent.volume.claim(2), {"attempt": 2, "resumedStep": None})
     with ProgressReporter(agent.volume) as progress, MetricsWriter(agent.volume, 2) as writer:
         progress.begin(step=0, total_steps=12)
+        writer.write(0, "rl", VALIDATED)
         for step in (1, 2):
             metrics = {
                 names.REWARD_MEAN: step / 4,
@@ -229,6 +236,10 @@ def test_prometheus_gets_the_newest_step_with_units(agent: Agent) -> None:
     expected = {
         ("rljob_attempt",): 2, ("rljob_step",): 2, ("rljob_total_steps",): 12, ("rljob_reward_mean",): 0.5,
         ("rljob_time_rollout_seconds",): 0.5, ("rljob_sync_bytes",): 8, ("rljob_reward_function", "exact"): 0.25,
+        ("rljob_validation_reward",): 0.5, ("rljob_validation_function", "", "exact"): 0.6,
+        ("rljob_validation_function", "", "exact/reward"): 0.7,
+        ("rljob_validation_source_reward", "org/reward-math"): 0.8,
+        ("rljob_validation_function", "org/reward-math", "exact/parsed"): 0.9,
     }  # fmt: skip
     assert expected.items() <= samples.items()
     assert samples[("rljob_driver_silence_seconds",)] < 30

@@ -3,7 +3,6 @@
 import json
 import re
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -225,6 +224,8 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
+    import datasets
+
     folder = tmp_path_factory.mktemp("library")
     (folder / "all.json").write_text(json.dumps([row("a"), row("b")], indent=1))
     (folder / "lines.json").write_text(json.dumps(row("c")))

@@ -13,6 +13,9 @@ from tests.rljob_trainer.checkpoint_support import make_spec
 
 ENDS = {
     "the template's turn": (templates.CHATML, None, 0, {"<|endoftext|>", "<|im_end|>"}),
+    "an answer that the template changes": (templates.UPPER, None, 0, {"<|endoftext|>", "<|im_end|>"}),
+    "a conversation with a system message": (templates.NEEDS_SYSTEM, None, 0, {"<|endoftext|>", "<|im_end|>"}),
+    "a list of parts": (templates.PARTS_ALONE, None, 0, {"<|endoftext|>", "<|im_end|>"}),
     "a list of the configuration": (templates.CHATML, None, [3, 0], {"<|endoftext|>", "<|im_end|>", "<|eot|>"}),
     "a list for generation": (templates.PHI, [3, 6], None, {"<|endoftext|>", "<|end|>", "<|eot|>", "<|call|>"}),
     "a number for generation": (templates.PLAIN, 3, 0, {"<|endoftext|>", "<|eot|>"}),

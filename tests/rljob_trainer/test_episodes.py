@@ -186,11 +186,11 @@ def test_the_same_order_is_not_repeated(episodes, site):
 
 def test_the_end_of_an_order_aborts_its_requests_and_leaves_others_alone(episodes, site):
     training, validation = begun(episodes, site), begun(episodes, site, VALIDATION)
-    episodes.end(purpose="validation")
+    episodes.detach()
     assert len(site.engine.aborted) == 3
     with pytest.raises(InfrastructureError, match=f"order {validation} was ended"):
         episodes.news(validation, 0, 0)
-    episodes.end(others_than=POLICY, purpose="training")
+    episodes.end(others_than=POLICY)
     site.engine.answer()
     assert len(collected(episodes, training)) == 3
     episodes.end(others_than=PolicyName(8, "policy 8"))

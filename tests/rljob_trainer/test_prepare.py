@@ -89,6 +89,22 @@ def test_cluster_gpus_per_node_decides_nothing_here(tmp_path: Path, monkeypatch:
     assert [run.gpus for run in runs] == [1, 1, 1]
 
 
+def test_variables_of_rewards_are_looked_for_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = {
+        "name": "judge", "path": "org/judge", "url": "http://127.0.0.1:1", "kind": "classifier",
+        "key": {"name": "secret", "key": "k"},
+    }  # fmt: skip
+    function = {"builtin": "similarity", "env": ["SOME_KEY"]}
+    file = write_job(tmp_path, rewards={"functions": [function], "models": [model]})
+    with pytest.raises(JobError, match="RLJOB_REWARD_KEY_JUDGE") as missing:
+        prepare(file, None, None, [])
+    assert missing.value.field == "spec.rewards.models[0].key"
+    monkeypatch.setenv("RLJOB_REWARD_KEY_JUDGE", "sesame")
+    assert any("functions[0].env" in note and "SOME_KEY" in note for note in prepare(file, None, None, []).notes)
+    monkeypatch.setenv("SOME_KEY", "")
+    assert not any("SOME_KEY" in note for note in prepare(file, None, None, []).notes)
+
+
 # ---- files of data
 
 

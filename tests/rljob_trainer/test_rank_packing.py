@@ -239,6 +239,13 @@ def test_layers_that_draw_random_numbers_are_refused(folders):
         decided(policy)
 
 
+def test_a_model_that_changes_its_heads_logits_is_refused(folders):
+    policy = policy_of(folders["qwen2"])
+    policy.model.register_forward_hook(lambda _, __, out: out.__class__(logits=out.logits * 0.5))
+    with pytest.raises(JobError, match=r"^spec\.model\.path: .*logits"):
+        decided(policy)
+
+
 def test_trajectories_apart_are_padded_rows():
     a = supervised(np.array([5, 6, 7, 8], np.int32), [slice(2, 4)])
     b = supervised(np.array([5, 9, 4], np.int32), [slice(1, 2)])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
+from transformers import FalconH1Config, Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.preflight import check
@@ -32,6 +32,7 @@ FITS = {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}
     [
         (Gemma3Config(), "hf", "spec.model.path", "multimodal"),
         (GraniteConfig(logits_scaling=2.0), "hf", "spec.model.path", "logits_scaling"),
+        (FalconH1Config(lm_head_multiplier=0.5), "hf", "spec.model.path", "lm_head_multiplier"),
         (QUANTIZED, "hf", "spec.model.path", "quantized"),
         (LlamaConfig(max_position_embeddings=99), "hf", "spec.data.maxResponseTokens", "99"),
         (longrope(99), "hf", "spec.data.maxResponseTokens", "longrope"),

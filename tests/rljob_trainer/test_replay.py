@@ -38,6 +38,11 @@ class Journaled:
     def prompts(self) -> Any:
         return self
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
     def task(self, task_id: str) -> Task:
         return task(int(task_id.split("/")[1]))
 

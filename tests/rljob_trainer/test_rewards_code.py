@@ -197,13 +197,13 @@ def test_a_missing_ground_truth_reaches_the_function_as_none(pool_of):
 def test_functions_score_the_rows_of_their_data_sources(pool_of):
     functions = [
         {"name": "a", "source": f"{HEAD}    return 1", "dataSources": ["openai/gsm8k", "aime*"]},
-        {"name": "b", "source": f"{HEAD}    return 2", "dataSources": ["lighteval/MATH"]},
+        {"name": "b", "source": f"{HEAD}    return 2", "dataSources": ["lighteval/MATH", "math[0]"]},
         {"name": "all", "source": f"{HEAD}    return 4"},
     ]
     pool = pool_of(rewards(*functions))
     for source, expected, components in [
         ("openai/gsm8k", 5, {"a", "all"}), ("aime2024", 5, {"a", "all"}), ("lighteval/MATH", 6, {"b", "all"}),
-        ("other", 4, {"all"}),
+        ("math[0]", 6, {"b", "all"}), ("other", 4, {"all"}),
     ]:  # fmt: skip
         score = scored(pool, replace(task(7), data_source=source), responses("x", "y"))
         assert (score.rewards.tolist(), set(score.components)) == ([expected] * 2, components)

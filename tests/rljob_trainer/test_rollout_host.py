@@ -210,14 +210,35 @@ def test_it_says_what_its_journal_lacks(hosts, volume):
     assert host.start(1, from_version=8).made == 0
 
 
-def test_a_new_driver_ends_validations_alone(hosts):
+def test_a_new_driver_ends_validations_and_engines_get_nothing_until_it_attaches_them(hosts):
+    """Before that it lets them sleep and updates them."""
     host = hosts()
+    engine = attach(host)
+    engine.holds = True
     orders = ORDER, order_of(purpose="validation")
     training, validation = (host.begin(order) for order in orders)
-    host.end_validations()
-    assert host.begin(ORDER) == training
+    assert all(engine.asked.acquire(timeout=10) for _ in orders)
+    host.detach()
     with pytest.raises(InfrastructureError, match="was ended"):
         host.news(validation, 0, 0)
+    assert host.begin(ORDER) == training
+    later = order_of(tasks=[task(5)])
+    number = host.begin(later)
+    engine.answer()
+    assert len(collected(host, ORDER)) == 3, "what they were asked for goes on"
+    assert host.news(number, 0, 0.05).groups == []
+    attach(host)
+    assert len(collected(host, later)) == 1
+
+
+def test_engines_of_another_policy_answer_no_order_that_was_begun_before(hosts):
+    """A driver that goes back to a checkpoint may validate before it comes to the step that was under way."""
+    host, older = hosts(), PolicyName(5, "policy 5")
+    training = host.begin(ORDER)
+    validation = order_of(older, purpose="validation")
+    host.begin(validation)
+    assert len(attach(host, older).requests) == len(collected(host, validation)) == 3
+    assert host.begin(ORDER) != training
 
 
 def test_completions_for_another_host_are_ignored(hosts):

@@ -14,9 +14,10 @@ import pytest
 import ray
 
 from rljob_api.v1alpha1.model import Tokenizer as TokenizerSpec
-from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.calls import Subscriber
+from rljob_trainer.engines.engine import EngineSettings, Request
 from rljob_trainer.engines.engine_host import EngineProcess
-from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.errors import EngineLost, InfrastructureError
 from rljob_trainer.journal import Journal
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.rollouts.calls import Order, PolicyName
@@ -263,6 +264,27 @@ def test_an_engine_that_cannot_start_leaves_no_process_that_would_try_again(tmp_
         assert "engine-0" not in roster
         with pytest.raises(ValueError, match="engine-0"):
             ray.get_actor("engine-0")
+    finally:
+        roster.end_all()
+        heartbeats.close()
+
+
+@pytest.mark.slow
+def test_an_engine_that_failed_under_a_former_driver_is_lost_for_the_next(tmp_path: Path):
+    heartbeats = Heartbeats(SILENT_AFTER)
+    roster = Roster(1, 60.0, heartbeats, fence=lambda: None)
+    try:
+        context, settings = WorkerContext(make_spec(), "cpu", 1, roster, heartbeats), EngineSettings("hf", "", 32)
+        signature = context.signature(settings, 0, context.placement.of_rank(0))
+        engine = roster.start("engine-0", signature, SteadyHost, {}, "engine-0", str(tmp_path / "no folder/notes"), 0.0)
+        request = Request("a", np.arange(3, dtype=np.int32), Sampling(4), (0,))
+        for answer in (
+            engine.call_beside("inbox", EngineProcess.subscribe, Subscriber("host", engine)),
+            engine.call_beside("inbox", EngineProcess.submit, "host", [request]),
+        ):
+            wait_for(answer, 60.0, "an engine of a test")
+        with pytest.raises(EngineLost, match=r"engine-0 failed to finish: .* failed before: .*no folder"):
+            EngineClient(context, settings, RankClient(context)).settle()
     finally:
         roster.end_all()
         heartbeats.close()

@@ -324,6 +324,14 @@ class Note(Word):
     ATTEMPT_STARTING = "AttemptStarting", (), "The next attempt has its number, and its driver will be submitted."
     CHECKPOINT_SAVED = "CheckpointSaved", (), "The first checkpoint is durable; later ones are in the status only."
     CHECKPOINT_LOST = "CheckpointLost", (), "The condition CheckpointAvailable says how."
+    ENGINE_DIFFERS = (
+        "EngineDiffers",
+        (),
+        (
+            "The last step's `status.progress.engineDifference` is above `engineTolerance`. Three such steps in a row"
+            " end the job as EngineMismatch."
+        ),
+    )
     FIELD_IGNORED = (
         "FieldIgnored",
         (),

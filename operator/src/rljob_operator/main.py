@@ -58,8 +58,7 @@ RESYNC_SECONDS = 300.0
 
 FIRST_RESYNC_SECONDS = 30.0
 """After kopf began: what was deleted between the operator's list and kopf's shows only now. Also after a list that
-failed or was refused.
-"""
+failed or was refused."""
 
 STALE_SECONDS = 5.0
 """Older lists are repeated before anything is decided."""
@@ -77,13 +76,11 @@ STOP_SECONDS = 20.0
 
 NESTED_CALLS = 25_000
 """Python's limit for nested calls, which counts the levels of an object too: the API server accepts up to 10,000, and a
-job that could not be parsed would hide all that are listed with it.
-"""
+job that could not be parsed would hide all that are listed with it."""
 
 UNCOLLECTED = 100_000
 """Objects between two runs of the collector. What is listed has no cycles; searching it for some, as often as Python's
-default of 700 has it, takes longer than reading 10,000 jobs.
-"""
+default of 700 has it, takes longer than reading 10,000 jobs."""
 
 LOST_LEASE = 1
 """Exit code of a leader that has lost its lease."""

@@ -23,9 +23,7 @@ SPEC_ANNOTATION = f"{GROUP}/spec"
 """On a RayCluster and on a reward model's Deployment: a digest of what may not change in the spec while it lives."""
 
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""On a reward model's Deployment: a digest of its pod template, as the operator that created it rendered it. Older
-operators wrote the template itself there, which may be too long for an annotation.
-"""
+"""On a reward model's Deployment: a digest of its pod template, as the operator that created it rendered it."""
 
 IMAGE_ANNOTATION = f"{GROUP}/image"
 """On a RayCluster: the image that it was created with, unless a template names another."""

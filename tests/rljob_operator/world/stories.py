@@ -1,4 +1,4 @@
-"""Lives of jobs, each told until nothing is left to happen. Where something disturbs one, it goes on all the same."""
+"""Lives of jobs, each until nothing is left to happen; a disturbed one continues."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -133,7 +133,7 @@ RESTARTS: Act = lambda world: world.trouble.head_restarts()  # noqa: E731
 
 STORIES: dict[str, Story] = {
     "finishes": finishes,
-    "fails and goes on": _story(1, fails(), "Succeeded"),
+    "fails and recovers": _story(1, fails(), "Succeeded"),
     "gets other pods": _story(1, fails(), 2, fails(), 3, fails(), "Succeeded"),
     "waits long for other pods": _story(
         change(recovery={"backoff": {"initial": "60s"}}), 1, fails(), 2, fails(), 3, fails(), "Succeeded"
@@ -181,4 +181,4 @@ STORIES: dict[str, Story] = {
     ),
 }  # fmt: skip
 
-fails_and_goes_on = STORIES["fails and goes on"]
+fails_and_recovers = STORIES["fails and recovers"]

@@ -109,6 +109,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+_QUOTED = 300
+
+
+def quoted(error: Exception) -> str:
+    """Kind and text of another library's error, on one line and not longer than a message bears."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= _QUOTED else f'{text[:_QUOTED]}...'}"
+
+
 @contextmanager
 def on_volume(problem: str) -> Iterator[None]:
     """Raise storage_error in place of an OSError."""

@@ -67,6 +67,9 @@ class Progress(ApiModel):
         description="Mean absolute difference of the engine's and the trainer's log-probabilities in the last RL step,"
         " in nats.",
     )
+    engine_tolerance: Measured | None = Field(
+        None, description="Largest engineDifference at which engine and trainer count as equal, in nats."
+    )
     policy_version: int = Field(0, ge=0, le=EXACT, description="Version of the weights that the engines hold.")
 
 

@@ -25,7 +25,7 @@ class Program(Protocol):
 
 @cache
 def compiled(expression: str) -> Program:
-    """expression: as Kubernetes has it, where a field that is named like a word of CEL is `__word__`."""
+    """expression: as in Kubernetes: a field that is named like a word of CEL is `__word__`."""
     return cast("Program", _engine().compile(re.sub(r"\b__([a-z]+)__\b", r"\1", expression)))
 
 

@@ -1,7 +1,6 @@
 """From facts to a plan: pure, so every case is a row of a test.
 
-The gates are asked in order, and the first that answers decides: later gates see only jobs that earlier gates let
-through.
+The gates are asked in order, and the first that answers decides: later ones see only what earlier ones let through.
 """
 
 from collections.abc import Callable

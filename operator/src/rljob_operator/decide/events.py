@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rljob_api.conditions import Aspect, Note, Reason
-from rljob_api.v1alpha1 import Condition, RLJobStatus
+from rljob_api.v1alpha1 import Condition, Progress, RLJobStatus
 from rljob_operator.plan import Event
 
 EVENT_REASONS: dict[str, bool] = {
@@ -31,6 +31,7 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
         yield Event(Note.ATTEMPT_STARTING, f"Attempt {new.attempt}")
     yield from _turned(old, new, "Running")
     yield from _checkpoint(old, new)
+    yield from _engine(old, new)
     decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
     left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in EVENT_REASONS
     if decided or left:
@@ -52,6 +53,22 @@ def _checkpoint(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
         (available,) = (each for each in new.conditions if each.type == "CheckpointAvailable")
         if available.reason == Aspect.LOST:
             yield Event(Note.CHECKPOINT_LOST, available.message, warning=True)
+
+
+def _engine(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    """Engine and trainer no longer agree, or do not from the beginning."""
+    if (now := _above_tolerance(new.progress)) is not None and _above_tolerance(old.progress) is None:
+        message = (
+            f"Log-probabilities of engine and trainer differ by {now.engine_difference:g} nats on average in step"
+            f" {now.step}; the tolerance is {now.engine_tolerance:g}"
+        )
+        yield Event(Note.ENGINE_DIFFERS, message, warning=True)
+
+
+def _above_tolerance(progress: Progress | None) -> Progress | None:
+    if progress is None or progress.engine_difference is None or progress.engine_tolerance is None:
+        return None
+    return progress if progress.engine_difference > progress.engine_tolerance else None
 
 
 def _stalled_by(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:

@@ -13,16 +13,7 @@ from typing import Any
 
 from rljob_api.conditions import Reason
 from rljob_api.contract import ExitRecord
-from rljob_api.recovery import (
-    OPERATOR_LEVELS,
-    Action,
-    Component,
-    Decision,
-    Failure,
-    History,
-    Level,
-    decide_recovery,
-)
+from rljob_api.recovery import OPERATOR_LEVELS, Action, Component, Decision, Failure, History, Level, decide_recovery
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_api.v1alpha1.recovery import RecoveryRule

@@ -39,19 +39,14 @@ def backoff(facts: Facts, _settings: Settings) -> Step | None:
 
 
 def _about(recovery: RecoveryStatus, what: str) -> str:
-    """With the failure that it is done about, which an older version did not keep."""
+    """With the failure that it is done about, if there was one."""
     return f"{what}: {recovery.message}" if recovery.message else what
 
 
 def _old_workers(seen: Snapshot) -> list[Manifest]:
     """Worker pods from before the failure: no newer than the newest that had started then, and not lost with a node.
 
-    The operator's clock tells their age only if an older version decided: it may be ahead of the API server's, and each
-    replacement look old. Pods have ages in whole seconds, and a pod of the decision's own second is a replacement:
-    deleting it before KubeRay has observed it would keep KubeRay waiting for it for five minutes.
+    The operator's clock does not decide: it may be ahead of the API server's, and each replacement would look old.
     """
-    recovery, lost = seen.job.status.recovery, lost_pods(seen)
-    there = [pod for pod in seen.pods_of(names.WORKER) if pod not in lost]
-    if recovery.newest_pod is not None:
-        return [pod for pod in there if made_at(pod) <= recovery.newest_pod]
-    return [pod for pod in there if recovery.decided and made_at(pod) < recovery.decided.replace(microsecond=0)]
+    newest, lost = seen.job.status.recovery.newest_pod, lost_pods(seen)
+    return [pod for pod in seen.pods_of(names.WORKER) if newest and pod not in lost and made_at(pod) <= newest]

@@ -19,8 +19,7 @@ DEADLINE_SECONDS = 5.0
 
 ANSWER_BYTES = 1 << 20
 """Size of the longest answer that is read; parsing one takes a tenth of a second at most. Four thousand checkpoints
-fit, for each of which an agent reads a file within the deadline. Ray's answers are far shorter.
-"""
+fit, for each of which an agent reads a file within the deadline. Ray's answers are far shorter."""
 
 QUOTED_CHARACTERS = 400
 

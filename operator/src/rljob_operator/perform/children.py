@@ -19,8 +19,7 @@ Ignored = Callable[[Manifest, list[str], Manifest], Awaitable[None]]
 
 MAKING = 16
 """Children that are created at a time. An API server that lacks CPUs works on all requests at once: with 32 jobs are
-complete a little sooner, but the Lease was lost once.
-"""
+complete a little sooner, but the Lease was lost once."""
 
 _CLAIM_REMEDY = ", set spec.checkpoint.volume.existingClaim to it, with a subPath if it holds a run"
 

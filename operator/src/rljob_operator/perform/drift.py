@@ -28,14 +28,12 @@ def adapted(wanted: Manifest, found: Manifest | None) -> Manifest:
 
 
 def _kept_claim(wanted: Manifest, found: Manifest) -> Manifest:
-    """A claim that was grown stays so: the API server refuses to shrink it. A claim that was created for an earlier job
-    of the name gets no owner.
-    """
+    """A grown claim stays so, because it cannot shrink. One that an earlier job of the name created gets no owner."""
     largest = max((found, wanted), key=lambda claim: parse_quantity(_storage(claim)))
     spec = wanted["spec"] | {"resources": {"requests": {"storage": _storage(largest)}}}
     metadata = wanted["metadata"]
-    if not _was_made_for(metadata["annotations"][MAKER_ANNOTATION], found["metadata"]):
-        maker = found["metadata"].get("annotations", {}).get(MAKER_ANNOTATION, "")
+    maker = found["metadata"].get("annotations", {}).get(MAKER_ANNOTATION, "")
+    if maker != metadata["annotations"][MAKER_ANNOTATION]:
         metadata = {key: value for key, value in metadata.items() if key != "ownerReferences"}
         metadata |= {"annotations": metadata["annotations"] | {MAKER_ANNOTATION: maker}}
     return wanted | {"spec": spec, "metadata": metadata}
@@ -53,12 +51,6 @@ def _kept_servers(wanted: Manifest, found: Manifest) -> Manifest:
     return wanted | {"spec": wanted["spec"] | {"template": found["spec"]["template"]}, "metadata": metadata}
 
 
-def _was_made_for(uid: str, metadata: Manifest) -> bool:
-    """Claims from before the annotation have an owner instead."""
-    owners = [each["uid"] for each in metadata.get("ownerReferences", ())]
-    return uid in (metadata.get("annotations", {}).get(MAKER_ANNOTATION), *owners)
-
-
 def _storage(claim: Manifest) -> str:
     return str(claim["spec"]["resources"]["requests"]["storage"])
 
@@ -70,9 +62,7 @@ def has_drifted(found: Manifest | None, wanted: Manifest) -> bool:
 
 # Kubernetes omits fields whose value is empty: "", 0, false, {} and [] mean the same as no field.
 def _holds(found: Any, wanted: Any, field: str = "", shared: bool = True) -> bool:
-    """field: whose value it is. shared: other managers may own entries beside; not within a list without keys, which
-    has one owner.
-    """
+    """field: whose value it is. shared: other managers may own entries beside, but not within a list without keys."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             _holds(found.get(name), value, name, shared)

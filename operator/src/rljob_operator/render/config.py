@@ -15,10 +15,7 @@ DEFAULT_SIZE = "100Gi"
 
 
 def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str, Any]:
-    """The driver's job. Relative paths of the spec start at the volume.
-
-    startId only if it is needed: a trainer of contract 1.0 or 1.1 refuses a job that has it.
-    """
+    """The driver's job. Relative paths of the spec start at the volume."""
     driver_job = DriverJob(
         name=job,
         uid=uid,
@@ -28,8 +25,7 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
         spec=resolve(spec),
         reward_models={model.name: url(job, model.name) for model in spec.rewards.served},
     )
-    needless = set() if spec.checkpoint.resume == "never" else {"start_id"}
-    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=needless), sort_keys=True)
+    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True), sort_keys=True)
     return CONFIG_MAP.manifest({"name": names.job_config(job)}, data={names.JOB_FILE: text})
 
 

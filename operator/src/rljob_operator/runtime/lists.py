@@ -1,5 +1,6 @@
-"""Lists of every watched kind. kopf does not report objects that vanished while a watch was down, so lists correct the
-store from time to time; and a decision needs all kinds, so the first lists come before the first decision.
+"""Lists of every watched kind, before the first decision and then from time to time.
+
+kopf does not report objects that vanished while a watch was down, so lists correct the store.
 """
 
 import asyncio

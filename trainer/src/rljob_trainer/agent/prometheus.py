@@ -2,8 +2,13 @@
 
 time/rollout   ->  rljob_time_rollout_seconds            units that Prometheus knows become the suffix
 reward/exact   ->  rljob_reward_function{name="exact"}   names of rewards become a label
+
+validation/reward/exact        ->  rljob_validation_function{data_source="", name="exact"}
+validation/aime/reward         ->  rljob_validation_source_reward{data_source="aime"}
+validation/aime/reward/exact   ->  rljob_validation_function{data_source="aime", name="exact"}
 """
 
+import re
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -49,6 +54,7 @@ class _Run(Collector):
         line = last_line(self._volume, attempt)
         yield from (_gauge(metric, line[name]) for name, metric in METRICS.items() if _is_number(line.get(name)))
         yield _rewards(line)
+        yield from _validations(line)
 
 
 def prometheus_name(metric: Metric) -> str:
@@ -68,6 +74,30 @@ def _rewards(line: Line) -> GaugeMetricFamily:
         if name.startswith("reward/") and name not in METRICS and _is_number(value):
             family.add_metric([name.removeprefix("reward/")], value)
     return family
+
+
+_VALIDATION = re.compile(r"validation/(?:(?P<source>(?!reward/).+?)/)?reward(?:/(?P<name>.+))?")
+
+
+def _validations(line: Line) -> Iterator[GaugeMetricFamily]:
+    rewards = GaugeMetricFamily(
+        "rljob_validation_source_reward", "Mean validation reward of one data source", labels=["data_source"]
+    )
+    functions = GaugeMetricFamily(
+        "rljob_validation_function",
+        "Mean of one reward function, or of a number it logs, in the last validation; of all data sources or of one",
+        labels=["data_source", "name"],
+    )
+    for metric, value in line.items():
+        found = _VALIDATION.fullmatch(metric)
+        if found is None or metric in METRICS or not _is_number(value):
+            continue
+        source, name = found["source"] or "", found["name"]
+        if name is None:
+            rewards.add_metric([source], value)
+        else:
+            functions.add_metric([source, name], value)
+    yield from (rewards, functions)
 
 
 def _is_number(value: object) -> bool:

@@ -135,9 +135,11 @@ class Wiring:
             if engines is not None and host is not None:
                 rollouts = self._rollouts(engines, host, origin, vocab_size, reporting)
                 replaying = rollouts.settle()
+                tolerance = tolerance_of(self._spec, self._device)
+                self._progress.tolerate(tolerance)
                 reinforced = ReinforcedSteps(
                     self._spec, self._fingerprints, state, self._ranks, rollouts, validation, reporting, replaying,
-                    Agreement(tolerance_of(self._spec, self._device)),
+                    Agreement(tolerance),
                 )  # fmt: skip
             restored = restore(self._spec, self._volume, origin, weights, self._ranks, state, self._progress)
             before_steps()

@@ -1,6 +1,7 @@
 """The token with which a chat template ends the assistant's turn: SFT trains it, and generation stops at it."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
@@ -10,8 +11,8 @@ if TYPE_CHECKING:
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 """What a template raises for a conversation that it does not take."""
 
-_ANSWER = "Zq7"
-_CHAT = [{"role": "user", "content": "Vx3"}, {"role": "assistant", "content": _ANSWER}]
+_ANSWER = "73191"
+"""Digits, which no template changes."""
 
 
 def turn_end(tokenizer: "PreTrainedTokenizerBase") -> int:
@@ -19,12 +20,30 @@ def turn_end(tokenizer: "PreTrainedTokenizerBase") -> int:
 
     The end-of-text token if the template writes none, as one that ends turns with a new line.
     """
-    eos = int(tokenizer.eos_token_id)
-    try:
-        text = str(tokenizer.apply_chat_template(_CHAT, tokenize=False))
-    except TEMPLATE_ERRORS:
-        return eos
-    _, found, tail = text.rpartition(_ANSWER)
-    ids = tokenizer(tail, add_special_tokens=False)["input_ids"] if found else []
     own = tokenizer.added_tokens_decoder
-    return next((int(token) for token in ids if token in own), eos)
+    for tail in _tails(tokenizer):
+        for token in tokenizer(tail, add_special_tokens=False)["input_ids"]:
+            if token in own:
+                return int(token)
+    return int(tokenizer.eos_token_id)
+
+
+def _tails(tokenizer: "PreTrainedTokenizerBase") -> Iterator[str]:
+    """What follows the answer in conversations that templates take: some want a system message, or lists of parts."""
+    for roles in (("user", "assistant"), ("system", "user", "assistant")):
+        for parts in (False, True):
+            try:
+                text = str(tokenizer.apply_chat_template(_conversation(roles, parts=parts), tokenize=False))
+            except TEMPLATE_ERRORS:
+                continue
+            _, found, tail = text.rpartition(_ANSWER)
+            if found and not tail.startswith("'"):  # a list of parts as Python prints it
+                yield tail
+
+
+def _conversation(roles: tuple[str, ...], *, parts: bool) -> list[dict[str, Any]]:
+    texts = [_ANSWER if role == "assistant" else "42" for role in roles]
+    return [
+        {"role": role, "content": [{"type": "text", "text": text}] if parts else text}
+        for role, text in zip(roles, texts, strict=True)
+    ]

@@ -160,7 +160,7 @@ def _probe(engine: RolloutEngine, prompts: Sequence[Ids], max_tokens: int) -> tu
 class EngineHost(Host):
     """A rollout engine that outlives its driver."""
 
-    harmless = frozenset({"submit", "abort"})  # an incarnation says whose they are
+    harmless = frozenset(method.__name__ for method in (EngineProcess.submit, EngineProcess.abort))  # see Subscriber
     worker: EngineProcess
 
     def create(self, name: str, settings: EngineSettings, threads: int) -> EngineProcess:

@@ -1,9 +1,9 @@
 """Names of policies and of settings, by content: equal names mean equal origins, in every process and attempt.
 
-digest of version 0    = H(job uid, nonce of the attempt that started anew, update fingerprint, seed of the weights)
+digest of version 0    = H(job uid, nonce of the attempt that began the run, update fingerprint, seed of the weights)
 digest of version v+1  = H(digest of version v, update fingerprint, digests of what the update used, in order)
 
-Whoever repeats the same updates from the same checkpoint with the same groups arrives at the same digest.
+The same updates from the same checkpoint with the same groups give the same digest.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def content_hash(*parts: str | bytes) -> str:
 def first_digest(job_uid: str, nonce: str, fingerprint: str, seed: int) -> str:
     """Digest of the policy before its first update.
 
-    nonce: of the attempt that started anew. fingerprint: update_fingerprint's, which names the model. seed: of weights.
+    nonce: of the attempt that began the run. fingerprint: update_fingerprint's, with the model. seed: of weights.
     """
     return content_hash("first", job_uid, nonce, fingerprint, str(seed))
 

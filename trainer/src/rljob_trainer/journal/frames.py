@@ -19,7 +19,7 @@ _HEAD = _CONTENT.size + _CHECK.size
 
 
 class Frame(NamedTuple):
-    """One frame that is there as a whole. payload: None where it is damaged. end: where the next one begins."""
+    """One frame that is there as a whole. payload: None if it is damaged. end: where the next one begins."""
 
     offset: int
     payload: bytes | None

@@ -40,7 +40,7 @@ class Made:
     """An episode that ended and was scored.
 
     policies: {version: digest} of every policy that sampled a token of it.
-    error: why its group has no rewards; None where it is scored.
+    error: why its group has no rewards; None if it is scored.
     """
 
     key: MadeKey

@@ -23,6 +23,7 @@ from rljob_trainer.loop.stages import data_exhausted, known_length
 from rljob_trainer.progress.run_info import RunInfo
 from rljob_trainer.progress.state import next_attempt, read_object
 from rljob_trainer.rank.model_source import local_folder
+from rljob_trainer.rewards.models.key import read_key
 from rljob_trainer.volume import Volume, write_json
 
 NOT_APPLIED = (
@@ -89,6 +90,9 @@ def prepare(
     servers = _planned(started, base_dir, gpus[ranks:])
     devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[:ranks])} if taken else {}
     resolved = resolve(with_ranks(spec, ranks, gpus=bool(gpus)))
+    environment = environment_of(spec)
+    for index, model in enumerate(spec.rewards.models):
+        read_key(model, f"spec.rewards.models[{index}]", os.environ | environment)
     preflight.check(resolved, base_dir)
     return LocalRun(
         name=job.metadata.name,
@@ -96,8 +100,8 @@ def prepare(
         base_dir=base_dir,
         volume=Volume((directory or Path("runs") / job.metadata.name).resolve()),
         gpus=ranks if gpus else 0,
-        environment=environment_of(spec) | devices,
-        notes=tuple(_notes(spec, gpus)),
+        environment=environment | devices,
+        notes=(*_notes(spec, gpus), *_unset(spec, os.environ | environment)),
         servers=servers,
         running=running,
     )
@@ -146,6 +150,13 @@ def _notes(spec: RLJobSpec, gpus: Sequence[str]) -> Iterator[str]:
         )
     if ignored := _not_applied(spec):
         yield f"not applied on this machine: {', '.join(ignored)}"
+
+
+def _unset(spec: RLJobSpec, environment: Mapping[str, str]) -> Iterator[str]:
+    """Variables that reward functions name and this machine lacks; a function may do without, as with a proxy."""
+    for index, function in enumerate(spec.rewards.functions):
+        if missing := [name for name in function.env if name not in environment]:
+            yield f"warning: spec.rewards.functions[{index}].env: not set on this machine: {', '.join(missing)}"
 
 
 def _not_applied(spec: RLJobSpec) -> list[str]:

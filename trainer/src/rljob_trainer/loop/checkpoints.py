@@ -110,7 +110,7 @@ class Checkpoints:
     def poll(self) -> CheckpointRef | None:
         """The checkpoint that has become durable since the last call, if one has.
 
-        Raises StorageFullError, InfrastructureError or FencedError where it failed.
+        Raises StorageFullError, InfrastructureError or FencedError if it failed.
         """
         if self._running is not None and self._running.done():
             self.finish()
@@ -175,14 +175,14 @@ class Checkpoints:
             shutil.rmtree(staged, ignore_errors=True)  # gone already, unless something failed
 
     def _note(self, ref: CheckpointRef) -> None:
-        """Its name, beside the attempt's claim. The checkpoint counts, also where the volume is too full for that."""
+        """Its name, beside the attempt's claim. The checkpoint counts, also if the volume is too full for that."""
         try:
             write_json(self._volume.newest_commit(self._attempt), {"name": ref.path.name})
         except OSError as error:
             log.warning("commit_not_noted", path=str(ref.path), reason=error.strerror)
 
     def prune_if_possible(self) -> None:
-        """What is durable stays a success where a volume does not let others be deleted; the next save tries again."""
+        """A save stays a success if the volume does not let others be deleted; the next save tries again."""
         try:
             self.prune()
         except (OSError, InfrastructureError) as error:
@@ -195,7 +195,7 @@ class Checkpoints:
 
     @contextmanager
     def _explained(self, step: int) -> Iterator[None]:
-        """Whatever fails because somebody else has the volume now, or because the volume is full, says so."""
+        """Say so if an error follows from a later claim, or from a full volume."""
         try:
             yield
         except (OSError, StorageFullError, InfrastructureError) as error:
@@ -210,9 +210,9 @@ class Checkpoints:
 
 
 def _copy_without_weights(source: Path, target: Path) -> None:
-    """Not by shutil.copytree: it turns the system's errors into text, and a full disk has to be told from others.
+    """Not by shutil.copytree: it turns the system's errors into text, and a full disk must stay recognisable.
 
-    Raises DataError where there is no configuration: nobody could load such a checkpoint.
+    Raises DataError without a configuration: such a checkpoint could not be loaded.
     """
     if not (source / _CONFIG).exists():
         raise DataError(f"{source / _CONFIG} is gone, and no checkpoint is of use without it: restore that folder")

@@ -5,7 +5,7 @@
     after either:     [validate] -> one line of metrics -> [checkpoint begins, where due or asked for] -> [stop]
 
 One thread. While it waits for engines, reward processes score what is finished; while it waits for ranks, engines
-sleep; while it trains on, the last checkpoint becomes durable. Supervised steps, where a job has them, come first and
+sleep; while it trains on, the last checkpoint becomes durable. Supervised steps, if a job has them, come first and
 count as steps of the run.
 """
 
@@ -63,7 +63,7 @@ class Loop:
     fingerprint: str
 
     def run(self) -> None:
-        """Train to the last step. Raises StoppedOnRequest, after a checkpoint, when somebody asks to stop."""
+        """Train to the last step. Raises StoppedOnRequest, after a checkpoint, if a stop was requested."""
         self.reporting.begin(self.state.step, self.spec.total_steps, supervised_steps(self.spec))
         if self.held is None and self.saved < self.state.step and self._due(self.state.step):
             self._begin_checkpoint({})  # the one that the driver before this one died over
@@ -127,7 +127,7 @@ class Loop:
     # ------------------------------------------------------------------ checkpoints
 
     def _save(self, step: int, metrics: Metrics) -> None:
-        """Begin a checkpoint where one is due; where somebody asked for it, wait until it is durable.
+        """Begin a checkpoint if one is due; if it was requested, wait until it is durable.
 
         It holds the metrics of its step, so it comes after them, and what it takes counts as the next step's.
         """

@@ -1,7 +1,7 @@
 """RL steps: a group of episodes for each task, their rewards, one update, new weights for the engines.
 
     _roll_out     tasks -> journal, or engines -> scorer      groups; tensors stay in Ray's object store
-    _prepare      ranks fetch their trajectories and score them with the reference, where the algorithm compares
+    _prepare      ranks fetch their trajectories and score them with the reference, if the algorithm compares
     use           meanwhile: the journal's record of what the update uses
     advantages    meanwhile, from rewards alone, in the driver; or after it, where rewards hold a KL penalty
     update        every rank, its own trajectories; the ranks keep the state that they are then in
@@ -83,7 +83,7 @@ class ReinforcedSteps:
     def step(self, step: int, held: RankStates | None) -> tuple[int, Metrics]:
         """One step; returns its tokens and metrics. held: of ranks that have done this very update already.
 
-        Their step takes no groups: where its journal is damaged, engines would make others, with weights of after it.
+        Their step takes no groups: if its journal is damaged, engines would make others, with later weights.
         """
         rate = learning_rate_of(self.spec, step)
         if held is None:
@@ -102,10 +102,10 @@ class ReinforcedSteps:
         groups = self._groups_of(used) if used is not None else None
         if used is not None and groups is not None:
             log.info("step_replayed", step=step, groups=len(groups))
-            self._prompts().load_state_dict(used.position)
             metrics = dict(used.metrics) | recovery_metrics(len(groups), len(groups))
         else:
             groups, used, metrics = self._roll_out(step)
+        self.rollouts.sleep()  # in a replay, a validation may have woken the engines
         self.state.reward = float(all_rewards(_summaries(groups)).mean())
         return self._update(groups, used, rate, before, metrics)
 
@@ -120,11 +120,18 @@ class ReinforcedSteps:
         return used
 
     def _groups_of(self, used: Used) -> list[GroupRef] | None:
-        """The groups of a recorded step, in their order; None where one is missing: the record is void then."""
-        tasks = [self._prompts().task(task_id) for task_id, _ in used.groups]
+        """The groups of a recorded step, in their order; None if one is missing: the record is void then.
+
+        Moves the position in the data behind the step. Raises DataError if the record is of other data.
+        """
+        prompts = self._prompts()
+        before = prompts.state_dict()
+        prompts.load_state_dict(used.position)  # first: the rows of other data need not have these tasks
+        tasks = [prompts.task(task_id) for task_id, _ in used.groups]
         found = {group.summary.task_id: group for group in self.rollouts.find(self._order(tasks))}
         if any(task_id not in found or found[task_id].summary.digest != digest for task_id, digest in used.groups):
             log.warning("used_record_void", step=used.step, groups=len(used.groups), found=len(found))
+            prompts.load_state_dict(before)
             return None
         return [found[task_id] for task_id, _ in used.groups]
 
@@ -148,7 +155,6 @@ class ReinforcedSteps:
         if not kept + flat:
             last = list(failed.values())[-1]
             raise RewardError(f"every group of step {step} was left out; the last: {last}", field="spec.rewards")
-        self.rollouts.sleep()
         trained = kept or flat
         metrics = reward_metrics(_summaries(trained)) | length_metrics(_summaries(trained))
         metrics |= {names.GROUPS_UNINFORMATIVE: float(len(flat)), names.GROUPS_DROPPED: float(len(failed))}
@@ -219,7 +225,7 @@ class ReinforcedSteps:
         return penalties, {names.ACTOR_KL: float(token_kl.mean())}
 
     def _sync(self) -> Metrics:
-        """New weights for the engines, where they are needed: a replay needs none."""
+        """New weights for the engines, if they need them: a replay does not."""
         if self.replaying:
             return {}
         with self.reporting.phase("sync"):

@@ -51,7 +51,7 @@ class Reporting:
         self.add_time(name, max(0.0, time.monotonic() - start - inside))  # engines have clocks of their own
 
     def now(self, name: str) -> None:
-        """Show what the trainer does now, where its seconds are measured elsewhere."""
+        """Show what the trainer does now; its seconds are measured elsewhere."""
         self._progress.phase(name)
 
     def add_time(self, name: str, seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""What somebody asks of a training: a checkpoint between two steps, and perhaps to stop after it.
+"""Requests to a training: save a checkpoint between two steps, and perhaps stop after it.
 
-A signal asks (Ctrl-C, SIGTERM), or the agent does, which writes control/request.json for whoever called it.
+They come as signals (Ctrl-C, SIGTERM), or as control/request.json, which the agent writes for its callers.
 """
 
 import threading

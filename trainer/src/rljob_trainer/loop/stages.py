@@ -1,4 +1,4 @@
-"""Which kind of step comes when: supervised ones first, where the job has them, then RL."""
+"""Which kind of step comes when: supervised ones first, if the job has them, then RL."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -18,7 +18,7 @@ class LoopState:
 
     step: the last finished one, and the version of the newest weights.
     policy_digest: names those weights by how they were made (journal.fingerprint).
-    prompts, examples: positions in the data of RL and of supervised steps; None where the job has no such steps.
+    prompts, examples: positions in the data of RL and of supervised steps; None if the job has no such steps.
     template_time: that the prompts were rendered with. reward: mean reward of the last RL step.
     """
 
@@ -43,7 +43,7 @@ class LoopState:
     def mark(
         self, stage: Stage | None, before: dict[str, Any], metrics: dict[str, float] | None = None, tokens: int = 0
     ) -> TrainingState:
-        """What the ranks are told about the weights that this state belongs to."""
+        """What the ranks store with the weights that this state belongs to."""
         return TrainingState(self.step, self.policy_digest, stage, before, self.state_dict(), metrics or {}, tokens)
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class LoopState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises DataError where the data is not what the positions were taken in."""
+        """Raises DataError if the data is not that of the positions."""
         self.step, self.reward = state["step"], state["reward"]
         self.policy_digest = state["policyDigest"]
         self.kl.load_state_dict(state["kl"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_trainer.checkpoint.lineage import Segment, lineage
-from rljob_trainer.progress.names import TIME_STEP
+from rljob_trainer.progress.names import TIME_STEP, VALIDATION_REWARD
 from rljob_trainer.volume import Volume
 
 Line = dict[str, Any]
@@ -51,11 +51,14 @@ def _lines(path: Path) -> list[Line]:
 
 
 def last_line(volume: Volume, attempt: int) -> Line:
-    """The newest line of an attempt; {} if it has none, or if the volume does not answer."""
+    """The newest line of an attempt, with its newest validation; {} if it has none, or the volume does not answer."""
     try:
-        return next(reversed(_lines(volume.metrics(attempt))), {})
+        lines = _lines(volume.metrics(attempt))
     except OSError:
         return {}
+    validated = next((line for line in reversed(lines) if VALIDATION_REWARD in line), {})
+    kept = {name: value for name, value in validated.items() if name.startswith("validation/")}
+    return kept | lines[-1] if lines else {}
 
 
 def parse_lines(text: str) -> Iterator[Line]:

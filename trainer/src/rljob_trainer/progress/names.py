@@ -45,7 +45,7 @@ ACTOR_LEARNING_RATE = _metric("actor/learning_rate", "", "Learning rate of the s
 ROLLOUT_LOG_PROB_DIFF_MEAN = _metric(
     "rollout/log_prob_diff_mean",
     "nats",
-    "Mean absolute difference of the engine's and the trainer's log-probabilities, where both had the same weights",
+    "Mean absolute difference of the engine's and the trainer's log-probabilities, if both had the same weights",
 )
 ROLLOUT_LOG_PROB_DIFF_MAX = _metric("rollout/log_prob_diff_max", "nats", "Largest such difference of the step")
 ROLLOUT_EFFECTIVE_SAMPLE_SIZE = _metric(

@@ -50,6 +50,10 @@ class ProgressReporter:
         stage, percent = "sft" if step < sft_steps else "rl", _percent(step, total_steps)
         self._update(step=step, total_steps=total_steps, percent=percent, stage=stage, eta=None)
 
+    def tolerate(self, nats: float) -> None:
+        """Report the tolerance of differences between engine and trainer."""
+        self._update(engine_tolerance=nats)
+
     def phase(self, name: str) -> None:
         """Begin a phase: "rollout", "rewards", "loading model" ..."""
         self._update(phase=name)

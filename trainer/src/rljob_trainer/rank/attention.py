@@ -73,7 +73,7 @@ def _flash(
     assert layout.boundaries is not None, "sequences that share prompts"
     bounds = (layout.boundaries, layout.boundaries, layout.max_length, layout.max_length)
     out = varlen.varlen_attn(flat[0], flat[1], flat[2], *bounds, **options)
-    assert isinstance(out, Tensor)  # a tuple only where its log-sum-exp is asked for
+    assert isinstance(out, Tensor)  # a tuple only if its log-sum-exp is requested
     return out[None, ..., : value.shape[-1]]
 
 

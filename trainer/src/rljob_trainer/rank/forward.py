@@ -51,11 +51,14 @@ class Policy(nn.Module):
     def _takes_layout(self) -> bool:
         return bool(self.model.config._attn_implementation == PACKED_ATTENTION)  # noqa: SLF001  no public name
 
-    def forward(self, batch: PackedBatch, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: PackedBatch, entropy_gradient: bool, whole: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [sum of R] of the targets and their distributions, float32, in nats.
 
-        Both are of the distribution at the batch's temperature.
+        Both are of the distribution at the batch's temperature. whole: of the logits that the model itself returns.
         """
+        if whole:
+            logits = self.model(batch.input_ids, use_cache=False).logits.flatten(0, 1).index_select(0, batch.predict_at)
+            return _score(nn.Identity(), logits, batch.targets, batch.temperature, entropy_gradient)
         packed: dict[str, Any] = {}  # a row alone has the positions that every architecture counts by itself
         if batch.layout is not None:
             packed = {"position_ids": batch.position_ids} | ({"layout": batch.layout} if self._takes_layout else {})
@@ -92,16 +95,18 @@ def _score(
     return log_probs, entropies
 
 
-def score(policy: nn.Module, batch: PackedBatch, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+def score(
+    policy: nn.Module, batch: PackedBatch, entropy_gradient: bool = False, *, whole: bool = False
+) -> tuple[Tensor, Tensor]:
     """`Policy.forward` of one micro-batch, through FSDP's hooks if the policy is sharded."""
-    log_probs, entropies = policy(batch, entropy_gradient)
+    log_probs, entropies = policy(batch, entropy_gradient, whole)
     return log_probs, entropies
 
 
 @torch.no_grad()
-def score_only(policy: nn.Module, batch: PackedBatch) -> Tensor:
-    """Log-probabilities [sum of R] without gradient."""
-    log_probs, _ = score(policy, batch)
+def score_only(policy: nn.Module, batch: PackedBatch, *, whole: bool = False) -> Tensor:
+    """Log-probabilities [sum of R] without gradient. whole: as Policy.forward's."""
+    log_probs, _ = score(policy, batch, whole=whole)
     for module in policy.modules():
         if isinstance(module, FSDPModule):
             # FSDP keeps the root, and layers without reshardAfterForward, gathered for a backward pass that never

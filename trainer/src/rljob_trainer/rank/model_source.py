@@ -1,6 +1,6 @@
 """From `spec.model` to the folder and the configuration of a model. Light: the driver imports it.
 
-A model folder holds config.json and the tokenizer, and weights where there are any: what transformers and vLLM load.
+A model folder holds config.json and the tokenizer, and weights if there are any: what transformers and vLLM load.
 """
 
 import re
@@ -29,13 +29,13 @@ _OTHER_FORMATS = ("*.gguf", "*.onnx*", "*.pth", "*.h5", "*.msgpack", "original/*
 def locate_model(model: ResolvedModel, base_dir: Path) -> Path:
     """The folder of `spec.model.path`: a local one, or a download from the hub.
 
-    Raises DataError where there is neither.
+    Raises DataError if there is neither.
     """
     return local_model(model, base_dir) or _checked(_download(model), str(model.path))
 
 
 def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
-    """The folder of `spec.model.path`, relative to the RLJob's file; None where it may be a name on the hub.
+    """The folder of `spec.model.path`, relative to the RLJob's file; None if it may be a name on the hub.
 
     Raises DataError for a folder that is missing or holds no model.
     """
@@ -45,9 +45,9 @@ def local_model(model: ResolvedModel, base_dir: Path) -> Path | None:
 
 
 def local_folder(path: str, base_dir: Path, field: str) -> Path | None:
-    """The folder that `path` names, relative to the RLJob's file; None where it may be a name on the hub.
+    """The folder that `path` names, relative to the RLJob's file; None if it may be a name on the hub.
 
-    Raises DataError, which blames `field`, where it is neither.
+    Raises DataError, which blames `field`, if it is neither.
     """
     local = locate(path, base_dir)
     if local.is_dir():

@@ -36,7 +36,8 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
     """Set `policy.apart`; collective. longest: tokens of the longest trajectory. dtype: of matrix products.
 
     Raises JobError if a token's probability depends on more than the tokens before it: on those behind it, as in an
-    encoder, or on random numbers. No ratio of probabilities means anything then.
+    encoder, or on random numbers; no ratio of probabilities means anything then. And if the model does more with its
+    head's logits than Policy, whose probabilities would not be the model's.
     """
     sequences = _sequences(policy.model.config, longest)
     attention = policy.model.config._attn_implementation  # noqa: SLF001  no public name
@@ -50,6 +51,13 @@ def choose_rows(policy: Policy, longest: int, device: torch.device, dtype: torch
         raise JobError(
             "a token's probability depends on more than the tokens before it (on later ones, or on random numbers):"
             " choose a decoder-only model",
+            field="spec.model.path",
+        )
+    whole = score_only(policy, pack(sequences[1:], device, apart=True), whole=True)
+    if not _gap(alone[_COMPARED:], whole, device) <= _DIFFERENT[dtype]:
+        raise JobError(
+            "the model changes the logits of its output head (it scales, bounds or masks them), which the trainer does"
+            " not compute: choose another model",
             field="spec.model.path",
         )
     gap = _gap(alone, packed, device)
@@ -95,8 +103,8 @@ def _packed(policy: Policy, sequences: Sequence[Trajectory], device: torch.devic
 
 
 def _gap(one: Tensor, other: Tensor | None, device: torch.device) -> float:
-    """The larger mean difference of the two sequences, over all ranks, which must all decide alike."""
-    each = torch.tensor([torch.inf]) if other is None else (one - other).abs().view(2, _COMPARED).mean(1).cpu()
+    """The largest mean difference of a sequence, over all ranks, which must all decide alike."""
+    each = torch.tensor([torch.inf]) if other is None else (one - other).abs().view(-1, _COMPARED).mean(1).cpu()
     gap = each.max().to(device)
     if dist.is_initialized():
         dist.all_reduce(gap, dist.ReduceOp.MAX)

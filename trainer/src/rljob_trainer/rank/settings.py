@@ -1,4 +1,4 @@
-"""What one rank is told when it is made. Light: the driver imports it."""
+"""The settings of one rank. Light: the driver imports it."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -17,7 +17,11 @@ from rljob_trainer.rank.model_source import FIELD
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-_SCALED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+_SCALED_LOGITS = (
+    "final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier", "logits_mup_width_multiplier",
+    "logits_soft_cap", "output_logit_soft_cap",
+)  # fmt: skip
+"""What changes the output head's logits. packable.py finds other names."""
 
 
 def max_model_len(spec: ResolvedSpec) -> int:

@@ -29,7 +29,7 @@ _LARGEST = 1 << 26
 
 def covers(patterns: Sequence[str], data_source: str) -> bool:
     """Whether rewards.functions[].dataSources has that data source; an empty list has all."""
-    return not patterns or any(fnmatchcase(data_source, pattern) for pattern in patterns)
+    return not patterns or data_source in patterns or any(fnmatchcase(data_source, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)

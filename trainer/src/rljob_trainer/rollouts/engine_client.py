@@ -7,7 +7,7 @@ from rljob_trainer.engines.engine_host import EngineHost, EngineProcess
 from rljob_trainer.rank.client import RankClient
 from rljob_trainer.workers.context import START_SECONDS, SYNC_SECONDS, WorkerContext, rollout_seconds
 from rljob_trainer.workers.placement import options
-from rljob_trainer.workers.waiting import has_raised, wait_for, wait_for_all
+from rljob_trainer.workers.waiting import has_raised, wait_for, wait_for_all, wait_for_engines
 from rljob_trainer.workers.worker import Answer, Worker
 
 log = structlog.get_logger()
@@ -73,11 +73,14 @@ class EngineClient:
             del self._started[name]
 
     def settle(self) -> None:
-        """Wait until engines that were taken over have finished what they generate, and sleep."""
+        """Wait until engines that were taken over have finished what they generate, and sleep.
+
+        Raises EngineLost for one that cannot: it failed before, and the driver that would have replaced it has died.
+        """
         seconds = rollout_seconds(self._context.spec)
         for worker in [worker for worker in self.workers if worker.name in self._adopted]:
             resting = worker.call(EngineProcess.rest)
-            if wait_for(resting, seconds, f"{worker.name} to finish", self._context.heartbeats.check):
+            if wait_for_engines([resting], seconds, "finish", self._context.heartbeats.check)[0]:
                 self._running.add(worker.name)
             self._adopted.discard(worker.name)
 
@@ -105,7 +108,7 @@ class EngineClient:
         return worker
 
     def keep_spare(self) -> bool:
-        """Start a spare where there is none, without waiting for it. Returns False where it died in the meantime."""
+        """Start a spare if there is none, without waiting for it. Returns False if it has died."""
         if self._spare is not None:
             return not self._spare_died()
         self._spare = self._host(self._spare_place, self._nodes[0])

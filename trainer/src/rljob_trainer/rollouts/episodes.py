@@ -18,7 +18,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.environments.environment import Environment
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.rewards.scorer import Scorer
-from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName
+from rljob_trainer.rollouts.calls import GroupRef, News, Order, PolicyName, Purpose
 from rljob_trainer.rollouts.generation import Generation
 from rljob_trainer.types import Episode, Group, Ids, Sampling, Task
 from rljob_trainer.workers.worker import Worker
@@ -107,6 +107,14 @@ class Episodes:
     async def _attach(self, engines: Mapping[str, Worker[EngineProcess]]) -> None:
         self._generation.attach(engines)
 
+    def detach(self) -> None:
+        """Forget validations, and ask engines for nothing more until `attach`; what they were asked for goes on."""
+        self._run(self._detach())
+
+    async def _detach(self) -> None:
+        await self._end(None, "validation")
+        self._generation.detach()
+
     def begin(self, order: Order, made: Sequence[GroupRef]) -> int:
         """Play the tasks of `order` but those of `made`. Returns its number."""
         return self._run(self._begin(order, made))
@@ -126,11 +134,11 @@ class Episodes:
                 return number
         return None
 
-    def end(self, others_than: PolicyName | None = None, purpose: str | None = None) -> None:
-        """Forget orders: those of that purpose, or of all, which are not for the policy `others_than`."""
-        self._run(self._end(others_than, purpose))
+    def end(self, others_than: PolicyName | None = None) -> None:
+        """Forget the orders that are not for the policy `others_than`."""
+        self._run(self._end(others_than))
 
-    async def _end(self, others_than: PolicyName | None, purpose: str | None) -> None:
+    async def _end(self, others_than: PolicyName | None, purpose: Purpose | None = None) -> None:
         for number, state in list(self._orders.items()):
             if state.order.policy != others_than and purpose in (None, state.order.purpose):
                 del self._orders[number]

@@ -78,6 +78,10 @@ class Generation:
         moved = [name for name, pending in self._pending.items() if pending.engine not in engines]
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
+    def detach(self) -> None:
+        """Ask engines for nothing more until `attach`; what they were asked for goes on."""
+        self._engines = {}
+
     def deliver(self, delivery: Delivery) -> None:
         """Hand completions to the turns that wait for them; late ones of a moved request have none.
 

@@ -105,15 +105,15 @@ class RolloutProcess:
     def begin(self, order: Order) -> int:
         """Make the groups of an order, without waiting. Returns its number.
 
-        A group that is being made, or was made, for the same policy is not made again. An order for training with
-        another policy ends the one before.
+        A group that is being made, or was made, for the same policy is not made again. Orders for another policy end:
+        engines that hold this one must not answer for that.
         """
         episodes = self._started()
         if (number := episodes.same(order)) is not None:
             return number
         if order.policy != self._attached:
             episodes.attach({})  # its turns wait for engines that hold this policy
-        episodes.end(others_than=order.policy, purpose=order.purpose)
+        episodes.end(others_than=order.policy)
         self._enter(order.policy)
         return episodes.begin(order, self.find(order) if order.purpose == "training" else ())
 
@@ -151,10 +151,10 @@ class RolloutProcess:
 
     # ------------------------------------------------------------------ between drivers
 
-    def end_validations(self) -> None:
-        """The driver that wanted them is gone."""
+    def detach(self) -> None:
+        """The driver is gone, and with it who wanted validations. The next one updates engines before they get more."""
         if self._episodes is not None:
-            self._episodes.end(purpose="validation")
+            self._episodes.detach()
 
     def close(self) -> None:
         if self._episodes is not None:
@@ -207,8 +207,9 @@ class RolloutProcess:
             self._writer.append(records, self._attempt, order.policy.version)
         bundle = ray.put(list(groups))
         kept = [GroupRef(bundle, index, summarise(group)) for index, group in enumerate(groups)]
-        if order.purpose == "training":
-            with self._lock:
+        with self._lock:
+            ended = self._policies.get(order.policy.version) != order.policy.digest  # its order, meanwhile
+            if order.purpose == "training" and not ended:
                 for group in kept:
                     self._buffer.add(group)
         return kept
@@ -222,7 +223,7 @@ class RolloutProcess:
 class RolloutHost(Host):
     """A rollout host that outlives its driver."""
 
-    harmless = frozenset({"deliver"})  # an incarnation says whose it is
+    harmless = frozenset({RolloutProcess.deliver.__name__})  # an incarnation says whose it is
     worker: RolloutProcess
 
     def create(self, name: str, rollout: RolloutSettings) -> RolloutProcess:
@@ -230,4 +231,4 @@ class RolloutHost(Host):
         return RolloutProcess(rollout, Worker(name, me, self._attempt, self._signature))
 
     def claimed(self) -> None:
-        self.worker.end_validations()
+        self.worker.detach()

@@ -25,11 +25,11 @@ class Episode:
     """One attempt at one task.
 
     task_id, sample: together its name; sample counts the episodes of a task from 0.
-    trajectories: one, or more where the context was rewritten on the way.
+    trajectories: one, or more if the context was rewritten on the way.
     status: how it ended; truncated: at a limit of tokens.
-    reward: the weighted sum of its rewards; NaN until it is scored, and where it cannot be.
+    reward: the weighted sum of its rewards; NaN until it is scored, and if it cannot be.
     components: each reward's own value and its logged numbers.
-    turn_rewards: [turns of all trajectories], rewards that belong to a turn; None where there are none.
+    turn_rewards: [turns of all trajectories], rewards that belong to a turn; None if there are none.
     counts: numbers that the environment logs, such as tool calls.
     """
 
@@ -53,7 +53,7 @@ class Episode:
 class Group:
     """All episodes of one task, in the order of `sample`: the unit of advantage.
 
-    error: why the group has no rewards and is left out (rewards.onError: drop_group); None where it is scored.
+    error: why the group has no rewards and is left out (rewards.onError: drop_group); None if it is scored.
     """
 
     task: Task
@@ -133,6 +133,6 @@ class GroupSummary:
 
 
 def stacked(values: list[Mapping[str, float]]) -> dict[str, Floats]:
-    """{name: [episodes]} of each episode's numbers; NaN where an episode lacks one."""
+    """{name: [episodes]} of each episode's numbers; NaN if an episode lacks one."""
     names = dict.fromkeys(name for each in values for name in each)
     return {name: np.array([each.get(name, np.nan) for each in values], dtype=np.float32) for name in names}

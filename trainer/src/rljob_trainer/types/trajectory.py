@@ -41,7 +41,7 @@ class Trajectory:
     token_ids: [T].
     in_loss: [T], whether the token contributes to the loss. The first token never does: nothing predicts it.
     log_probs: [T], the engine's log-probability of each sampled token, in nats, at its turn's temperature and before
-        top-k and top-p (at temperature 1 where the turn is greedy); 0 elsewhere.
+        top-k and top-p (at temperature 1 if the turn is greedy); 0 elsewhere.
     versions: [T], policy version that sampled the token; NOT_SAMPLED elsewhere.
     turns: the sampled spans, in their order; none in a supervised or a preference row.
     media: digests of the images that the prompt refers to.

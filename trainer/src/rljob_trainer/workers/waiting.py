@@ -79,9 +79,9 @@ def wait_together(
 
 
 def wait_for_engines(asked: Sequence[Answer[R]], seconds: float, what: str, alive: Look | None = None) -> list[R]:
-    """wait_for, for engines in a weight update.
+    """wait_for, for what an engine must not fail at. Raises EngineLost if one does: it must be replaced.
 
-    Raises EngineLost if one fails, because it then holds neither the old policy nor the new one and must be replaced.
+    After a weight update that failed, for example, it holds neither the old policy nor the new one.
     """
     return [_of_engine(each, seconds, what, alive) for each in asked]
 

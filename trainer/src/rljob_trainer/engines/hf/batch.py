@@ -149,7 +149,7 @@ class Batch:
         return ended
 
     def _newest(self, where: list[int], window: int) -> list[list[int]]:
-        """The last `window` sampled ids of these rows, fewer where there are no more."""
+        """The last `window` sampled ids of these rows, fewer if there are no more."""
         ends = self.counts[where]
         columns = (ends[:, None] - window + torch.arange(window, device=ends.device)).clamp_(min=0)
         newest = self.token_ids[where].gather(1, columns).tolist()

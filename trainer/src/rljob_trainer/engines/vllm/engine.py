@@ -1,4 +1,4 @@
-"""Engine vllm: vLLM in this process, its workers in processes of their own where one engine spreads over GPUs."""
+"""Engine vllm: vLLM in this process, its workers in their own processes if one engine spreads over GPUs."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager

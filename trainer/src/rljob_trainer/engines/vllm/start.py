@@ -7,7 +7,7 @@ from typing import Any
 from rljob_trainer.engines.engine import EngineSettings
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
-from rljob_trainer.errors import InfrastructureError, JobError
+from rljob_trainer.errors import InfrastructureError, JobError, quoted
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -15,9 +15,6 @@ CPU_KV_CACHE_BYTES = 1 << 30
 
 CPU_BLOCK = 32
 """Tokens of one block of a CPU engine's KV cache, the unit of its prefix cache."""
-
-_SHOWN = 300
-"""Characters of vLLM's own message, which may go on for pages."""
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # step() in this process: finished samples stream out of it
@@ -40,7 +37,7 @@ def import_vllm(device: str) -> None:
 
 
 def start(settings: EngineSettings) -> Any:
-    """Build the LLMEngine, once in a process: vLLM leaves things behind where it fails.
+    """Build the LLMEngine, once in a process: vLLM leaves things behind if it fails.
 
     Raises JobError if memory does not suffice, or if vLLM does not know the model.
     """
@@ -71,6 +68,7 @@ def start(settings: EngineSettings) -> Any:
     )
     if cpu:
         _keep_plain_weights()
+        _rotate_slices()
     try:
         return LLMEngine.from_engine_args(arguments)
     except AssertionError as error:
@@ -93,19 +91,14 @@ def start(settings: EngineSettings) -> Any:
 
 def not_known(error: Exception) -> JobError:
     """For what vLLM rejects of a model, in its own words."""
-    text = " ".join(str(error).split())
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return JobError(
-        f"vLLM cannot run this model ({type(error).__name__}: {shown}): set the engine to hf",
-        field="spec.rollout.engine",
-    )
+    return JobError(f"vLLM cannot run this model ({quoted(error)}): set the engine to hf", field="spec.rollout.engine")
 
 
 def _keep_plain_weights() -> None:
     """Let linear layers keep their parameters beside the copies that oneDNN multiplies with.
 
     vLLM's CPU layers otherwise drop the parameters when those are packed, and load_weights has nothing to write into.
-    The worker packs anew after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
+    The worker packs again after each update, which takes less time than vLLM's reload in place (bench/weight_sync.py).
     """
     from vllm.model_executor.layers import utils
 
@@ -127,6 +120,19 @@ def _keep_plain_experts() -> None:
         layer.rljob_experts = experts, plain
 
     CPUUnquantizedExperts.process_weights_after_loading = pack_and_keep
+
+
+def _rotate_slices() -> None:
+    """Rotate slices of wider tensors, such as DeepSeek's, without vLLM 0.32's CPU kernel, which misreads them."""
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    kernel = RotaryEmbedding.forward_cpu
+
+    def rotated(layer: Any, positions: Any, query: Any, key: Any = None) -> Any:
+        whole = query.is_contiguous() and (key is None or key.is_contiguous())
+        return kernel(layer, positions, query, key) if whole else layer.forward_native(positions, query, key)
+
+    RotaryEmbedding.forward_cpu = rotated
 
 
 def _cpu_kv_cache_bytes(settings: EngineSettings) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rljob_trainer.engines.engine import not_taken
 from rljob_trainer.engines.vllm.log_probs import report_before_truncation
+from rljob_trainer.errors import quoted
 from rljob_trainer.weights.bucket import BucketDescriptor
 from rljob_trainer.weights.receiver import BucketReceiver
 
@@ -41,7 +42,7 @@ class WorkerExtension:
             except (*_PERMANENT, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and "size" not in str(error):
                     raise
-                raise not_taken([slot.name for slot in bucket.slots], f"{type(error).__name__}: {error}") from error
+                raise not_taken([slot.name for slot in bucket.slots], quoted(error)) from error
 
     def rljob_finish_update(self, version: int) -> None:
         model = self.model_runner.get_model()

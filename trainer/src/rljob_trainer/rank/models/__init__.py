@@ -3,5 +3,5 @@
 policy      trained, in each checkpoint, sent to the engines
 reference   the policy as RL began: frozen, in each checkpoint because no other file has it after supervised steps
 
-Whoever adds a model gives the rank one more ModelRole: it is saved and restored with the others.
+A new model is one more ModelRole of the rank: it is saved and restored with the others.
 """

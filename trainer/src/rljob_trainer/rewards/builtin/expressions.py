@@ -54,18 +54,26 @@ def _boxes(text: str) -> list[tuple[int, int, str]]:
 # ---- how people write what math-verify reads
 
 _SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "÷": "/", "°": r"^\circ ", "√": r"\sqrt",
+    {"−": "-", "–": "-", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "÷": "/", "°": r"^\circ ",
      "\u00a0": " ", "\u2009": " ", "\u202f": " ", "¼": r"\frac{1}{4}", "½": r"\frac{1}{2}", "¾": r"\frac{3}{4}",
      "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}"}
     | {chr(0xFF01 + i): chr(0x21 + i) for i in range(94)}  # full width
 )  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SHORT = (
+    r"(?:mm|cm|dm|km|mg|kg|lbs?|oz|ft|in|yd|mi|m[lL]|cl|hrs?|min|sec|ms|mph|kph|am|pm|[kMGT]B|k?Hz|MHz|GHz|kWh?|USD|EUR|GBP"
+    r"|INR|CAD|AUD|per|of|out|day|men|cup|box|egg|pie|way|all)(?![A-Za-z])"
+)
+_UNIT = rf"(?:{_SHORT}|[A-Za-z]{{4,}}|the|to|a)"
+"""A word that is no product of variables."""
 _NUMBER = r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)"
 _WRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+"), lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}"),
     (re.compile(r"^\s*(?:\\\[|\\\(|\$+)(.*?)(?:\\\]|\\\)|\$+)\s*$", re.DOTALL), r"\1"),  # $5$
-    (re.compile(r"^\s*\\(?:text|math|mbox)[a-z]*\s*\{([^{}]*)\}\s*$"), r"\1"),  # \text{5 dollars}
-    (re.compile(r"^\s*(?:\\\$|[$€£¥₹])\s*(?=[-\d.])"), ""),  # €5
+    (re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))"), lambda found: rf"\sqrt{{{found[1] or found[2]}}}"),
+    (re.compile(r"^\s*\\(?:text[a-z]*|math(?:rm|bf|it|sf|tt)|mbox)\s*\{([^{}]*)\}\s*$"), r"\1"),  # \text{5 dollars}
+    (re.compile(r"^\s*(?:\\\$|[$€£¥₹]|(?:USD|EUR|GBP|INR)\b)\s*(?=[-\d.])"), ""),  # €5
+    (re.compile(r"(?<=\d)\s*(?:\\\$|[$€£¥₹])\s*$"), ""),  # 5 €
     (re.compile(r"(?<=\d)(?:\\[,;:! ]|~|_|\{,\}| )(?=\d{3}(?!\d))"), ""),  # 10\,000
     (re.compile(r"(?<![\d/.])(\d+)\s+(\d+)/(\d+)(?!\d)"), r"\1\\frac{\2}{\3}"),  # 1 1/2
     (re.compile(rf"^\s*({_NUMBER})[eE]([-+]?\d+)\s*$"), r"\1\\times 10^{\2}"),  # 1.5e3
@@ -74,11 +82,14 @@ _WRITTEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])"), r"\\pi"),
     (re.compile(r"(?<=[\w})%])\s*[.,;]\s*$"), ""),  # 5.
     (
-        re.compile(r"^((?:[^A-Za-z\\]|\\[dtc]?frac)*[\d}])\s+(?!and\b|or\b|sqrt\b|mod\b)[A-Za-z]{2}[A-Za-z /.-]*$"),
+        re.compile(
+            rf"^((?:[^A-Za-z\\]|\\[dtc]?frac)*[\d}}%])(?:\s*{_SHORT}|\s+(?!sqrt|sinh|cosh|tanh)[A-Za-z]{{4,}})"
+            rf"(?:[ .-]+{_UNIT}|\s*/\s*(?:{_UNIT}|[a-z]))*\.?(?:\s*\^\s*\{{?-?\d\}}?)?$"
+        ),
         r"\1",
     ),
 ]
-"""Rewrites, in order. The last one removes plain words after a number: "3/4 cup"."""
+"""Rewrites, in order. The last one removes units after a number: "3/4 cup", "20 cm^2"."""
 
 
 def readable(expression: str) -> str:

@@ -4,7 +4,7 @@ r"""Numbers in text: which digits are a number, which are a part of something el
 "x = -18"                              -18      a sign
 "10 - 18", "3-4", "- 18 eggs"          18, 4    a subtraction, a range and a bullet are no sign
 "3/4", "1 1/2", "\frac{3}{4}"           fractions: they equal 6/8 and 0.75 if the truth is a fraction, too
-"2^10", "12:30", "\sqrt{2}"             None     no part of them is a number
+"2^10", "12:30", "\sqrt{2}", "2/-3"     None     no part of them is a number
 "18 m^2", "18 km/h"                    18       digits of a unit are skipped
 """
 
@@ -16,8 +16,11 @@ from fractions import Fraction
 
 _DASHES = str.maketrans({"−": "-", "–": "-", "\u00a0": " ", "\u2009": " ", "\u202f": " "})
 _CURRENCY = r"(?:\\?[$€£¥₹]\s*)?"
-_GROUPS = r"\d{1,3}(?:(?:\{,\}|\\[,;:! ]|[,' ])\d{2,3}){0,8}(?:\{,\}|\\[,;:! ]|[,' ])\d{3}(?!\d)(?:\.\d+)?"
+_SEPARATOR = r"(?:\{,\}|\\[,;:! ]|[,'_ ])"
+_GROUPS = rf"\d{{1,3}}(?:{_SEPARATOR}\d{{2,3}}){{0,8}}{_SEPARATOR}\d{{3}}(?!\d)(?:\.\d+)?"
 _ARGUMENT = r"\s*(?:\{[^{}]*\}|\d)"
+_OPERATOR = r"\s*(?:\^|\*\*(?=\s*[\d(])|/(?!\s*[A-Za-z]{2}))\s*"
+_REST = rf"(?: {_OPERATOR} -? (?: \{{[^{{}}]*\}} | \([^()]*\) | [\w\\]+ ) | [.,:]?\d+ )"
 _TOKEN = re.compile(
     rf"""
       (?<![\w.,/^:]) (?P<sign>[-+]\s*)? {_CURRENCY} (?P<minus>-)? (?>
@@ -25,12 +28,15 @@ _TOKEN = re.compile(
         | (?P<fraction> \\[dtc]?frac {_ARGUMENT} {_ARGUMENT} | (?:\d+\s+)? \d+ \s*/\s* \d+ )
         | (?P<digits> {_GROUPS} | \d+ (?:[.,]\d+)? | \.\d+ )
           (?: e(?P<e>[-+]?\d+) | \s*(?:\\times|\\cdot|[×x*])\s*10\s*\^\s*\{{?(?P<power>[-+]?\d+)\}}? )?
-      ) (?P<part> (?= \s*\^ | \s*/\s*[\d\\(] | /[A-Za-z](?![A-Za-z]) | [.,:]\d | \d ) (?:\s*[\^/.,:]?\s*-?[\w{{}}]+)* )?
-    | (?P<root> \\sqrt {_ARGUMENT} )
+      ) (?P<part> {_REST}+ )?
+    | (?P<root> (?: \\sqrt | √ ) {_ARGUMENT} )
     | (?<![A-Za-z0-9]) [A-Za-z][A-Za-z0-9]*+ \s* [\^_] \s* (?: \{{[^{{}}]*\}} | -?\w+ )
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_ITEM = re.compile(r"(?:^|\n)[ \t]*\d+[.)][ \t]+\Z")
+_WORK = re.compile(r"\s*(?:[-+*×÷]|\\(?:times|cdot|div))\s*[\d($\\.]")
+"""What follows a number that is the beginning of an expression, as in "10 - 18"."""
 _MARKUP = re.compile(r"(?:\\[a-zA-Z]+|[\s*_`~$#({\[|])*")
 _MARK = "####"
 _EXPONENT = 400
@@ -62,20 +68,22 @@ def marked_number(text: str) -> Number | None:
     if not mark or not line:
         return None
     line = f"{mark} {line.rpartition('=')[2].strip()}"  # the mark before it makes "- 18" a sign
-    start, number = next(_numbers(line), (0, None))
-    return number if _MARKUP.fullmatch(line, 0, start) else None
+    found, number = next(_numbers(line), (None, None))
+    if found is None or not _MARKUP.fullmatch(line, 0, found.start()) or _WORK.match(line, found.end()):
+        return None
+    return number
 
 
-def _numbers(text: str) -> Iterator[tuple[int, Number | None]]:
+def _numbers(text: str) -> Iterator[tuple[re.Match[str], Number | None]]:
     """Place and value of what is written with digits; None for what is no number as a whole."""
     text = text.translate(_DASHES)
     for found in _TOKEN.finditer(text):
         if found["part"] is not None or found["time"] or found["root"]:
-            yield found.start(), None
+            yield found, None
         elif found["fraction"]:
-            yield found.start(), _fraction(found["fraction"], _sign(found, text))
+            yield found, _fraction(found["fraction"], _sign(found, text))
         elif found["digits"]:
-            yield found.start(), Number(_sign(found, text) * _decimal(found))
+            yield found, Number(_sign(found, text) * _decimal(found))
 
 
 def _sign(found: re.Match[str], text: str) -> int:
@@ -86,7 +94,7 @@ def _sign(found: re.Match[str], text: str) -> int:
     if not sign.startswith("-"):
         return 1
     if sign == "-":  # "Answer: -18", but not "10 -18"
-        return 1 if re.search(r"[\d)\]}%][ \t]*\Z", before) else -1
+        return 1 if re.search(r"[\d)\]}%][ \t]*\Z", before) and not _ITEM.search(before) else -1
     return -1 if re.search(r"[=(:\[{#][ \t]*\Z", before) else 1  # "x = - 18", but neither "10 - 18" nor a bullet
 
 

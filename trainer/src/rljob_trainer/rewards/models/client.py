@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import structlog
 
-from rljob_api import reward_server
 from rljob_api.durations import parse_duration
 from rljob_api.v1alpha1 import RewardModel
-from rljob_trainer.errors import InfrastructureError, JobError, RewardError
+from rljob_trainer.errors import InfrastructureError, RewardError
 from rljob_trainer.rewards.models.formats import Format, Unscored, format_of
+from rljob_trainer.rewards.models.key import read_key
 from rljob_trainer.rewards.policy import Component
 from rljob_trainer.types import Task
 
@@ -58,8 +58,9 @@ class ModelClient:
         timeout = httpx.Timeout(parse_duration(model.timeout), connect=CONNECT_SECONDS, pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.AsyncClient(
-            base_url=url, headers=_key(model, field), timeout=timeout, limits=limits, trust_env=False
-        )
+            base_url=url, headers=_authorization(read_key(model, field, os.environ)),
+            timeout=timeout, limits=limits, trust_env=False,
+        )  # fmt: skip
 
     async def score(self, task: Task, response: str) -> float:
         """The score of one response.
@@ -133,13 +134,5 @@ class _Pace:
         await asyncio.sleep(at - now)
 
 
-def _key(model: RewardModel, field: str) -> dict[str, str]:
-    if model.key is None:
-        return {}
-    variable = reward_server.key_variable(model)
-    if not (key := os.environ.get(variable, "").strip()):
-        raise JobError(
-            f"a cluster reads the key from the Secret; on this machine, set the environment variable {variable}",
-            field=f"{field}.key",
-        )
-    return {"Authorization": f"Bearer {key}"}
+def _authorization(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
