@@ -162,8 +162,8 @@ def failing() -> Rows:
         (75, "whatever it likes"), (75, "Backoff"),
     ):  # fmt: skip
         yield f"exit code {code}, {reason}", plan_for(**ended(code, reason))
-    lost = ("RankLost", "EngineLost", "RewardsLost", "FabricSlow", "FabricWrong", "Infrastructure")
-    given_up = (*((75, reason) for reason in lost), (70, "Bug"))
+    infrastructure = ("RankLost", "EngineLost", "RewardsLost", "FabricSlow", "FabricWrong", "Infrastructure")
+    given_up = (*((75, reason) for reason in infrastructure), (70, "Bug"))
     restarted_ = (
         (64, "Job"), (64, "EngineMismatch"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"),
         (79, "StorageFull"),
