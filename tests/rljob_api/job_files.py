@@ -171,6 +171,7 @@ GOOD = (
                 "    rules: [{onExitCodes: [137, 79], action: restart_uncharged},"
                 " {onReasons: [RankLost], onExitCodes: [75], action: give_up}]\n"
                 "    hangAfter: 1s\n    takeoverWithin: 1ms\n    nodeLostAfter: 1s\n    forceDeleteLostPods: true\n"
+                "  preflight: {fabric: {minBusBandwidthGBps: 40, timeLimit: 1s}}\n"
                 "  training:"
             ),
         ),

@@ -128,6 +128,7 @@ def test_show_prints_blocks_in_the_order_of_the_api_and_source_as_a_block():
         "volumes: []",
         "volumeMounts: []",
         "imagePullSecrets: []",
+        "preflight: {}",
         "recovery",
         "suspend: false",
         "ttlAfterFinished: 0s",

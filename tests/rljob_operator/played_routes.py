@@ -128,7 +128,9 @@ async def _exit(request: web.Request) -> web.Response:
         claim, ended = head.volume.claims.get(last), head.volume.exits.get(last)
         beats = [driver.heartbeat for driver in head.drivers if driver.attempt == last and driver.alive]
         heartbeat = beats[0] if beats else 1 if head.volume.progress else None
-        return web.json_response({"attempt": last, "claim": claim, "exit": ended, "heartbeat": heartbeat})
+        return web.json_response(
+            {"attempt": last, "claim": claim, "exit": ended, "preflight": None, "heartbeat": heartbeat}
+        )
 
 
 async def _request_checkpoint(request: web.Request) -> web.Response:

@@ -159,11 +159,13 @@ def failing() -> Rows:
     for code, reason in (
         (0, "Completed"), (64, "Job"), (64, "EngineMismatch"),
         (65, "Data"), (66, "Reward"), (70, "Bug"), (75, "RankLost"), (75, "EngineLost"),
-        (75, "RewardsLost"), (75, "Infrastructure"), (76, "StoppedOnRequest"), (77, "Fenced"),
-        (78, "NoUsableCheckpoint"), (79, "StorageFull"), (75, "whatever it likes"), (75, "Backoff"),
+        (75, "RewardsLost"), (75, "FabricSlow"), (75, "FabricWrong"), (75, "Infrastructure"),
+        (76, "StoppedOnRequest"), (77, "Fenced"), (78, "NoUsableCheckpoint"), (79, "StorageFull"),
+        (75, "whatever it likes"), (75, "Backoff"),
     ):  # fmt: skip
         yield f"exit code {code}, {reason}", plan_for(**ended(code, reason))
-    given_up = ((75, "RankLost"), (75, "EngineLost"), (75, "RewardsLost"), (75, "Infrastructure"), (70, "Bug"))
+    infrastructure = ("RankLost", "EngineLost", "RewardsLost", "FabricSlow", "FabricWrong", "Infrastructure")
+    given_up = (*((75, reason) for reason in infrastructure), (70, "Bug"))
     restarted_ = (
         (64, "Job"), (64, "EngineMismatch"), (65, "Data"), (66, "Reward"), (78, "NoUsableCheckpoint"),
         (79, "StorageFull"),

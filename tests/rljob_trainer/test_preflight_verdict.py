@@ -1,11 +1,12 @@
 """The preflight's formulas, its order within its time, and whom it blames; no process is started."""
 
 import dataclasses
+import time
 
 import pytest
 
 from rljob_trainer.preflight import check
-from rljob_trainer.preflight.bandwidth import Operation, speed
+from rljob_trainer.preflight.bandwidth import COLLECTIVES, Operation, speed
 from rljob_trainer.preflight.measured import Measured, Suspect
 from rljob_trainer.preflight.rounds import MIB, Shape, rounds, sizes
 from rljob_trainer.preflight.table import lines
@@ -20,7 +21,7 @@ def measured(monkeypatch: pytest.MonkeyPatch):
     """Measures with the clock of the members."""
 
     def run(members: Told, **limits) -> Measured:
-        monkeypatch.setattr(check.time, "monotonic", lambda: members.clock)
+        monkeypatch.setattr(time, "monotonic", lambda: members.clock)
         return check.measure(members, members.shape, dataclasses.replace(LIMITS, **limits), 1.0)
 
     return run
@@ -69,7 +70,7 @@ def test_sizes_double() -> None:
 def test_sizes_that_do_not_fit_the_time_are_left_out(measured, collective: float, left_out: int | None) -> None:
     found = measured(Told(Shape(1, 2), collective=collective))
     assert found.left_out == left_out
-    assert {row.operation for row in found.rows if row.nbytes == MIB} == {*check.COLLECTIVES}
+    assert {row.operation for row in found.rows if row.nbytes == MIB} == {*COLLECTIVES}
 
 
 def test_pairs_get_half_of_the_time_and_at_least_one_round(measured) -> None:
@@ -109,6 +110,13 @@ def test_the_fewest_nodes_that_explain_the_slow_pairs(measured, shape, slow, mem
     assert sorted(fault.ranks for fault in verdict.faults) == sorted(pair for pair in slow if slow[pair] is SLOW)
     assert sorted(verdict.nodes) == sorted(nodes)
     assert verdict.passed is not bool(nodes)
+
+
+def test_an_explanation_of_many_faults_is_short(measured) -> None:
+    shape = Shape(64, 1)
+    found = measured(Told(shape))
+    text = explanation(judge(found, shape, 1e6), found, shape, 1e6)
+    assert len(text) < 2000 < len(found.pairs)
 
 
 def test_ranks_that_hang_name_their_pairs(measured) -> None:

@@ -146,7 +146,7 @@ def _agent(volume: Volume, method: str, path: str, params: dict[str, str], heart
         return 200, {"checkpoints": [_json(saved) for saved in volume.saved]}
     record = volume.exits.get(volume.claimed)
     ended = None if record is None else _json(record)
-    return 200, {"attempt": volume.claimed, "exit": ended, "heartbeat": heartbeat}
+    return 200, {"attempt": volume.claimed, "exit": ended, "preflight": None, "heartbeat": heartbeat}
 
 
 def _told(driver: Driver) -> Any:

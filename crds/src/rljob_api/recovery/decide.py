@@ -59,7 +59,10 @@ _CURED_BY = {
 """The levels that can cure a component's failure, cheapest first."""
 
 _OTHER_NODES = (Level.CLUSTER,)
-_CURED_BY_REASON = {Reason.FABRIC_SLOW: _OTHER_NODES, Reason.FABRIC_WRONG: _OTHER_NODES}
+_CURED_BY_REASON: dict[str, tuple[Level, ...]] = {
+    Reason.FABRIC_SLOW: _OTHER_NODES,
+    Reason.FABRIC_WRONG: _OTHER_NODES,
+}
 """Failures that the same nodes would show again."""
 
 _PHRASES = {

@@ -41,6 +41,7 @@ def check_fabric(context: WorkerContext, volume: Volume, attempt: int, progress:
     verdict = judge(measured, shape, wanted.min_bus_bandwidth or 0.0)
     record = _record(measured, verdict, shape, wanted)
     _write(volume, attempt, record, "\n".join(lines(measured, shape)))
+    _warn_of_errors(measured)
     log.info("fabric_measured", **record.model_dump(include={"passed", "reason", "seconds"}))
     if not record.passed:
         raise FabricWrong(record.message) if verdict.wrong else FabricSlow(record.message)
@@ -58,12 +59,19 @@ def _limits(wanted: FabricPreflight, device: str, volume: Volume) -> Limits:
 
 def _measured(context: WorkerContext, shape: Shape, limits: Limits) -> Measured:
     try:
-        with RayMembers(context, shape, max(limits.largest, limits.pair), START_SECONDS) as members:
+        with RayMembers(context, shape, max(limits.largest, limits.pair)) as members:
             return measure(members, shape, limits, START_SECONDS)
     except Unanswered as error:
         raise InfrastructureError(f"the fabric preflight: {error}; check these ranks' nodes") from error
     except MemberFailed as error:
         raise InfrastructureError(f"the fabric preflight: {error}") from error
+
+
+def _warn_of_errors(measured: Measured) -> None:
+    for each in measured.health:
+        if each.gpu is not None and each.gpu.ecc_uncorrected:
+            host = measured.places[each.rank].host
+            log.warning("gpu_memory_errors", rank=each.rank, host=host, uncorrected=each.gpu.ecc_uncorrected)
 
 
 def _record(measured: Measured, verdict: Verdict, shape: Shape, wanted: FabricPreflight) -> PreflightRecord:

@@ -5,8 +5,6 @@ Torch    NCCL on GPUs or gloo on CPUs, through torch.distributed
 """
 
 import datetime
-import pickle
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -40,8 +38,6 @@ class Fabric(Protocol):
 
     def finish(self) -> None: ...
 
-    def close(self) -> None: ...
-
 
 def connect(settings: MemberSettings, store: dist.Store) -> Fabric:
     """Collective."""
@@ -58,9 +54,9 @@ class Torch:
         backend = "nccl" if device.type == "cuda" else "gloo"
         self.name = f"torch {torch.__version__}, {backend}{_nccl_of_torch() if backend == 'nccl' else ''}"
         timeout = datetime.timedelta(seconds=seconds)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+        # A GPU that is named connects to all others at once; else all would have to take part in the first trial.
+        gpu = device if device.type == "cuda" else None
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout, device_id=gpu)
 
     def all_reduce(self, send: Tensor, receive: Tensor) -> None:
         if receive.data_ptr() != send.data_ptr():
@@ -82,24 +78,24 @@ class Torch:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def close(self) -> None:
-        dist.destroy_process_group()
-
 
 class Cupy:
     """cupy's bindings of NCCL. torch owns memory and stream, and has loaded the NCCL that cupy finds."""
 
     def __init__(self, device: torch.device, store: dist.Store, rank: int, ranks: int, seconds: float) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
         self.device = device
-        self._nccl: Any = import_module("cupy.cuda.nccl")
+        self._nccl: Any = nccl
         store.set_timeout(datetime.timedelta(seconds=seconds))
         if rank == 0:
-            store.set("cupy", pickle.dumps(self._nccl.get_unique_id()))
+            store.set("cupy", self._nccl.get_unique_id().hex())
         torch.cuda.set_device(device)
         self._stream = torch.cuda.current_stream(device).cuda_stream
         torch.zeros(1, device=device)  # creates the context in which NCCL works
-        self._communicator = self._nccl.NcclCommunicator(ranks, pickle.loads(store.get("cupy")), rank)
-        cupy: Any = import_module("cupy")
+        unique = bytes.fromhex(store.get("cupy").decode())
+        self._communicator = self._nccl.NcclCommunicator(ranks, unique, rank)
         self.name = f"cupy {cupy.__version__}, NCCL {_version(self._nccl.get_version())}"
 
     def all_reduce(self, send: Tensor, receive: Tensor) -> None:
@@ -129,12 +125,9 @@ class Cupy:
     def finish(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def close(self) -> None:
-        self._communicator.destroy()
-
 
 def _nccl_of_torch() -> str:
-    return f" {'.'.join(map(str, torch.cuda.nccl.version()))}"  # type: ignore[no-untyped-call]
+    return f" {'.'.join(map(str, torch.cuda.nccl.version()))}"
 
 
 def _version(code: int) -> str:

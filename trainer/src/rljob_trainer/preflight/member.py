@@ -72,9 +72,6 @@ class Member:
         first = self.rank % self.settings.shape.per_node == 0  # ranks of a node share its volume
         return examine(self.rank, self.fabric.device, folder if first else None)
 
-    def close(self) -> None:
-        self.fabric.close()
-
     def _checked(self, prepared: _Prepared) -> tuple[Wrong, ...]:
         self.send.fill_(torch.nan)  # a result of the trial before must not pass for one of this
         self.receive.fill_(torch.nan)

@@ -8,6 +8,9 @@ from statistics import fmean
 from rljob_trainer.preflight.measured import Measured, Pair
 from rljob_trainer.preflight.rounds import Shape
 
+LISTED = 8
+"""Faults that an explanation lists; more follow from them."""
+
 CLEARLY = 2.0
 """A node whose host memory is this many times slower than the other one's is to blame for their pair."""
 
@@ -117,11 +120,13 @@ def _memory(measured: Measured, shape: Shape) -> Mapping[int, float]:
 
 def explanation(verdict: Verdict, measured: Measured, shape: Shape, minimum: float) -> str:
     """The faults for a person, one sentence each without a period; "" if the fabric passed."""
-    sentences = [_sentence(fault, measured, minimum) for fault in verdict.faults]
+    sentences = [_sentence(fault, measured, minimum) for fault in verdict.faults[:LISTED]]
+    if len(verdict.faults) > LISTED:
+        sentences.append(f"{len(verdict.faults) - LISTED} more pairs")
     if verdict.hung and measured.hung is not None:
         sentences.append(f"{measured.hung.operation} of {measured.hung.nbytes} B over all ranks did not end")
     if verdict.nodes:
-        hosts = " and ".join(measured.places[node * shape.per_node].host for node in verdict.nodes)
+        hosts = " and ".join(measured.places[node * shape.per_node].host for node in verdict.nodes[:LISTED])
         sentences.append(f"check {hosts}")
     return "; ".join(sentences)
 

@@ -26,6 +26,9 @@ from rljob_trainer.rank.results import Rendezvous
 from rljob_trainer.workers.context import WorkerContext
 from rljob_trainer.workers.placement import options
 
+CONNECT_SECONDS = 120.0
+"""Deadline of connecting all ranks once their processes have started."""
+
 END_SECONDS = 30.0
 """Deadline for Ray to end the workers, so that ranks find their GPUs free."""
 
@@ -33,10 +36,13 @@ END_SECONDS = 30.0
 class FabricWorker:
     """The process of one rank."""
 
-    def __init__(self, rank: int, shape: Shape, device: str, largest: int, seconds: float) -> None:
+    def __init__(self, rank: int, shape: Shape, device: str, largest: int) -> None:
         from rljob_trainer.preflight.member import Member
 
-        self.member = Member(MemberSettings(rank, shape, device, default_library(device), largest, seconds))
+        self.member = Member(MemberSettings(rank, shape, device, default_library(device), largest, CONNECT_SECONDS))
+
+    def started(self) -> None:
+        """Answers once the imports are done."""
 
     def open_store(self) -> Rendezvous:
         from rljob_trainer.rank.rendezvous import open_store
@@ -65,11 +71,11 @@ def _address() -> str:
 class RayMembers:
     """Start them, and end them with the block. largest: bytes of the largest trial."""
 
-    def __init__(self, context: WorkerContext, shape: Shape, largest: int, seconds: float) -> None:
+    def __init__(self, context: WorkerContext, shape: Shape, largest: int) -> None:
         gpus, placement = int(context.device_type == "cuda"), context.placement
         kind = ray.remote(num_cpus=0, num_gpus=gpus)(FabricWorker)
         self._workers: list[Any] = [
-            kind.options(**options(placement.of_rank(rank))).remote(rank, shape, context.device_type, largest, seconds)
+            kind.options(**options(placement.of_rank(rank))).remote(rank, shape, context.device_type, largest)
             for rank in range(shape.ranks)
         ]
 
@@ -77,16 +83,15 @@ class RayMembers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        waiting = [worker.health.remote(None) for worker in self._workers]
+        waiting = [worker.started.remote() for worker in self._workers]
         for worker in self._workers:
             ray.kill(worker)
         ray.wait(waiting, num_returns=len(waiting), timeout=END_SECONDS)
 
     def places(self, seconds: float) -> list[Place]:
-        begin = time.monotonic()
-        (rendezvous,) = self._answers([self._workers[0].open_store.remote()], seconds)
-        left = seconds - (time.monotonic() - begin)
-        return self._answers([worker.connect.remote(rendezvous) for worker in self._workers], left)
+        self._answers([worker.started.remote() for worker in self._workers], seconds)
+        (rendezvous,) = self._answers([self._workers[0].open_store.remote()], CONNECT_SECONDS)
+        return self._answers([worker.connect.remote(rendezvous) for worker in self._workers], CONNECT_SECONDS)
 
     def run(self, trial: Trial, warm_ups: int, iterations: int, seconds: float) -> list[Timing]:
         return self._answers([worker.run.remote(trial, warm_ups, iterations) for worker in self._workers], seconds)
