@@ -11,7 +11,7 @@ from e2e.cluster.errors import ClusterError
 from rljob_operator import names
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.main import LEASE_NAME
-from rljob_operator.render import Placement, cluster_of
+from rljob_operator.render import cluster_of
 from rljob_operator.runtime import key
 from tests.charts.chart import CHART, NAME, ROOT, VALUES, names_of, of_kind, only, render
 from tests.rljob_operator.snapshots import SETTINGS, job
@@ -163,7 +163,7 @@ def test_the_operator_is_let_out_to_heads_and_the_api_server_and_in_from_prometh
 def test_monitors_scrape_every_replica_and_every_agent(helm):
     objects = render(helm, VALUES["monitored"])
     service, of_operator, of_jobs = (only(objects, kind) for kind in ("Service", "ServiceMonitor", "PodMonitor"))
-    head = cluster_of(job(), "trainer:1", SETTINGS, Placement())["spec"]["headGroupSpec"]["template"]
+    head = cluster_of(job(), "trainer:1", SETTINGS, {})["spec"]["headGroupSpec"]["template"]
     (endpoint,) = of_jobs["spec"]["podMetricsEndpoints"]
 
     assert of_operator["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()

@@ -8,7 +8,8 @@ from kubernetes.client import AppsV1Api, CoreV1Api
 from rljob_operator.job import read_job
 from rljob_operator.kube.kinds import Ref
 from rljob_operator.perform.drift import has_drifted, stamped
-from rljob_operator.render import Placement, reward_models_of
+from rljob_operator.render import reward_models_of
+from rljob_operator.settings import Settings
 from tests.e2e.jobs import Jobs, runs
 from tests.e2e.lives import MODEL
 from tests.e2e.waiting import eventually
@@ -38,7 +39,7 @@ def test_they_live_as_long_as_the_job_runs_and_follow_its_spec(operator, cluster
     core: Any = CoreV1Api(jobs.client)
     told = core.read_namespaced_config_map("job-job", jobs.namespace).data["job.json"]
     assert json.loads(told)["rewardModels"]["rm"] == "http://job-rm-rm:8000"
-    for wanted in reward_models_of(read_job(jobs.get()), "trainer:1", Placement()):
+    for wanted in reward_models_of(read_job(jobs.get()), "trainer:1", Settings(), {}):
         found = json.loads(cluster.kubectl("get", "--raw", Ref.of(wanted).path()))
         assert not has_drifted(found, stamped(wanted)), "what the API server adds is no drift"
 

@@ -20,6 +20,7 @@ from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeEr
 from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
+from tests.rljob_operator import lives, queues
 from tests.rljob_operator.decisions import (
     broken,
     decide,
@@ -35,7 +36,6 @@ from tests.rljob_operator.decisions import (
     refused,
     restarted,
 )
-from tests.rljob_operator.lives import GROUPS
 from tests.rljob_operator.snapshots import (
     CLAIM,
     NOW,
@@ -88,7 +88,8 @@ def situations() -> dict[str, Plan]:
         over,
         refusals,
         checkpoints,
-        *GROUPS,
+        *lives.GROUPS,
+        *queues.GROUPS,
     )
     return {name: plan for group in groups for name, plan in group()}
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from rljob_api import RLJobSpec
 from rljob_api.v1alpha1 import Condition, RLJobStatus
+from rljob_operator import names
 from rljob_operator.kube.kinds import RLJOB, Manifest, Ref
 
 
@@ -18,7 +19,8 @@ class Job:
 
     problem: why the operator cannot read the job; None if it can. unread: a field of the spec that only a newer API
     has; None if it knows all. deleted: when its deletion was requested. manager: spec.managedBy, also of a spec that
-    cannot be read. status: the part that can be read.
+    cannot be read. queue, priority_class: LocalQueue and WorkloadPriorityClass that its labels name. status: the part
+    that can be read.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Job:
     problem: str | None
     unread: str | None
     manager: str | None
+    queue: str | None
+    priority_class: str | None
     status: RLJobStatus
 
     @property
@@ -71,6 +75,7 @@ class Job:
 def read_job(manifest: Mapping[str, Any]) -> Job:
     """Never raises for what a user or another version can write: `problem` says what cannot be read."""
     metadata = manifest["metadata"]
+    labels = metadata.get("labels", {})
     read, problem, unread = _spec(manifest.get("spec", {}))
     status, unclear = _status(manifest.get("status") or {})
     return Job(
@@ -85,6 +90,8 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
         problem=problem or unclear,
         unread=unread,
         manager=manifest.get("spec", {}).get("managedBy"),
+        queue=labels.get(names.QUEUE_LABEL) or None,
+        priority_class=labels.get(names.PRIORITY_LABEL) or None,
         status=status,
     )
 

@@ -17,12 +17,12 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 import structlog
@@ -95,6 +95,7 @@ class Operator:
     def __init__(self, settings: Settings, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._settings, self._connection, self._session = settings, connection, session
         self.store, self.listed, self.watchable = Store(), asyncio.Event(), asyncio.Event()
+        self._other_kinds = asyncio.Event()  # Kueue was installed or removed, since kopf began
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
         self.lease = LeaderLease(self._reads, settings.operator_namespace, LEASE_NAME)
@@ -146,20 +147,25 @@ class Operator:
             await asyncio.sleep(pause)
             try:
                 await self._list()
-                pause = FIRST_RESYNC_SECONDS if self.store.unreadable else RESYNC_SECONDS  # whose jobs wait
+                waits = self.store.unreadable or self.store.lacks_kueue
+                pause = FIRST_RESYNC_SECONDS if waits else RESYNC_SECONDS
             except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def watch(self) -> None:
-        """kopf looks once which kinds there are, so it begins after all were listed: KubeRay may be installed later."""
+        """kopf looks once which kinds there are, so it begins after all were listed, and again once Kueue is installed
+        or removed: KubeRay and Kueue may be installed later.
+        """
         await self.watchable.wait()
         quieten(self.store)
         namespaces, identity = self._settings.namespaces, self.lease.identity
         for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
-            await watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity)
-            log.warning("watches_ended", again_in=pause)
-            await asyncio.sleep(pause)
+            missing = self.store.missing
+            ended = watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity, missing)
+            if await _unless(ended, self._other_kinds):
+                log.warning("watches_ended", again_in=pause)
+                await asyncio.sleep(pause)
             await _patiently(self._list)
 
     def heard(self, kind: Kind, manifest: Manifest, deleted: bool) -> None:
@@ -168,11 +174,13 @@ class Operator:
 
     async def _list(self) -> None:
         """Jobs that were listed are looked at even if another list fails: their watches are no news to the store."""
-        news = set[Key]()
+        news, missing = set[Key](), self.store.missing
         try:
             await list_all(self._reads, self.store, news, self._settings.namespaces)
         finally:
             self.changed(news)
+        if self.store.missing != missing:
+            self._other_kinds.set()
 
     async def _work(self, key: Key) -> None:
         assert self._reconciler is not None
@@ -210,6 +218,19 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
             pause = max(RETRY_SECONDS, error.retry_after or 0.0)
             log.warning("start_delayed", error=str(error), again_in=pause)
             await asyncio.sleep(pause)
+
+
+async def _unless(work: Coroutine[Any, Any, None], event: asyncio.Event) -> bool:
+    """Whether the work ended first. Otherwise it is cancelled, and the event is over."""
+    event.clear()
+    tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def run(settings: Settings) -> None:

@@ -11,6 +11,7 @@ from rljob_operator.observe.cluster import Cluster, derive_cluster
 from rljob_operator.observe.driver import Driver, derive_driver
 from rljob_operator.observe.servers import Servers, derive_servers
 from rljob_operator.observe.snapshot import Snapshot, is_deleting
+from rljob_operator.observe.workload import Workload, derive_workload
 
 
 class VolumeState(Enum):
@@ -29,6 +30,7 @@ class Facts:
     driver: Driver
     servers: Servers
     volume: VolumeState
+    workload: Workload
 
     @property
     def job(self) -> Job:
@@ -54,7 +56,12 @@ def derive(snapshot: Snapshot) -> Facts:
     """Everything that gates need to know about a snapshot."""
     cluster = derive_cluster(snapshot)
     return Facts(
-        snapshot, cluster, derive_driver(snapshot, cluster), derive_servers(snapshot), _derive_volume(snapshot)
+        snapshot,
+        cluster,
+        derive_driver(snapshot, cluster),
+        derive_servers(snapshot),
+        _derive_volume(snapshot),
+        derive_workload(snapshot),
     )
 
 

@@ -35,11 +35,10 @@ def url(job: str, model: str) -> str:
     return f"http://{names.reward_model(job, model)}:{PORT}"
 
 
-def deployment(job: Job, model: RewardModel, image: str, placement: Placement) -> dict[str, Any]:
-    template = server_template(job, model, image, placement)
+def deployment(job: Job, model: RewardModel, template: Template, replicas: int) -> dict[str, Any]:
     annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.TEMPLATE_ANNOTATION: digest(template)}
     spec = {
-        "replicas": model.replicas,
+        "replicas": replicas,
         "selector": {"matchLabels": _selector(job, model)},
         # GPUs are scarce: a new server takes the place of an old one.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
