@@ -62,6 +62,19 @@ def test_the_rights_in_a_namespace_are_those_that_are_had_everywhere_else(helm):
     assert here["rules"] == everywhere["rules"]
 
 
+def test_with_kueue_the_operator_reads_queues_and_kueue_reads_jobs_and_nothing_else_everywhere(helm):
+    objects = render(helm, VALUES["queued"])
+    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "ClusterRole")}
+    readers = {each["roleRef"]["name"]: each["subjects"] for each in of_kind(objects, "ClusterRoleBinding")}
+
+    assert {each["namespace"] for each in readers.pop(f"{NAME}-queues")} == {"rljob-system"}
+    assert readers == {
+        f"{NAME}-kueue": [{"kind": "ServiceAccount", "name": "kueue-controller-manager", "namespace": "queues"}]
+    }
+    for rule in roles[f"{NAME}-queues"] + roles[f"{NAME}-kueue"]:
+        assert {*rule["verbs"]} <= {"get", "list", "watch"}
+
+
 def test_a_release_can_do_without_anything_cluster_wide(helm):
     objects = render(helm, VALUES["nothing cluster-wide"])
 
@@ -246,7 +259,7 @@ NEEDED = {
     "admission.operator", "admission.ownNamespace", "crds", "crds.install", "image", "image.pullPolicy",
     "image.repository", "monitoring", "monitoring.interval", "monitoring.namespace", "networkPolicy",
     "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas", "serviceAccount", "userRoles",
-    "userRoles.aggregate", "userRoles.create",
+    "kueue", "kueue.enabled", "kueue.namespace", "kueue.serviceAccount", "userRoles.aggregate", "userRoles.create",
 }  # fmt: skip
 """Values without which less is rendered than the defaults say, or what no API server takes, or what lets all out."""
 
@@ -263,6 +276,7 @@ def without(path: str) -> dict[str, Any]:
     values: dict[str, Any] = {
         "monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True},
         "admission": {"jobs": {"enabled": True}},
+        "kueue": {"enabled": True},
     }
     *sections, last = path.split(".")
     section = values

@@ -65,7 +65,7 @@ def test_a_cluster_outlives_its_command_and_a_crash_but_not_its_last_user(folder
     assert out.startswith(f"started {', '.join(COMPONENTS)} in ")
     assert f"\nexport KUBECONFIG={folder}/kubeconfig\n" in out
     assert plane.running == list(COMPONENTS)
-    ports = plane.layout.ports.values()
+    ports = [plane.layout.ports[name] for each in COMPONENTS.values() for name in each.listeners]
     assert all(map(listens, ports))
     plane.access.kubectl("create", "configmap", "kept")
     assert run("up", folder=folder).startswith("the cluster is already up\n")
