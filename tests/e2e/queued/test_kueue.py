@@ -1,9 +1,10 @@
 """The local Kueue does what RLJob's operator relies on: a Workload of several podSets is admitted whole, or evicted."""
 
 from e2e.cluster.access import Access
-from tests.e2e.jobs import Jobs, runs
+from tests.e2e.jobs import RAY_CLUSTER, Jobs
 from tests.e2e.queued.queues import Queues
 from tests.e2e.waiting import eventually
+from tests.rljob_operator.snapshots import SPEC
 
 GANG = {"head": (1, {"cpu": "1"}), "trainer": (2, {"cpu": "2"}), "reward-judge": (1, {"cpu": "1"})}
 """Six CPUs."""
@@ -31,7 +32,7 @@ def test_a_higher_priority_evicts_and_takes_the_quota_once_it_is_released(queues
     queues.reaches("low", "Admitted", "Admitted")
     queues.create_workload("high", GANG, priority=10)
     queues.reaches("low", "Evicted", "Preempted")
-    assert queues.conditions("high")["QuotaReserved"][0] == "False"
+    queues.reaches("high", "QuotaReserved", "Pending", status="False")
 
     queues.release("low")
     queues.reaches("high", "Admitted", "Admitted")
@@ -53,12 +54,19 @@ def test_the_visibility_api_tells_the_place_in_the_queue(cluster: Access, queues
     eventually(lambda: queues.places(cluster) == {"first": 0, "second": 1})
 
 
-def test_kueue_leaves_the_children_of_a_job_to_its_operator(queues: Queues, jobs: Jobs, operator, heads) -> None:
-    """Without its configuration it would put a RayCluster into the queue that is a namespace's default."""
+def test_kueue_leaves_the_pods_of_a_queued_job_to_its_operator(queues: Queues, jobs: Jobs) -> None:
+    """The namespace's default queue, which takes in every other pod, gets none of them."""
     queues.create({"cpu": 0}, name="default")
-    heads.add(queues.namespace, "job")
-    jobs.create()
-    runs(heads, jobs)
-    (cluster,) = jobs.clusters()
-    assert not cluster["spec"].get("suspend")
+    labels = {"kueue.x-k8s.io/queue-name": "elsewhere"}
+    jobs.create_from(
+        {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"labels": labels}, "spec": SPEC}, "job"
+    )
+    owner = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "job", "controller": True}
+    head = {"rayStartParams": {}, "template": {"spec": {"containers": [{"name": "ray-head", "image": "none"}]}}}
+    queues.api.create_namespaced_custom_object(**RAY_CLUSTER, namespace=queues.namespace, body={
+        "apiVersion": "ray.io/v1", "kind": "RayCluster",
+        "metadata": {"name": "job", "ownerReferences": [owner | {"uid": jobs.get()["metadata"]["uid"]}]},
+        "spec": {"headGroupSpec": head},
+    })  # fmt: skip
+    eventually(lambda: [pod.status.phase for pod in jobs.pods()] == ["Running"])
     assert queues.workloads() == []
