@@ -49,9 +49,9 @@ def test_a_queue_that_is_stopped_evicts(queues: Queues) -> None:
 
 def test_the_visibility_api_tells_the_place_in_the_queue(cluster: Access, queues: Queues) -> None:
     queues.create({"cpu": 0})
-    for name in ("first", "second"):
-        queues.create_workload(name, GANG)
-    eventually(lambda: queues.places(cluster) == {"first": 0, "second": 1})
+    for name, priority in (("low", 0), ("high", 1)):
+        queues.create_workload(name, GANG, priority=priority)
+    eventually(lambda: queues.places(cluster) == {"high": 0, "low": 1})
 
 
 def test_kueue_leaves_the_pods_of_a_queued_job_to_its_operator(queues: Queues, jobs: Jobs) -> None:
