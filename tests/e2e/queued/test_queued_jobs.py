@@ -49,7 +49,7 @@ def test_a_higher_priority_preempts_and_the_job_goes_on_from_its_checkpoint(head
     jobs.queue(priority="low")
     eventually(lambda: jobs.status().get("progress", {}).get("step", 0) > 2)
     jobs.queue("urgent", priority="high")
-    eventually(lambda: jobs.is_queued())
+    eventually(jobs.is_queued)
     kind, reason, message = jobs.conditions()["Evicted"]
     assert (kind, reason) == ("True", "Preempted")
     assert "Preempted to accommodate a workload" in message
