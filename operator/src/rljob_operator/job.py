@@ -21,6 +21,7 @@ class Job:
     has; None if it knows all. deleted: when its deletion was requested. manager: spec.managedBy, also of a spec that
     cannot be read. queue, priority_class: LocalQueue and WorkloadPriorityClass that its labels name. status: the part
     that can be read.
+    whole: the spec as its author wrote it; `read` has fewer pods if the queue admitted fewer. None for the same.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Job:
     queue: str | None
     priority_class: str | None
     status: RLJobStatus
+    whole: RLJobSpec | None = None
 
     @property
     def spec(self) -> RLJobSpec:
@@ -44,6 +46,11 @@ class Job:
         if self.read is None:
             raise ValueError(self.problem)
         return self.read
+
+    @property
+    def written(self) -> RLJobSpec:
+        """The spec as its author wrote it. Raises ValueError if there is a problem."""
+        return self.spec if self.whole is None else self.whole
 
     @property
     def ref(self) -> Ref:

@@ -60,7 +60,7 @@ class Invariants:
 
     def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:
         if kind in (RAY_CLUSTER, DEPLOYMENT):
-            self._makers |= dict.fromkeys((manifest["metadata"]["uid"],), next(owners(manifest)))
+            self._makers |= dict.fromkeys((manifest["metadata"]["uid"],), next(owners(manifest), ""))
         if kind != RLJOB:
             return
         uid = manifest["metadata"]["uid"]

@@ -50,7 +50,7 @@ def _is_outdated(facts: Facts) -> bool:
     job, found = facts.job, facts.workload.found
     if job.unread is not None or annotation(found, names.GENERATION_ANNOTATION) == f"{job.generation}":
         return False
-    return annotation(found, names.SPEC_ANNOTATION) not in (None, spec_digest(job.spec))
+    return annotation(found, names.SPEC_ANNOTATION) not in (None, spec_digest(job.written))
 
 
 def _is_idle(facts: Facts) -> bool:
@@ -195,4 +195,20 @@ def upkeep(facts: Facts, step: Step) -> tuple[Patch, ...]:
     ):
         return patch
     ready = facts.cluster.is_ready and not facts.servers.missing
-    return reported(found, facts.now, ready=ready, reclaimable={})
+    return reported(found, facts.now, ready=ready, reclaimable=_reclaimable(facts, found))
+
+
+def _reclaimable(facts: Facts, found: Manifest) -> dict[str, int]:
+    """Pods that the job does not need, by group, since Kueue admitted it: of a reward model that got fewer replicas, or
+    worker pods that the batch cannot use. They have ended.
+    """
+    spec, counts = facts.job.spec, facts.workload.counts
+    needed = {names.TRAINER_GROUP: max(spec.cluster.nodes, len(facts.seen.pods_of(names.WORKER)))}
+    for model in spec.rewards.served:
+        needed[names.reward_group(model.name)] = max(model.replicas, len(facts.seen.servers_of(model.name)))
+    back = {each["name"]: int(each["count"]) for each in found["status"].get("reclaimablePods", ())}
+    for each in found["spec"]["podSets"]:
+        name, whole = each["name"], int(each["count"])
+        if (least := needed.get(name, whole)) < counts.get(name, 0):
+            back[name] = whole - least
+    return back

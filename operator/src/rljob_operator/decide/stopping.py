@@ -66,7 +66,7 @@ def _is_outdated(facts: Facts) -> bool:
     job, cluster = facts.job, facts.seen.cluster
     if job.unread is not None or annotation(cluster, names.GENERATION_ANNOTATION) == f"{job.generation}":
         return False
-    return annotation(cluster, names.SPEC_ANNOTATION) not in (None, spec_digest(job.spec))
+    return annotation(cluster, names.SPEC_ANNOTATION) not in (None, spec_digest(job.written))
 
 
 def _renew(facts: Facts, why: str) -> Step:

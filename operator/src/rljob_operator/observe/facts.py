@@ -1,6 +1,6 @@
 """Facts: what a Snapshot means. Derived once after observe; gates read them and compute nothing again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 
@@ -11,7 +11,7 @@ from rljob_operator.observe.cluster import Cluster, derive_cluster
 from rljob_operator.observe.driver import Driver, derive_driver
 from rljob_operator.observe.servers import Servers, derive_servers
 from rljob_operator.observe.snapshot import Snapshot, is_deleting
-from rljob_operator.observe.workload import Workload, derive_workload
+from rljob_operator.observe.workload import Workload, derive_workload, with_quota
 
 
 class VolumeState(Enum):
@@ -54,6 +54,8 @@ class Facts:
 
 def derive(snapshot: Snapshot) -> Facts:
     """Everything that gates need to know about a snapshot."""
+    workload = derive_workload(snapshot)
+    snapshot = replace(snapshot, job=with_quota(snapshot.job, workload))
     cluster = derive_cluster(snapshot)
     return Facts(
         snapshot,
@@ -61,7 +63,7 @@ def derive(snapshot: Snapshot) -> Facts:
         derive_driver(snapshot, cluster),
         derive_servers(snapshot),
         _derive_volume(snapshot),
-        derive_workload(snapshot),
+        workload,
     )
 
 

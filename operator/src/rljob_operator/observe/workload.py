@@ -6,10 +6,13 @@ ABSENT ──────────> WAITING ───────────
                       └──────────── the pods are gone, the quota is released ──────┘
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from rljob_api.sizes import sized
+from rljob_operator import names
+from rljob_operator.job import Job
 from rljob_operator.kube.kinds import WORKLOAD, Manifest
 from rljob_operator.observe.snapshot import Snapshot, condition_is, condition_of, is_deleting
 
@@ -56,9 +59,37 @@ class Workload:
         return (self.found or {}).get("status", {}).get("admission") or {}
 
     @property
+    def counts(self) -> Mapping[str, int]:
+        """Pods of each group that have quota: those admitted, without those given back. Empty without quota."""
+        found = self.found or {}
+        whole = {each["name"]: int(each["count"]) for each in found.get("spec", {}).get("podSets", ())}
+        back = {each["name"]: int(each["count"]) for each in found.get("status", {}).get("reclaimablePods", ())}
+        assigned = {each["name"]: int(each.get("count", whole[each["name"]])) for each in self._assigned}
+        return {name: min(count, whole[name] - back.get(name, 0)) for name, count in assigned.items()}
+
+    @property
+    def _assigned(self) -> list[Manifest]:
+        assigned: list[Manifest] = self.admission.get("podSetAssignments", [])
+        return assigned
+
+    @property
     def is_active(self) -> bool:
         """Whether it may be admitted. Kueue or a person may deactivate it."""
         return self.found is None or self.found["spec"].get("active") is not False
+
+
+def with_quota(job: Job, workload: Workload) -> Job:
+    """The job, with no more pods than Kueue has admitted."""
+    counts = workload.counts
+    if job.read is None or not counts:
+        return job
+    nodes = counts.get(names.TRAINER_GROUP, job.read.cluster.nodes)
+    models = {model.name: counts.get(names.reward_group(model.name)) for model in job.read.rewards.served}
+    replicas = {name: count for name, count in models.items() if count is not None}
+    least = all(replicas.get(model.name, model.replicas) >= model.replicas for model in job.read.rewards.served)
+    if nodes >= job.read.cluster.nodes and least:
+        return job
+    return replace(job, read=sized(job.read, nodes, replicas), whole=job.read)
 
 
 def derive_workload(snapshot: Snapshot) -> Workload:

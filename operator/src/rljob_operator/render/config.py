@@ -28,7 +28,8 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
         spec=resolve(spec),
         reward_models={model.name: url(job, model.name) for model in spec.rewards.served},
     )
-    needless = set() if spec.checkpoint.resume == "never" else {"start_id"}
+    needless: dict[str, Any] = {"spec": {"cluster": {"min_nodes"}}}  # a queue's, and news to an older trainer
+    needless |= {} if spec.checkpoint.resume == "never" else {"start_id": True}
     text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=needless), sort_keys=True)
     return CONFIG_MAP.manifest({"name": names.job_config(job)}, data={names.JOB_FILE: text})
 

@@ -14,18 +14,20 @@ from rljob_operator.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pods of one template. template: raises CannotMerge."""
+    """Pods of one template. template: raises CannotMerge. least: how many are enough to start; None for all."""
 
     name: str
     count: int
     template: Callable[[Placement], Template]
+    least: int | None = None
 
 
 def groups(job: Job, image: str, settings: Settings) -> list[Group]:
     """image: of all pods whose part of the spec names none."""
+    cluster = job.spec.cluster
     return [
         Group(names.HEAD_GROUP, 1, partial(head_template, job, image, settings)),
-        Group(names.TRAINER_GROUP, job.spec.cluster.nodes, partial(worker_template, job, image, settings)),
+        Group(names.TRAINER_GROUP, cluster.nodes, partial(worker_template, job, image, settings), cluster.min_nodes),
         *(
             Group(names.reward_group(model.name), model.replicas, partial(server_template, job, model, image))
             for model in job.spec.rewards.served

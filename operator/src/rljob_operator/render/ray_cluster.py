@@ -22,7 +22,7 @@ def ray_cluster(job: Job, image: str, settings: Settings, head: Template, traine
     nodes, key = job.spec.cluster.nodes, tokens.fingerprint(settings.key)
     annotations = {
         names.RENDERER_ANNOTATION: RENDERER_VERSION,
-        names.SPEC_ANNOTATION: spec_digest(job.spec),
+        names.SPEC_ANNOTATION: spec_digest(job.written),
         names.GENERATION_ANNOTATION: f"{job.generation}",
         names.IMAGE_ANNOTATION: image,
         names.KEY_ANNOTATION: key,

@@ -36,7 +36,7 @@ def url(job: str, model: str) -> str:
 
 
 def deployment(job: Job, model: RewardModel, template: Template, replicas: int) -> dict[str, Any]:
-    annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.TEMPLATE_ANNOTATION: digest(template)}
+    annotations = {names.SPEC_ANNOTATION: spec_digest(job.written), names.TEMPLATE_ANNOTATION: digest(template)}
     spec = {
         "replicas": replicas,
         "selector": {"matchLabels": _selector(job, model)},

@@ -29,7 +29,7 @@ def workload(job: Job, queue: str, pods: list[Group], priority: int) -> Manifest
     spec: dict[str, Any] = {"queueName": queue, "priority": priority, "podSets": [_pod_set(each) for each in pods]}
     if job.priority_class is not None:
         spec["priorityClassRef"] = priority_class(job.priority_class)
-    annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.GENERATION_ANNOTATION: f"{job.generation}"}
+    annotations = {names.SPEC_ANNOTATION: spec_digest(job.written), names.GENERATION_ANNOTATION: f"{job.generation}"}
     metadata = {
         "name": names.workload(job.name, job.uid),
         "labels": {**names.labels(job.name), names.JOB_UID_LABEL: job.uid},
@@ -46,6 +46,8 @@ def priority_class(name: str) -> Manifest:
 def _pod_set(group: Group) -> Manifest:
     template = group.template(Placement())
     pod_set: Manifest = {"name": group.name, "count": group.count, "template": template}
+    if group.least is not None:
+        pod_set["minCount"] = group.least
     if topology := _topology(template["metadata"].get("annotations") or {}):
         pod_set["topologyRequest"] = topology
     return pod_set
@@ -87,7 +89,7 @@ def released(found: Manifest, now: datetime) -> tuple[Patch, ...]:
         ("PodsReady", False, "WaitForStart", _NOT_READY),
         ("Requeued", reason in _REQUEUED_AT_ONCE, reason, message),
     ]
-    return _freeing(_status(found, now, rows, admission=None))
+    return _freeing(_status(found, now, rows, admission=None, reclaimablePods=None))
 
 
 _NOT_READY = "Not all pods are ready or succeeded"
