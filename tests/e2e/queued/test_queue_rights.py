@@ -1,5 +1,8 @@
 """The chart's roles for Kueue against what the operator asks for when jobs are queued, evicted and suspended."""
 
+import pytest
+from kubernetes.client import ApiException
+
 from e2e.cluster.rights import calls, granted, missing, unused
 from tests.charts.release import installed
 from tests.charts.test_rights import of_kueue
@@ -10,6 +13,8 @@ from tests.e2e.queued.queues import Queues
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_head import PlayedHeads
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_roles_grant_what_queues_take_and_nothing_else(helm, cluster, client, layout, tmp_path):
     with installed(helm, cluster) as release, PlayedHeads() as heads:
@@ -18,6 +23,8 @@ def test_the_roles_grant_what_queues_take_and_nothing_else(helm, cluster, client
         jobs = QueuedJobs(client, release.jobs, Queues(client, release.jobs))
         with running_operator(operator, release.jobs, heads.template, tmp_path, release.name):
             live_in_a_queue(jobs, heads)
+        with operator.client() as own, pytest.raises(ApiException, match="the label rljob.dev/job"):
+            Queues(own, release.jobs).create_workload("others", {"head": (1, {})})
         jobs.queues.delete()
         asked = calls(layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
         rights = granted(release.manifests(), release.full_name)
