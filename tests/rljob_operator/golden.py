@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rljob_api.v1alpha1 import RecoveryStatus, RLJobStatus
+from rljob_operator.kube.kinds import Manifest
 from rljob_operator.plan import Patch, Plan
 from tests.rljob_operator.situations import situations
 
@@ -70,7 +71,7 @@ def _done(plan: Plan) -> str:
 
 def _change(patch: Patch) -> str:
     """Conditions by their types; of other parts the names."""
-    change = patch.change.get("status", patch.change.get("spec", patch.change))
+    change: Manifest = patch.change.get("status") or patch.change.get("spec") or patch.change
     conditions = [f"{each['type']}={each['status']} {each['reason']}" for each in change.get("conditions", ())]
     return ", ".join([*(name for name in change if name != "conditions"), *conditions])
 

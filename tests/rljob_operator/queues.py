@@ -140,6 +140,8 @@ def in_queue() -> Iterator[tuple[str, Plan]]:
 def admitted() -> Iterator[tuple[str, Plan]]:
     earlier = workload(admitted=True, base=replace(queued_job(), generation=2))
     yield "admitted", plan_of(ADMITTED, phase="Queued")
+    yield "admitted, a field of a newer API", plan_of(ADMITTED, base=replace(queued_job(), unread="spec.new: unknown"))
+    yield "admitted, a spec that cannot be read", plan_of(ADMITTED, base=replace(queued_job(), read=None, problem="x"))
     yield "admitted, its flavor is unknown", decide(replace(seen(ADMITTED), cluster_wide={}))
     yield "admitted, its pods start", plan_of(ADMITTED, cluster=ray_cluster(1, provisioned=False), pods=PODS[:2])
     yield "admitted and running", plan_of(ADMITTED, **living())

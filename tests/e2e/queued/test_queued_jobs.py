@@ -4,6 +4,7 @@ import pytest
 
 from rljob_operator import names
 from tests.e2e.jobs import runs
+from tests.e2e.lives import MODEL
 from tests.e2e.queued.queued_jobs import NO_QUOTA, NODES, QUOTA, QueuedJobs
 from tests.e2e.waiting import eventually
 from tests.rljob_operator.played_driver import train
@@ -160,3 +161,14 @@ def test_a_job_that_is_deleted_or_suspended_gives_its_quota_to_the_next(heads, j
     jobs.patch("second", suspend=True)
     jobs.reaches("Starting", "third")
     assert jobs.status("second")["phase"] == "Suspended"
+
+
+def test_a_job_that_may_start_with_fewer_pods_does_and_gives_back_servers_that_it_needs_no_more(heads, jobs):
+    jobs.queues.set_quota({**QUOTA, "nvidia.com/gpu": 6})
+    heads.add(jobs.namespace, "job")
+    jobs.queue(cluster={"nodes": 2, "minNodes": 1, "gpusPerNode": 4}, rewards={"models": [MODEL]})
+    runs(heads, jobs)
+    assert (len(jobs.workers()), jobs.status()["gpus"]) == (1, 6)
+    jobs.patch(rewards={"models": [{**MODEL, "replicas": 1}]})
+    eventually(lambda: jobs.workload()["status"].get("reclaimablePods") == [{"name": "reward-rm", "count": 1}])
+    assert jobs.status()["phase"] == "Running"

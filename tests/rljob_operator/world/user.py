@@ -50,7 +50,7 @@ class User:
     def job(self) -> Manifest | None:
         return self._server.find(RLJOB, KEY)
 
-    def create(self, labels: Manifest | None = None, **spec: Any) -> None:
+    def create(self, labels: Any = None, **spec: Any) -> None:
         """If there is none of the name. labels: those of the last one, unless they are given."""
         self._labels = self._labels if labels is None else labels
         if self.job is None:

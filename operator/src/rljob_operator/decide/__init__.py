@@ -78,7 +78,7 @@ def decide(facts: Facts, settings: Settings) -> Plan:
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
-        patch=step.patch or upkeep(facts, step),
+        patch=step.patch or (() if step.create else upkeep(facts, step)),  # children first
         force=_forced(facts),
         short_grace=tuple(map(Ref.of, spent_pods(facts.seen, cluster_goes=cluster_goes))),
         apply=_applied(facts, settings, step, status),

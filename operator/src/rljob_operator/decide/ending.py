@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
@@ -43,6 +44,16 @@ def deletion(facts: Facts, settings: Settings) -> Step | None:
         return replace(step, again_in=left)
     held = quota_back(seen, frees=gone)  # nobody else gives it back
     return replace(step, patch=held) if held else replace(step, finalizer=False)
+
+
+def replaced(facts: Facts) -> dict[str, Any]:
+    """What removes the Workload, whose quota no pod needs: first its finalizer goes."""
+    found = facts.workload.found
+    if found is None:
+        return {}
+    if patch := unheld(found):
+        return {"patch": patch}
+    return {} if facts.workload.state is WorkloadState.DELETING else {"delete": (Ref.of(found),)}
 
 
 def quota_back(seen: Snapshot, *, frees: bool = True) -> tuple[Patch, ...]:
@@ -105,7 +116,8 @@ def unreadable(facts: Facts, settings: Settings) -> Step | None:
         return None
     may_run = facts.lives and not driver.over and facts.cluster.state is not ClusterState.DELETING
     phase = job.status.phase if job.status.phase != "Running" or may_run else "Recovering"
-    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds)
+    freed = replaced(facts) if is_idle(facts) else {}
+    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds, **freed)
 
 
 def leftovers(facts: Facts, _settings: Settings) -> Step | None:
@@ -123,6 +135,11 @@ def leftovers(facts: Facts, _settings: Settings) -> Step | None:
 
 def nothing_runs(seen: Snapshot) -> bool:
     return seen.cluster is None and not seen.pods and not list(servers(seen))
+
+
+def is_idle(facts: Facts) -> bool:
+    """Whether nothing runs, and the status says how the last attempt ended."""
+    return nothing_runs(facts.seen) and not facts.driver.is_open
 
 
 def pods_left(seen: Snapshot) -> str:

@@ -9,6 +9,7 @@ from rljob_operator.plan import Event
 EVENT_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
     Reason.OBJECT_FAILING: True,
+    Reason.QUEUED: False,
     Reason.STOPPED_ON_REQUEST: False,
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,

@@ -11,17 +11,17 @@ from typing import Any
 
 from rljob_api.conditions import Aspect, Reason
 from rljob_operator import names
-from rljob_operator.decide.ending import nothing_runs
+from rljob_operator.decide.ending import is_idle, replaced
 from rljob_operator.decide.judging import over, settled
 from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.decide.starting import unmergeable
-from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest, Ref
+from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.snapshot import annotation
 from rljob_operator.observe.workload import WorkloadState
 from rljob_operator.plan import Patch, Step
 from rljob_operator.render import CannotMerge, UnknownFlavor, placements, spec_digest, workload_of
-from rljob_operator.render.workload import prioritized, released, reported, unheld, updated
+from rljob_operator.render.workload import prioritized, released, reported, updated
 from rljob_operator.settings import Settings
 
 LOOK_SECONDS = 1.0
@@ -53,16 +53,12 @@ def _is_outdated(facts: Facts) -> bool:
     return annotation(found, names.SPEC_ANNOTATION) not in (None, spec_digest(job.written))
 
 
-def _is_idle(facts: Facts) -> bool:
-    return nothing_runs(facts.seen) and not facts.driver.is_open
-
-
 def taken_away(facts: Facts) -> tuple[Reason, str] | None:
     """Why what runs has to stop: it has no quota any more. None if it needs none, has it, or nothing runs."""
     work = facts.workload
     if work.state in _FREE or has_quota(facts):
         return None
-    if _is_idle(facts) and work.state is not WorkloadState.EVICTED:
+    if is_idle(facts) and work.state is not WorkloadState.EVICTED:
         return None
     if work.state is WorkloadState.ADMITTED:
         return Reason.SPEC_CHANGED, "The Workload was admitted for an earlier spec"
@@ -98,22 +94,14 @@ def requeued(facts: Facts, reason: Reason, why: str) -> Step:
     return Step("Queued", reason, why, changes, again_in=LOOK_SECONDS, **freed)
 
 
-def replaced(facts: Facts) -> dict[str, Any]:
-    """What removes the Workload, whose quota no pod needs: first its finalizer goes."""
-    found = facts.workload.found
-    if found is None:
-        return {}
-    if patch := unheld(found):
-        return {"patch": patch}
-    return {} if facts.workload.state is WorkloadState.DELETING else {"delete": (Ref.of(found),)}
-
-
 def queueing(facts: Facts, settings: Settings) -> Step | None:
     """Where the job waits in its queue."""
     state = facts.workload.state
+    if facts.job.unread is not None and state is not WorkloadState.NOT_QUEUED and is_idle(facts):
+        return Step("Queued", Reason.SPEC_NOT_READABLE, facts.job.unread, again_in=WAIT_SECONDS, **replaced(facts))
     if has_quota(facts):
         return _unplaced(facts)
-    if state is WorkloadState.NOT_QUEUED or not _is_idle(facts):
+    if state is WorkloadState.NOT_QUEUED or not is_idle(facts):
         return None
     if state is WorkloadState.NO_KUEUE:
         message = (
@@ -131,7 +119,7 @@ def queueing(facts: Facts, settings: Settings) -> Step | None:
 def _in_queue(facts: Facts, settings: Settings) -> Step | None:
     job, found = facts.job, facts.workload.found
     queue, image = job.queue or facts.workload.queue, job.spec.cluster.image or settings.trainer_image
-    if image is None or queue is None or (job.unread is not None and found is None):
+    if image is None or queue is None:
         return None  # a later gate says what is missing
     priority = _priority(facts)
     if priority is None:
@@ -151,7 +139,7 @@ def _in_queue(facts: Facts, settings: Settings) -> Step | None:
 def _waiting(facts: Facts, found: Manifest, wanted: Manifest) -> Step:
     """Without quota the Workload follows the job: another queue, another priority, more servers."""
     work = facts.workload
-    patch = () if work.admission or facts.job.unread is not None else updated(found, wanted)
+    patch = () if work.admission else updated(found, wanted)
     said = work.message or "Kueue has not reported on the Workload; check that it runs"
     if work.is_active:
         return Step("Queued", Reason.QUEUED, f"LocalQueue {work.queue}: {said}", patch=patch)

@@ -12,9 +12,9 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
-from rljob_operator.decide.ending import nothing_runs, pods_left, what_runs
+from rljob_operator.decide.ending import nothing_runs, pods_left, replaced, what_runs
 from rljob_operator.decide.judging import over
-from rljob_operator.decide.queueing import replaced, requeued, taken_away
+from rljob_operator.decide.queueing import requeued, taken_away
 from rljob_operator.head import tokens
 from rljob_operator.observe.cluster import ClusterState
 from rljob_operator.observe.facts import Facts

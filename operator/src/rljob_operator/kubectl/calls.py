@@ -38,6 +38,12 @@ class Kubectl:
         found: Manifest = json.loads(self._output("get", resource, *arguments, "--output=json"))
         return found
 
+    def raw(self, path: str) -> Manifest | None:
+        """What the API server answers for a path; None if it refuses."""
+        done = self._run("get", "--raw", path, capture=True)
+        found: Manifest | None = None if done.returncode else json.loads(done.stdout)
+        return found
+
     def patch(self, resource: str, name: str, patch: Manifest) -> Manifest:
         merge = ("--type=merge", f"--patch={json.dumps(patch)}", f"--field-manager={FIELD_MANAGER}", "--output=json")
         changed: Manifest = json.loads(self._output("patch", resource, name, *merge))

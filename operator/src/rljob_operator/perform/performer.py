@@ -2,8 +2,9 @@
 events. Those come last: an event before a write may report what a conflict then prevents, and a namespace that limits
 events must not stop a job.
 
-finalizer, deletions, quota ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
+finalizer, deletions, freed quota ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
                                                                         events <── one status patch <──┘
+                                   what Kueue has to know besides <────────┘
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,12 +53,13 @@ class Performer:
         with refusals(version, Forbidden, Unavailable):
             await self._delete(snapshot, plan)
         with refusals(version, Invalid, Forbidden, Unavailable):
-            await self._change(job, plan.patch)
+            await self._change(job, [patch for patch in plan.patch if patch.frees])
         with refusals(version, Invalid, Forbidden, AlreadyExists, NotFound, Unavailable):
             await self._children.make(snapshot, plan, lambda *fields: self._post_ignored(job, *fields))
         await self._call_head(job, plan, version)
         if plan.written is not None:
             await self._post(job, plan.events, await self._write_status(job, version, plan.written))
+        await self._change(job, [patch for patch in plan.patch if not patch.frees])  # it keeps nothing waiting
 
     async def _delete(self, snapshot: Snapshot, plan: Plan) -> None:
         """Short grace periods come first: a node keeps to the first that it hears, for example from their owner's."""
