@@ -23,7 +23,7 @@ def test_the_roles_grant_what_queues_take_and_nothing_else(helm, cluster, client
         jobs = QueuedJobs(client, release.jobs, Queues(client, release.jobs))
         with running_operator(operator, release.jobs, heads.template, tmp_path, release.name):
             live_in_a_queue(jobs, heads)
-        with operator.client() as own, pytest.raises(ApiException, match="the label rljob.dev/job"):
+        with operator.client() as own, pytest.raises(ApiException, match=r"the label rljob\.dev/job"):
             Queues(own, release.jobs).create_workload("others", {"head": (1, {})})
         jobs.queues.delete()
         asked = calls(layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
