@@ -20,6 +20,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 pytest_plugins = ["e2e.cluster.fixtures"]
 
 LONGEST = (
+    "e2e/queued/test_queued_jobs", "e2e/queued/test_queue_rights",
     "e2e/test_lost_node", "e2e/test_fuzz", "bench/test_models", "rljob_trainer/test_run_recovery",
     "rljob_trainer/test_examples",
     "rljob_trainer/test_reward_models_served", "e2e/test_lifecycle", "rljob_trainer/test_run_chain",

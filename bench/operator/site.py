@@ -182,9 +182,9 @@ def wait(what: str, holds: Callable[[], bool], pause: float = 0.5, patience: flo
 
 
 @contextmanager
-def site(folder: Path, nodes: int, gpus: int, heads: str) -> Iterator[Site]:
+def site(folder: Path, nodes: int, gpus: int, heads: str, kueue: bool = False) -> Iterator[Site]:
     cluster = Path(tempfile.gettempdir()) / f"rljob-{uuid.uuid4().hex[:8]}"  # the guard removes it, after this process
-    with shared(cluster, nodes, gpus) as plane:
+    with shared(cluster, nodes, gpus, kueue=kueue) as plane:
         access = plane.access
         access.kubectl("create", "namespace", NAMESPACE)
         access.kubectl("create", "serviceaccount", OPERATOR, f"--namespace={NAMESPACE}")

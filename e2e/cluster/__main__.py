@@ -21,7 +21,7 @@ def main() -> None:
     try:
         match arguments.command:
             case "up":
-                up(Plane(arguments.dir), arguments.nodes, arguments.gpus, arguments.kubelets)
+                up(Plane(arguments.dir), arguments.nodes, arguments.gpus, arguments.kubelets, arguments.kueue)
             case "down":
                 down(Plane(arguments.dir))
             case "build":
@@ -34,10 +34,10 @@ def main() -> None:
         sys.exit(f"cluster: {error}")
 
 
-def up(plane: Plane, nodes: int, gpus: int, kubelets: int) -> None:
+def up(plane: Plane, nodes: int, gpus: int, kubelets: int, kueue: bool) -> None:
     build(DEFAULT)
     start = time.monotonic()
-    started = plane.up(nodes, gpus, kubelets)
+    started = plane.up(nodes, gpus, kubelets, kueue)
     seconds = time.monotonic() - start
     print(f"started {', '.join(started)} in {seconds:.0f} s" if started else "the cluster is already up")
     print(f"export KUBECONFIG={plane.layout.kubeconfig}")
@@ -59,6 +59,7 @@ def _arguments() -> argparse.Namespace:
     up.add_argument("--gpus", type=_at_least(0), default=8, help="of each fake node (%(default)s)")
     kubelets = "real nodes instead, with kubelet and containerd; needs root (%(default)s)"
     up.add_argument("--kubelets", type=int, default=0, choices=range(9), metavar="N", help=kubelets)
+    up.add_argument("--kueue", action="store_true", help="with Kueue")
     commands.add_parser("down", parents=[folder], help="end it and remove its folder")
     build = commands.add_parser("build", help="build programs, and print the paths of those named")
     build.add_argument("binaries", nargs="*", metavar="NAME", help=f"of {', '.join(BINARIES)}; what the tests need")

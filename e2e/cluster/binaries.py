@@ -90,7 +90,15 @@ _ALL = (
         package=None,
         data=("example/prometheus-operator-crd",),
     ),
-    Binary("kueue", "sigs.k8s.io/kueue", "v0.18.4", "cmd/kueue", data=("charts/kueue",)),
+    Binary(
+        "kueue",
+        "sigs.k8s.io/kueue",
+        "v0.19.1",
+        "cmd/kueue",
+        # By default it keeps the certificate of its visibility server in /visibility; this is in memory.
+        variables=("sigs.k8s.io/kueue/pkg/visibility.certDir=",),
+        data=("charts/kueue",),
+    ),
 )
 
 BINARIES = {binary.name: binary for binary in _ALL}
@@ -109,7 +117,10 @@ DEFAULT = (
 NODES = ("kubelet", "kube-proxy", "coredns", "local-path-provisioner")
 """What real nodes need besides."""
 
-TESTED = (*DEFAULT, "helm", "prometheus-operator")
+KUEUE = ("kueue", "helm")
+"""What Kueue needs besides: Helm renders its chart."""
+
+TESTED = (*DEFAULT, *KUEUE, "prometheus-operator")
 """What the tests need. The others are built when asked for."""
 
 TESTED_ELSEWHERE = ("kubectl", "helm")

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFETIME = datetime.timedelta(days=3650)
+
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True)
 class KeyPair:
     """A private key and its certificate."""
 
-    key: ec.EllipticCurvePrivateKey
+    key: PrivateKey
     certificate: x509.Certificate
 
     @property
@@ -33,23 +35,29 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def new_rsa_key() -> rsa.RSAPrivateKey:
+    """For programs that read no other kind."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def private_pem(key: PrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
 
 
-def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def public_pem(key: PrivateKey) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def new_authority(name: str) -> KeyPair:
-    key = new_key()
+def new_authority(name: str, key: PrivateKey | None = None) -> KeyPair:
+    key = key or new_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
         _builder(subject, subject, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_host(name)]), critical=False)  # Kueue looks for it
     )
     return KeyPair(key, builder.sign(key, hashes.SHA256()))
 
@@ -57,7 +65,7 @@ def new_authority(name: str) -> KeyPair:
 def load(certificate_pem: bytes, key_pem: bytes) -> KeyPair:
     """What `certificate_pem` and `key_pem` gave."""
     key = serialization.load_pem_private_key(key_pem, password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(key, PrivateKey)
     return KeyPair(key, x509.load_pem_x509_certificate(certificate_pem))
 
 
@@ -82,7 +90,7 @@ def issue(authority: KeyPair, user: str, groups: Sequence[str] = (), hosts: Sequ
     return KeyPair(key, builder.sign(authority.key, hashes.SHA256()))
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

@@ -120,6 +120,14 @@ def _kuberay(layout: Layout) -> dict[str, object]:
     }
 
 
+def _kueue(layout: Layout) -> dict[str, object]:
+    return {
+        "kubeconfig": layout.kueue("kubeconfig"),
+        "config": layout.kueue("config.yaml"),
+        "zap-log-level": 2,
+    }
+
+
 def _kwok(layout: Layout) -> dict[str, object]:
     return {
         "kubeconfig": layout.kubeconfig_of("kwok"),
@@ -172,7 +180,13 @@ FAKE_NODES = (
 )
 """What fake nodes need. Real ones run KubeRay in a pod."""
 
+KUEUE = Component("kueue", _kueue, "/readyz", ("kueue-webhooks", "kueue-visibility", "kueue"), scheme="http")
+"""Only in clusters that ask for it (kueue.py)."""
+
 COMPONENTS = {component.name: component for component in (*STORAGE, *CONTROLLERS, *FAKE_NODES)}
+"""Those of every cluster with fake nodes, in the order of starting."""
+
+EVERY = {component.name: component for component in (*STORAGE, *CONTROLLERS, KUEUE, *FAKE_NODES)}
 """In the order of starting; stopped the other way round, for an API server that outlives its etcd hangs."""
 
-LISTENERS = tuple(listener for component in COMPONENTS.values() for listener in component.listeners)
+LISTENERS = tuple(listener for component in EVERY.values() for listener in component.listeners)

@@ -4,6 +4,7 @@ cluster    the way into it: one control plane for the whole test run, or the con
 client     its administrator's client
 namespace  a new namespace in it
 plane      a control plane of this test file's own, whose components it may stop, start and freeze
+queued     the same for the whole test run, with Kueue: no test may stop what others use there
 layout     where that control plane keeps its files, logs among them; skips where the cluster is another's
 helm       Helm, with no cluster
 
@@ -43,6 +44,7 @@ GONE_SECONDS = 120.0
 JOBS: tuple[dict[str, Any], ...] = (
     {"group": "rljob.dev", "version": "v1alpha1", "plural": "rljobs"},
     {"group": "ray.io", "version": "v1", "plural": "rayclusters"},
+    {"group": "kueue.x-k8s.io", "version": "v1beta2", "plural": "workloads"},
 )
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -62,8 +64,7 @@ def cluster() -> Iterator[Access]:
         install_rljob(access)
         yield access
         return
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
-    with shared(Path(tempfile.gettempdir()) / f"rljob-{run}") as plane:
+    with shared(_folder_of_run()) as plane:
         yield plane.access
 
 
@@ -72,6 +73,20 @@ def layout(cluster: Access) -> Layout:
     if cluster.cache is None:
         pytest.skip(f"needs the control plane's own files, and {CONTEXT} names a cluster")
     return Plane(cluster.cache.parent).layout
+
+
+@pytest.fixture(scope="session")
+def queued() -> Iterator[Plane]:
+    if os.environ.get(CONTEXT):
+        pytest.skip(f"needs a control plane with Kueue, and {CONTEXT} names a cluster")
+    with shared(_folder_of_run("-queued"), kueue=True) as plane:
+        yield plane
+
+
+def _folder_of_run(end: str = "") -> Path:
+    """Of a cluster that all processes of pytest-xdist share."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", uuid.uuid4().hex)
+    return Path(tempfile.gettempdir()) / f"rljob-{run}{end}"
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,9 @@ class Layout:
     def pki(self, file: str) -> Path:
         return self.folder / "pki" / file
 
+    def kueue(self, file: str) -> Path:
+        return self.folder / "kueue" / file
+
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 

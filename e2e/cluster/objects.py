@@ -20,7 +20,7 @@ NODE_SIZE = {"cpu": "128", "memory": "1Ti", "pods": "256", "ephemeral-storage": 
 
 def install_rljob(access: Access) -> None:
     _apply(access, RLJOB)
-    _wait_until_served(access, "rljob.dev/v1alpha1", {"RLJob"})
+    wait_until_served(access, "rljob.dev/v1alpha1", {"RLJob"})
 
 
 def install_kuberay(access: Access) -> None:
@@ -35,7 +35,7 @@ def install_kuberay(access: Access) -> None:
     _apply(access, ray_cluster)
     others = [_crd_without_schema("ray.io", kind) for kind in ("RayJob", "RayService")]
     access.kubectl("apply", "--filename=-", objects=yaml.safe_dump_all(others))
-    _wait_until_served(access, "ray.io/v1", kinds)
+    wait_until_served(access, "ray.io/v1", kinds)
 
 
 def install_nodes(access: Access, count: int, gpus: int) -> None:
@@ -64,7 +64,7 @@ def _served(access: Access, version: str) -> set[str]:
     return {resource["kind"] for resource in listed["resources"]}
 
 
-def _wait_until_served(access: Access, version: str, kinds: set[str]) -> None:
+def wait_until_served(access: Access, version: str, kinds: set[str]) -> None:
     """Not by `kubectl wait`, which fails on a CRD so new that it has no conditions."""
     deadline = time.monotonic() + SERVED_SECONDS
     while missing := kinds - _served(access, version):

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster import kueue as queues
 from e2e.cluster import locks, objects, processes
 from e2e.cluster.access import Access
-from e2e.cluster.binaries import DEFAULT, cache
+from e2e.cluster.binaries import DEFAULT, KUEUE, cache
 from e2e.cluster.build import build
-from e2e.cluster.components import COMPONENTS, CONTROLLERS, FAKE_NODES, LISTENERS, STORAGE, Component
+from e2e.cluster.components import CONTROLLERS, EVERY, FAKE_NODES, LISTENERS, STORAGE, Component
+from e2e.cluster.components import KUEUE as QUEUES
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.health import wait_until_ready
 from e2e.cluster.layout import HOST, Layout, load, make
@@ -53,16 +55,17 @@ class Plane:
     def running(self) -> list[str]:
         """Components that have a process, be it frozen."""
         found = processes.find(self.folder)
-        return [name for name in COMPONENTS if name in found]
+        return [name for name in EVERY if name in found]
 
-    def up(self, nodes: int = 4, gpus: int = 8, kubelets: int = 0) -> list[str]:
+    def up(self, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False) -> list[str]:
         """Bring up what does not run; returns the names of what was started.
 
         nodes: fake nodes, with `gpus` GPUs each. A node that exists keeps its GPUs.
         kubelets: real nodes; a cluster has either kind.
+        kueue: with Kueue; a cluster that has it keeps it.
         """
         self.refuse_others(kubelets)  # before builds, which take long
-        build(DEFAULT)
+        build((*DEFAULT, *(KUEUE if kueue else ())))
         if kubelets:
             real_nodes.prepare()
         with locks.locked(self.folder, locks.MARKER):
@@ -71,7 +74,10 @@ class Plane:
                 real_nodes.refuse_other_images(self.folder)
             layout = load(self.folder) or make(self.folder, LISTENERS, network.free_address() if kubelets else HOST)
             running = self.running
-            wanted = (*STORAGE, *CONTROLLERS, *(() if kubelets else FAKE_NODES))
+            if kueue:
+                queues.prepare(layout)
+            queued = (QUEUES,) if queues.is_prepared(layout) else ()
+            wanted = (*STORAGE, *CONTROLLERS, *queued, *(() if kubelets else FAKE_NODES))
             missing = [component.name for component in wanted if component.name not in running]
             try:
                 self._bring_up(layout, nodes, gpus, kubelets)
@@ -96,6 +102,8 @@ class Plane:
             wait_until_ready(layout, [component])
         self._start(layout, *CONTROLLERS)
         objects.install_kuberay(self.access)
+        if queues.is_prepared(layout):
+            self._start_kueue(layout)
         if kubelets:
             real_nodes.up(layout, self.access, kubelets)
             return
@@ -103,12 +111,19 @@ class Plane:
         self._start(layout, *FAKE_NODES)
         objects.install_nodes(self.access, nodes, gpus)
 
+    def _start_kueue(self, layout: Layout) -> None:
+        """The API server calls its webhooks only once it listens."""
+        queues.install(self.access, layout)
+        self._start(layout, QUEUES)
+        wait_until_ready(layout, [QUEUES])
+        queues.open_gates(self.access, layout)
+
     def down(self) -> bool:
         """False where there was nothing."""
         if not locks.is_cluster(self.folder) and not processes.find(self.folder):
             return False
         with locks.locked(self.folder, locks.MARKER):
-            self._stop(COMPONENTS)  # before the nodes, whose watches would be waited for
+            self._stop(EVERY)  # before the nodes, whose watches would be waited for
             busy = real_nodes.down(self.folder)
             self._stop(processes.find(self.folder))
             # Renamed first, because another process may create the folder again at once.
@@ -122,8 +137,8 @@ class Plane:
     def start(self, name: str) -> None:
         """Start one component and wait until it is ready."""
         with locks.locked(self.folder, locks.MARKER):
-            self._start(self.layout, COMPONENTS[name])
-            wait_until_ready(self.layout, [COMPONENTS[name]])
+            self._start(self.layout, EVERY[name])
+            wait_until_ready(self.layout, [EVERY[name]])
 
     def stop(self, name: str, grace: float = STOP_SECONDS) -> None:
         """Stop one component and wait until it is gone. grace: seconds after which it is killed; 0 kills it at once."""

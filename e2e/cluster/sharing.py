@@ -19,11 +19,11 @@ USERS = "users"
 
 
 @contextmanager
-def shared(folder: Path, nodes: int = 4, gpus: int = 8, kubelets: int = 0) -> Iterator[Plane]:
+def shared(folder: Path, nodes: int = 4, gpus: int = 8, kubelets: int = 0, kueue: bool = False) -> Iterator[Plane]:
     plane = Plane(folder)
     with locks.locked(folder, USERS, fcntl.LOCK_SH):
         _start_guard(folder)
-        plane.up(nodes, gpus, kubelets)
+        plane.up(nodes, gpus, kubelets, kueue)
         yield plane
 
 

@@ -9,7 +9,7 @@ from bench.operator import measures
 from bench.operator.measures import CHILDREN, for_rayjobs
 from bench.operator.site import OPERATOR, Call
 from rljob_operator import names
-from rljob_operator.render import Placement, cluster_of
+from rljob_operator.render import cluster_of
 from tests.rljob_operator.snapshots import SETTINGS, job
 
 
@@ -41,7 +41,7 @@ def test_clusters_and_pods_are_timed_from_their_jobs_arrival() -> None:
 
 
 def test_rayjobs_get_the_same_pods_without_our_labels() -> None:
-    spec = cluster_of(job(), "trainer:1", SETTINGS, Placement())["spec"]
+    spec = cluster_of(job(), "trainer:1", SETTINGS, {})["spec"]
     made = for_rayjobs(spec)
     assert "upgradeStrategy" not in made
     for ours, theirs in zip(_templates(spec), _templates(made), strict=True):

@@ -27,6 +27,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "serviceMonitor": True, "podMonitor": True, "dashboard": True, "labels": {"release": "prometheus"},
         },
     },
+    "queued": {"namespaces": ["team-a"], "kueue": {"enabled": True, "namespace": "queues"}},
     "strict": {"admission": {"jobs": {"enabled": True, "secrets": ["hf-token", "rljob-*"]}}},
     "own image and nodes": {
         "image": {"repository": "registry.example.com:5000/rl/operator", "tag": "1.2.3", "pullPolicy": "Always"},

@@ -11,7 +11,7 @@ from e2e.cluster.errors import ClusterError
 from rljob_operator import names
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.main import LEASE_NAME
-from rljob_operator.render import Placement, cluster_of
+from rljob_operator.render import cluster_of
 from rljob_operator.runtime import key
 from tests.charts.chart import CHART, NAME, ROOT, VALUES, names_of, of_kind, only, render
 from tests.rljob_operator.snapshots import SETTINGS, job
@@ -60,6 +60,19 @@ def test_the_rights_in_a_namespace_are_those_that_are_had_everywhere_else(helm):
     here = next(each for each in of_kind(render(helm, VALUES["namespaced"]), "Role"))
 
     assert here["rules"] == everywhere["rules"]
+
+
+def test_with_kueue_the_operator_reads_queues_and_kueue_reads_jobs_and_nothing_else_everywhere(helm):
+    objects = render(helm, VALUES["queued"])
+    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "ClusterRole")}
+    readers = {each["roleRef"]["name"]: each["subjects"] for each in of_kind(objects, "ClusterRoleBinding")}
+
+    assert {each["namespace"] for each in readers.pop(f"{NAME}-queues")} == {"rljob-system"}
+    assert readers == {
+        f"{NAME}-kueue": [{"kind": "ServiceAccount", "name": "kueue-controller-manager", "namespace": "queues"}]
+    }
+    for rule in roles[f"{NAME}-queues"] + roles[f"{NAME}-kueue"]:
+        assert {*rule["verbs"]} <= {"get", "list", "watch"}
 
 
 def test_a_release_can_do_without_anything_cluster_wide(helm):
@@ -164,7 +177,7 @@ def test_the_operator_is_let_out_to_heads_and_the_api_server_and_in_from_prometh
 def test_monitors_scrape_every_replica_and_every_agent(helm):
     objects = render(helm, VALUES["monitored"])
     service, of_operator, of_jobs = (only(objects, kind) for kind in ("Service", "ServiceMonitor", "PodMonitor"))
-    head = cluster_of(job(), "trainer:1", SETTINGS, Placement())["spec"]["headGroupSpec"]["template"]
+    head = cluster_of(job(), "trainer:1", SETTINGS, {})["spec"]["headGroupSpec"]["template"]
     (endpoint,) = of_jobs["spec"]["podMetricsEndpoints"]
 
     assert of_operator["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -247,7 +260,7 @@ NEEDED = {
     "admission.operator", "admission.ownNamespace", "crds", "crds.install", "image", "image.pullPolicy",
     "image.repository", "monitoring", "monitoring.interval", "monitoring.namespace", "networkPolicy",
     "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas", "serviceAccount", "userRoles",
-    "userRoles.aggregate", "userRoles.create",
+    "kueue", "kueue.enabled", "kueue.namespace", "kueue.serviceAccount", "userRoles.aggregate", "userRoles.create",
 }  # fmt: skip
 """Values without which less is rendered than the defaults say, or what no API server takes, or what lets all out."""
 
@@ -264,6 +277,7 @@ def without(path: str) -> dict[str, Any]:
     values: dict[str, Any] = {
         "monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True},
         "admission": {"jobs": {"enabled": True}},
+        "kueue": {"enabled": True},
     }
     *sections, last = path.split(".")
     section = values

@@ -11,16 +11,15 @@ from rljob_operator.kube.client import FIELD_MANAGER
 from tests.charts.chart import CHART, ROOT, render
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import running_operator
+from tests.rljob_api.example_files import FILES, example_name
 from tests.rljob_operator.played_driver import train
 from tests.rljob_operator.played_head import PlayedHeads
-
-EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
 
 BOOKKEEPING = ("managedFields", "resourceVersion")
 """What the API server changes in metadata at any write."""
 
 
-@pytest.fixture(params=EXAMPLES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.fixture(params=FILES, ids=example_name)
 def manifest(request: pytest.FixtureRequest) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(request.param.read_text())
     return found
@@ -33,7 +32,7 @@ def test_what_is_applied_again_changes_nothing(cluster, namespace, manifest):
 
 
 def test_the_operator_leaves_the_manifest_alone(cluster, client, namespace, tmp_path):
-    manifest = yaml.safe_load(EXAMPLES[0].read_text())
+    manifest = yaml.safe_load(FILES[0].read_text())
     name = manifest["metadata"]["name"]
     with PlayedHeads() as heads, running_operator(cluster, namespace, heads.template, tmp_path):
         heads.add(namespace, name, script=train(6, seconds=0.2, every=2))

@@ -55,6 +55,12 @@ class Jobs:
             **RLJOB, namespace=self.namespace, name=name, body={"spec": spec}
         )  # fmt: skip
 
+    def label(self, name: str = "job", **labels: str | None) -> None:
+        """None takes one away."""
+        self._api.patch_namespaced_custom_object(
+            **RLJOB, namespace=self.namespace, name=name, body={"metadata": {"labels": labels}}
+        )  # fmt: skip
+
     def delete(self, name: str = "job") -> None:
         self._api.delete_namespaced_custom_object(**RLJOB, namespace=self.namespace, name=name)
 

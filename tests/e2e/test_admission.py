@@ -1,7 +1,6 @@
 """The tables of files and of changes before the real API server, which must judge them as its stand-in does."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,11 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJob, RLJobSpec
 from rljob_api.validation import read_documents, validate
 from tests.rljob_api import api_server
+from tests.rljob_api.example_files import FILES, example_name
 from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
 from tests.rljob_api.job_files import BROKEN, GOOD
 
 RLJOBS = JOBS[0]
-
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.yaml"))
 
 ROOT = "<nil>"
 """Where the API server finds what is wrong with a whole object; our line names metadata.name, as its message does."""
@@ -63,7 +61,7 @@ def test_good_files_are_admitted(api):
     assert {row.name: told for row in GOOD if (told := refusal(api, row))} == {}
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", FILES, ids=example_name)
 def test_an_example_is_admitted(api, file):
     for job in yaml.safe_load_all(file.read_text()):
         api.create_namespaced_custom_object(**RLJOBS, **STRICT, body=job)

@@ -65,7 +65,7 @@ def test_a_cluster_outlives_its_command_and_a_crash_but_not_its_last_user(folder
     assert out.startswith(f"started {', '.join(COMPONENTS)} in ")
     assert f"\nexport KUBECONFIG={folder}/kubeconfig\n" in out
     assert plane.running == list(COMPONENTS)
-    ports = plane.layout.ports.values()
+    ports = [plane.layout.ports[name] for each in COMPONENTS.values() for name in each.listeners]
     assert all(map(listens, ports))
     plane.access.kubectl("create", "configmap", "kept")
     assert run("up", folder=folder).startswith("the cluster is already up\n")
@@ -91,3 +91,15 @@ def test_a_user_that_is_killed_while_it_starts_leaves_nothing(folder):
         ports = Plane(folder).layout.ports.values()
         user.kill()
     eventually(lambda: leaves_nothing(Plane(folder), ports))
+
+
+def test_a_cluster_that_runs_gets_kueue_and_keeps_it(folder):
+    plane = Plane(folder)
+    run("up", folder=folder)
+    assert run("up", "--kueue", folder=folder).startswith("started kueue in ")
+    ports = plane.layout.ports.values()
+    assert all(map(listens, ports))
+    plane.stop("kueue", grace=0)
+    assert run("up", folder=folder).startswith("started kueue in ")
+    assert run("down", folder=folder) == "the cluster is down\n"
+    assert leaves_nothing(plane, ports)

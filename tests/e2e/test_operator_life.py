@@ -2,6 +2,7 @@
 
 import json
 
+from rljob_operator import names
 from tests.e2e.jobs import runs
 from tests.e2e.operator_process import running_operator
 from tests.e2e.poisoned_operator import POISONED
@@ -172,3 +173,14 @@ def test_a_killed_operator_leaves_its_keys_in_no_folder_but_its_own(cluster, nam
         pass
 
     assert list(ours.iterdir()) == []
+
+
+def test_a_job_with_a_queue_does_not_start_without_kueue(operator, heads, jobs):
+    labels = {names.QUEUE_LABEL: "lab"}
+    document = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"labels": labels}, "spec": SPEC}
+    jobs.create_from(document, "job")
+    eventually(lambda: jobs.conditions().get("Stalled", ("",))[:2] == ("True", "KueueMissing"))
+    assert jobs.status()["phase"] == "Pending"
+    assert not jobs.clusters()
+    jobs.label("job", **{names.QUEUE_LABEL: None})
+    jobs.reaches("Starting")

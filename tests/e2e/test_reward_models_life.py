@@ -9,7 +9,7 @@ from kubernetes.client import AppsV1Api, CoreV1Api
 from rljob_operator.job import read_job
 from rljob_operator.kube.kinds import Ref
 from rljob_operator.perform.drift import has_drifted, stamped
-from rljob_operator.render import Placement, reward_models_of
+from rljob_operator.render import reward_models_of
 from rljob_operator.runtime.key import NAME as KEY
 from rljob_operator.settings import Settings
 from tests.e2e.jobs import Jobs, runs
@@ -42,7 +42,7 @@ def test_they_live_as_long_as_the_job_runs_and_follow_its_spec(operator, cluster
     told = core.read_namespaced_config_map("job-job", jobs.namespace).data["job.json"]
     assert json.loads(told)["rewardModels"]["rm"] == "http://job-rm-rm:8000"
     key = base64.b64decode(core.read_namespaced_secret(KEY, jobs.namespace).data["key"])
-    for wanted in reward_models_of(read_job(jobs.get()), "trainer:1", Settings(key=key), Placement()):
+    for wanted in reward_models_of(read_job(jobs.get()), "trainer:1", Settings(key=key), {}):
         found = json.loads(cluster.kubectl("get", "--raw", Ref.of(wanted).path()))
         assert not has_drifted(found, stamped(wanted)), "what the API server adds is no drift"
 

@@ -162,7 +162,7 @@ def test_kubectl_shows_how_far_a_job_is():
     spec = api_server.crd()["spec"]
     (version,) = spec["versions"]
     columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
-    assert list(columns) == ["Phase", "Step", "Reward", "GPUs", "Restarts", "Age"]
+    assert list(columns) == ["Phase", "Step", "Reward", "Queue", "GPUs", "Restarts", "Age"]
     assert all(path in NODES or path == ".metadata.creationTimestamp" for path in columns.values())
     assert (spec["names"]["shortNames"], spec["names"]["categories"], spec["scope"]) == (["rlj"], ["all"], "Namespaced")
     assert version["subresources"] == {"status": {}}

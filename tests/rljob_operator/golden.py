@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from rljob_api.v1alpha1 import RecoveryStatus, RLJobStatus
-from rljob_operator.plan import Plan
+from rljob_operator.kube.kinds import Manifest
+from rljob_operator.plan import Patch, Plan
 from tests.rljob_operator.situations import situations
 
 FILE = Path(__file__).with_name("golden_messages.txt")
@@ -49,6 +50,7 @@ def _counts(status: RLJobStatus) -> list[str]:
 def _done(plan: Plan) -> str:
     """Without what exists for every living job."""
     done = [
+        *(f"patch {each.ref.kind} {each.subresource or 'itself'}: {_change(each)}" for each in plan.patch),
         *(f"create {each['kind']}" for each in plan.create),
         *(f"apply {each['kind']}" for each in plan.apply if each["kind"] == "Deployment"),
         *([] if plan.apply else ["apply nothing"]),
@@ -65,6 +67,13 @@ def _done(plan: Plan) -> str:
         "wait" if plan.again_in is None else f"look again in {plan.again_in:g} s",
     ]
     return ", ".join(done)
+
+
+def _change(patch: Patch) -> str:
+    """Conditions by their types; of other parts the names."""
+    change: Manifest = patch.change.get("status") or patch.change.get("spec") or patch.change
+    conditions = [f"{each['type']}={each['status']} {each['reason']}" for each in change.get("conditions", ())]
+    return ", ".join([*(name for name in change if name != "conditions"), *conditions])
 
 
 if __name__ == "__main__":

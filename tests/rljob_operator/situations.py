@@ -19,6 +19,7 @@ from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeEr
 from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
+from tests.rljob_operator import lives, queues
 from tests.rljob_operator.decisions import (
     broken,
     decide,
@@ -34,7 +35,6 @@ from tests.rljob_operator.decisions import (
     refused,
     restarted,
 )
-from tests.rljob_operator.lives import GROUPS
 from tests.rljob_operator.pod_situations import AGAIN, ENDED, WAITING, Rows, up
 from tests.rljob_operator.snapshots import (
     CLAIM,
@@ -67,7 +67,10 @@ error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it
 
 @cache
 def situations() -> dict[str, Plan]:
-    groups = (starting, *WAITING, heard, failing, recovery, stopping, over, refusals, checkpoints, *GROUPS)
+    groups = (
+        starting, *WAITING, heard, failing, recovery, stopping, over, refusals, checkpoints, *lives.GROUPS,
+        *queues.GROUPS,
+    )  # fmt: skip
     return {name: plan for group in groups for name, plan in group()}
 
 

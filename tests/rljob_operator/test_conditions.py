@@ -17,6 +17,7 @@ from rljob_api.v1alpha1.recovery import FAILURES
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import decide
 from rljob_operator.decide.events import EVENT_REASONS
+from rljob_operator.decide.status import OF_SOME_JOBS
 from rljob_operator.plan import Plan
 from rljob_trainer import errors as errors_module
 from rljob_trainer.attempt.claim import exit_record
@@ -43,8 +44,10 @@ def test_a_status_has_the_conditions_of_the_table_and_its_words():
     words, said, told = {*Reason, *Aspect, *Note}, set(), set()
     for plan in plans():
         found = conditions(plan.status)
-        models = plan.status is not None and bool(plan.status.reward_models)
-        assert list(found) == [kind for kind in CONDITIONS if kind != "RewardModelsReady" or models]
+        assert plan.status is not None
+        some = {"RewardModelsReady"} if plan.status.reward_models else set()
+        some |= {"Admitted", "Evicted"} if plan.status.workload else set()
+        assert list(found) == [kind for kind in CONDITIONS if kind in some or kind not in OF_SOME_JOBS]
         said |= {(reason, kind) for kind, (_, reason) in found.items()}
         told |= {event.reason for event in plan.events}
     assert {reason for reason, _ in said} | told | {Note.FIELD_IGNORED} == words | {"Reason"}

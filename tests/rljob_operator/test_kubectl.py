@@ -31,6 +31,7 @@ REPOSITORY = Path(__file__).parents[2]
 PLAYED = """#!/bin/sh
 case "$*" in
   *get*rljobs*|*patch*) echo "$@" >> {folder}/asked; cat {folder}/job.json ;;
+  *--raw*) cat {folder}/raw.json ;;
   *get*pods*) cat {folder}/pods.json ;;
   *) echo "$@" ;;
 esac
@@ -118,6 +119,18 @@ def test_a_job_that_no_operator_has_seen_or_another_controller_manages_is_descri
     assert (found["Manager"].partition(",")[0], "Phase" in found) == ("example.com/other", False)
     for command in ("suspend", "resume"):
         assert "example.com/other manages the job" in output(capfd, command, "job")
+
+
+def test_a_queued_job_is_described_with_its_place_if_kueue_gives_it(folder, capfd):
+    workload = {"name": "w", "queue": "lab", "evictions": 2, "lostSteps": 3}
+    has(folder, "job", phase="Queued", workload=workload)
+    assert facts(output(capfd, "describe", "job"))["Queue"] == "lab"
+    waiting = [{"metadata": {"name": name}, "positionInLocalQueue": place} for place, name in enumerate("vwx")]
+    (folder / "raw.json").write_text(json.dumps({"items": waiting}))
+    found = facts(output(capfd, "describe", "job"))
+    assert (found["Queue"], found["Evictions"]) == ("lab; place 2 of 3", "2; the last one lost 3 steps")
+    has(folder, "job", phase="Running", workload=workload | {"clusterQueue": "gpus"})
+    assert facts(output(capfd, "describe", "job"))["Queue"] == "lab; quota of ClusterQueue gpus"
 
 
 @pytest.mark.parametrize(("suspended", "command", "patched"), [

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from rljob_operator.kube.client import Kube, Listing
-from rljob_operator.kube.errors import Forbidden, KubeError, Unavailable
-from rljob_operator.kube.kinds import POD, RLJOB, WATCHED, Key, Kind, Manifest
-from rljob_operator.names import JOB_LABEL
+from rljob_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
+from rljob_operator.kube.kinds import OF_KUEUE, POD, RLJOB, WATCHED, WORKLOAD, Key, Kind, Manifest
+from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
 from rljob_operator.runtime.lists import list_all
 from rljob_operator.runtime.store import Store
 from tests.rljob_operator.loops import in_loop
@@ -87,6 +87,24 @@ async def test_where_none_may_be_read_it_says_so_and_asks_for_no_right_to_read_a
     assert store.unreadable == {"a", "b"}
     lists.refusals.clear()
     assert await lists.told_to(store, *BOTH) == {A, B}
+
+
+@pytest.mark.parametrize("error", [NotFound("no such kind", status=404), Forbidden("forbidden", status=403)])
+@in_loop
+async def test_without_kueue_the_rest_is_listed_and_jobs_with_a_queue_hear_when_it_comes(error: KubeError) -> None:
+    lists, store = Lists(), Store()
+    lists.kinds[RLJOB][0]["metadata"]["labels"] = {QUEUE_LABEL: "lab"}
+    lists.refusals = {(kind, None): error for kind in OF_KUEUE}
+    assert await lists.told_to(store) == {A, B}
+    assert (store.missing, store.lacks_kueue) == (frozenset(OF_KUEUE), True)
+    lists.refusals.clear()
+    assert await lists.told_to(store) == {A}
+    assert (store.missing, store.lacks_kueue) == (frozenset(), False)
+    lists.kinds[WORKLOAD] = [_object(B, "999", **{JOB_LABEL: "job"})]
+    assert await lists.told_to(store) == {B}
+    lists.refusals = {(WORKLOAD, None): error}
+    assert await lists.told_to(store) == {A, B}
+    assert store.children(WORKLOAD, B) == [], "it went with its kind"
 
 
 @pytest.mark.parametrize(("namespaces", "status"), [(BOTH, 401), ((), 403), ((), 401)])

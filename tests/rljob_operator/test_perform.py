@@ -5,17 +5,20 @@ from typing import Any, cast
 
 import pytest
 
+from rljob_operator import names
 from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Answer, Connection
-from rljob_operator.kube.errors import Fenced
+from rljob_operator.kube.errors import Conflict, Fenced
+from rljob_operator.kube.kinds import POD, Key
 from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan, Submission
 from rljob_operator.runtime.store import Store
+from tests.rljob_operator import queues
 from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection, Request
 from tests.rljob_operator.loops import in_jumping_loop
-from tests.rljob_operator.snapshots import SETTINGS, UID, job, snapshot
+from tests.rljob_operator.snapshots import SETTINGS, UID, job, pod, snapshot
 
 
 class Told:
@@ -74,3 +77,19 @@ async def test_a_head_is_told_by_the_leader_alone(plan: Plan, word: str) -> None
     with pytest.raises(Fenced):
         await performer(told, fence=refuses).perform(snapshot(), plan)
     assert told.words == [word]
+
+
+@in_jumping_loop
+async def test_no_quota_is_freed_while_the_api_server_has_a_pod_that_no_watch_has_reported() -> None:
+    objects, told = KubeObjects(), Told()
+    store = Store()
+    performs = Performer(Kube(cast(Connection, MemoryConnection(objects))), cast(Heads, told), store)
+    seen = queues.seen(queues.evicted())
+    plan = decide(seen)
+    assert [patch.frees for patch in plan.patch] == [True]
+    late = pod("late", names.WORKER)
+    late["metadata"]["labels"][names.JOB_LABEL] = "job"
+    objects.objects["/api/v1/namespaces/team/pods/late"] = late
+    with pytest.raises(Conflict):
+        await performs.perform(seen, plan)
+    assert store.children(POD, Key("team", "job")) == [late]

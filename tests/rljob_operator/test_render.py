@@ -72,13 +72,15 @@ def made(base: Job, **settings: Any) -> Iterator[Manifest]:
     told = SETTINGS.model_copy(update=settings)
     yield from lasting_children(base, told, trains=True)
     yield secret_of(base, SETTINGS.key)
-    yield cluster_of(base, "trainer:1", told, Placement())
-    yield from reward_models_of(base, "trainer:1", SETTINGS, Placement())
+    yield cluster_of(base, "trainer:1", told, {})
+    yield from reward_models_of(base, "trainer:1", SETTINGS, {})
 
 
 def render() -> str:
     """Of a job, of one with all that can be set, and the pods of one with a claim and a queue of its own."""
-    theirs = cluster_of(job(**THEIRS), "trainer:1", SETTINGS, QUEUED)
+    theirs = cluster_of(
+        job(**THEIRS), "trainer:1", SETTINGS, dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED)
+    )
     whole = made(job(**WHOLE), monitoring_namespace="prom")
     found = [each for each in (*made(job()), *whole, theirs) if each["kind"] != "ConfigMap"]
     return yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=True, width=120)  # without YAML's aliases
@@ -90,13 +92,13 @@ def test_every_manifest_is_as_in_the_golden_file():
 
 
 def cluster(**spec: Any) -> Any:
-    return cluster_of(job(**spec), "trainer:1", SETTINGS, Placement())["spec"]
+    return cluster_of(job(**spec), "trainer:1", SETTINGS, {})["spec"]
 
 
 def templates(**spec: Any) -> list[Any]:
     """Pods of head, workers and a reward model."""
     base, groups = job(**{"rewards": {"models": [MODEL]}, **spec}), cluster(**spec)
-    _, server = reward_models_of(base, "trainer:1", SETTINGS, Placement())
+    _, server = reward_models_of(base, "trainer:1", SETTINGS, {})
     return [groups["headGroupSpec"]["template"], groups["workerGroupSpecs"][0]["template"], server["spec"]["template"]]
 
 
@@ -130,7 +132,7 @@ def test_tokens_differ_by_job_and_purpose_and_are_never_those_of_another_key():
 def test_a_cluster_and_its_pods_name_the_secret_of_the_key_it_was_made_with():
     found = []
     for key in (SETTINGS.key, b"another"):
-        ray = cluster_of(job(), "trainer:1", SETTINGS.model_copy(update={"key": key}), Placement())
+        ray = cluster_of(job(), "trainer:1", SETTINGS.model_copy(update={"key": key}), {})
         secret = secret_of(job(), key)["metadata"]["name"]
         assert set(re.findall(r"job-auth-[\w-]+", str(ray["spec"]))) == {secret}
         found.append((secret, ray["metadata"]["annotations"][names.KEY_ANNOTATION]))
@@ -180,13 +182,13 @@ def test_a_server_gets_its_own_variables_and_the_job_s_key_and_its_clients_get_t
 def test_nothing_is_made_for_a_server_elsewhere_but_its_key_in_head_and_workers():
     there = {**MODEL, "url": "https://models.example.com", "key": {"name": "secret", "key": "k"}}
     served = job(rewards={"models": [there, REWARDS["models"][1]]})
-    children = {each["kind"]: each for each in reward_models_of(served, "trainer:1", SETTINGS, Placement())}
+    children = {each["kind"]: each for each in reward_models_of(served, "trainer:1", SETTINGS, {})}
     assert {kind: each["metadata"]["name"] for kind, each in children.items()} == {
         "Service": "job-rm-judge", "Deployment": "job-rm-judge"
     }  # fmt: skip
     text = lasting_children(served, SETTINGS, trains=True)[0]["data"]["job.json"]
     assert list(DriverJob.model_validate_json(text).reward_models) == ["judge"]
-    spec = cluster_of(served, "trainer:1", SETTINGS, Placement())["spec"]
+    spec = cluster_of(served, "trainer:1", SETTINGS, {})["spec"]
     pods = [each["template"]["spec"] for each in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
     variable = {"name": "RLJOB_REWARD_KEY_RM", "valueFrom": {"secretKeyRef": {"name": "secret", "key": "k"}}}
     assert [variable in pod["containers"][0]["env"] for pod in pods] == [True, True]
@@ -242,7 +244,7 @@ def test_a_users_template_cannot_hide_a_pod_or_make_it_another_jobs():
 def test_however_long_a_template_is_its_deployment_s_annotations_are_short():
     """Kubernetes allows 256 KiB of them."""
     long = job(rewards=REWARDS, env=[{"name": f"A{number}", "value": "x" * 4096} for number in range(128)])
-    _, deployment, *_ = reward_models_of(long, "trainer:1", SETTINGS, Placement())
+    _, deployment, *_ = reward_models_of(long, "trainer:1", SETTINGS, {})
     assert sum(map(len, deployment["metadata"]["annotations"].values())) < 1000
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from rljob_operator import main
-from rljob_operator.kube.kinds import RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
+from rljob_operator.kube.kinds import OF_KUEUE, RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
 from rljob_operator.runtime.store import Store
 from rljob_operator.settings import Settings
 from tests.rljob_operator.kube_server import KubeServer, Result, not_found, response, status
@@ -31,9 +31,12 @@ TEXTS = {
 
 @dataclass
 class PlayedServer(KubeServer):
-    """There is a job. fault: what of RayClusters is answered wrongly, and how; None once it was."""
+    """There is a job. fault: what of RayClusters is answered wrongly, and how; None once it was. missing: kinds that it
+    does not know, by their names in paths.
+    """
 
     fault: tuple[str, str] | None = None
+    missing: set[str] = field(default_factory=set)
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)  # verbs and kinds
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -42,6 +45,8 @@ class PlayedServer(KubeServer):
         if plural not in (kind.plural for kind in WATCHED):
             return response(_kinds(request.path))
         self.asked[verb, plural] += 1
+        if plural in self.missing:
+            return response(not_found(request.path))
         if self.fault is not None and (verb, plural) == (self.fault[0], RAY_CLUSTER.plural):
             (_, how), self.fault = self.fault, None
             return response(ANSWERS[how]) if how in ANSWERS else web.Response(text=TEXTS[how])
@@ -74,15 +79,16 @@ def _kinds(path: str) -> Result:
 
 
 @asynccontextmanager
-async def kopf_before(server: PlayedServer) -> AsyncIterator[Store]:
-    """The store that it tells of what it sees."""
+async def kopf_before(server: PlayedServer) -> AsyncIterator[main.Operator]:
+    """The operator that it tells of what it sees."""
     async with server, server.connect() as connection:
         operator = main.Operator(Settings(), connection, cast(Any, None))
         watching = asyncio.create_task(operator.watch())
         await asyncio.sleep(0.05)
         assert not server.asked, "it looks once which kinds there are, so everything is listed before"
+        operator.store.missing = frozenset(kind for kind in OF_KUEUE if kind.plural in server.missing)
         operator.watchable.set()
-        yield operator.store
+        yield operator
         server.over.set()
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -102,8 +108,8 @@ async def test_all_kinds_are_listed_and_watched_again_whatever_is_answered_once(
     monkeypatch.setattr(main, "AGAIN_SECONDS", (0.1,))
     server = PlayedServer(fault=(verb, how))
     with capture_logs() as logs:
-        async with kopf_before(server) as store:
-            await is_heard(server, store, verb)
+        async with kopf_before(server) as operator:
+            await is_heard(server, operator.store, verb)
     assert "watches_ended" in {each["event"] for each in logs}
 
 
@@ -112,3 +118,21 @@ async def is_heard(server: PlayedServer, store: Store, verb: str) -> None:
     await until(lambda: {kind.plural for kind in WATCHED} == {plural for _, plural in server.asked})
     await until(lambda: store.get(RLJOB, Key("team", "job")))
     assert server.asked["list", RAY_CLUSTER.plural] >= 2, "what happened meanwhile is listed"
+
+
+@in_loop
+async def test_kueue_is_watched_once_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_RESYNC_SECONDS", "RESYNC_SECONDS"):
+        monkeypatch.setattr(main, name, 0.1)
+    server = PlayedServer(missing={kind.plural for kind in OF_KUEUE})
+    async with kopf_before(server) as operator:
+        resync = asyncio.create_task(operator.resync())
+        await until(lambda: operator.store.missing == {*OF_KUEUE})
+        others = [kind.plural for kind in WATCHED if kind not in OF_KUEUE]
+        await until(lambda: all(server.asked["watch", each] for each in others))
+        before = server.asked["watch", RLJOB.plural]
+        server.missing.clear()
+        await until(lambda: all(server.asked["watch", kind.plural] for kind in OF_KUEUE))
+        await until(lambda: server.asked["watch", RLJOB.plural] > before)
+        assert not operator.store.missing
+        resync.cancel()

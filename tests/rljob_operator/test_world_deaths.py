@@ -17,7 +17,7 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.ending import check_silence
 from tests.rljob_operator.world.schedule import HAPPENINGS
-from tests.rljob_operator.world.user import SERVED
+from tests.rljob_operator.world.user import QUEUED, SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
@@ -30,7 +30,7 @@ class Life:
     born: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self.story + (", with a reward model" if self.born else "")
+        return ", ".join([self.story, *("with " + each for each in self.born)])
 
 
 LIVES = (
@@ -38,6 +38,7 @@ LIVES = (
         Life,
         ("finishes", "gets other pods", "gets another cluster", "is suspended and resumed", "is deleted", "is wrong"),
     ),
+    *(Life(each, QUEUED | SERVED) for each in ("is evicted", "is suspended and resumed", "is deleted")),
     *(Life(each, SERVED) for each in ("loses its reward models", "is suspended and resumed", "is deleted")),
 )
 

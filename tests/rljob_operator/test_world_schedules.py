@@ -15,9 +15,19 @@ from hypothesis import strategies as st
 from rljob_operator.kube.kinds import WATCHED
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
-from tests.rljob_operator.world.schedule import HAPPENINGS, OF_IMAGES, STEPS, Disturbance, Step, Turns, disturb, play
+from tests.rljob_operator.world.schedule import (
+    HAPPENINGS,
+    OF_IMAGES,
+    OF_KUEUE,
+    STEPS,
+    Disturbance,
+    Step,
+    Turns,
+    disturb,
+    play,
+)
 from tests.rljob_operator.world.stories import STORIES
-from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, SERVED
+from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, QUEUED, SERVED
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
@@ -50,6 +60,33 @@ of_images = (
     | st.sampled_from(
         [f"the watch of {kind}s {what}" for kind in WATCHED for what in ("breaks", "stalls", "tells one")]
     )
+)
+
+of_kueue = (
+    st.sampled_from(OFTEN)
+    | st.sampled_from(list(OF_KUEUE))
+    | st.sampled_from(
+        [
+            *losses,
+            "suspend",
+            "resume",
+            "delete",
+            "create",
+            "other shape",
+            "another server",
+            "an API of tomorrow",
+            "the API of today",
+            "30 s pass",
+        ]
+    )
+    | st.sampled_from(
+        ["a driver ends with 0", "a driver ends with 75", "the operator restarts", "what was late arrives"]
+    )
+    | st.sampled_from(
+        [f"the watch of {kind}s {what}" for kind in WATCHED for what in ("stalls", "breaks", "tells one")]
+    )
+    | st.just("the watches work")
+    | st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
 )
 
 
@@ -87,18 +124,38 @@ async def test_any_schedule_keeps_the_invariants_and_ends_well(
 
 @drawn
 @given(
-    story=st.sampled_from(list(STORIES)), served=st.booleans(), namespaces=scopes,
+    story=st.sampled_from(list(STORIES)), served=st.booleans(), queued=st.booleans(), namespaces=scopes,
     troubles=st.lists(disturbances, min_size=1, max_size=5),
 )  # fmt: skip
-@example(story="loses its head while servers load", served=True, troubles=[(60, "DONE", "nothing")], namespaces=())
-@example(story="forgets its driver", served=False, troubles=[(30, "DONE", "delete")], namespaces=())
+@example(
+    story="loses its head while servers load",
+    served=True,
+    queued=False,
+    troubles=[(60, "DONE", "nothing")],
+    namespaces=(),
+)
+@example(story="forgets its driver", served=False, queued=False, troubles=[(30, "DONE", "delete")], namespaces=())
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
-    story: str, served: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]
+    story: str, served: bool, queued: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]
 ) -> None:
-    world = await begun(namespaces, **(SERVED if served else {}))
+    world = await begun(namespaces, **(SERVED if served else {}), **(QUEUED if queued else {}))
     disturb(world, troubles)
     await STORIES[story](world)
+    await check_end(world)
+
+
+@drawn
+@given(
+    schedule=st.lists(of_kueue, min_size=5, max_size=30), prompt=st.booleans(), well=first_well,
+    born=st.sampled_from([QUEUED, QUEUED | SERVED, QUEUED | {"suspend": True}]),
+)  # fmt: skip
+@in_jumping_loop
+async def test_any_trouble_with_quota_keeps_the_invariants_and_ends_well(
+    well: list[Step], schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
+) -> None:
+    world = await begun(**born)
+    await play(world, [*well, *schedule], prompt=prompt)
     await check_end(world)
 
 

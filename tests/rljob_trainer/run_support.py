@@ -23,7 +23,6 @@ from e2e.chaos.traces import shared_memory, unused_memory
 from rljob_trainer.progress.history import Line, read_metrics
 from rljob_trainer.volume import Volume, read_json
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 240.0
 """Deadline of everything here: a run takes 15 to 30 s where the machine is free."""
 

@@ -9,16 +9,14 @@ import pytest
 
 from rljob_api import resolve
 from rljob_api.validation import load_rljob
-from tests.rljob_trainer.run_support import EXAMPLES, exit_record, machine, steps, trained
+from tests.rljob_api.example_files import EXAMPLES, FILES, example_name
+from tests.rljob_trainer.run_support import exit_record, machine, steps, trained
 
-FILES = sorted(EXAMPLES.rglob("*.yaml"))
-LOCAL = [path for path in FILES if load_rljob(path, []).spec.model.from_scratch is not None]
+QUEUED = EXAMPLES / "kueue/rljob.yaml"
+"""The same job as reverse-text.yaml."""
+LOCAL = [path for path in FILES if path != QUEUED and load_rljob(path, []).spec.model.from_scratch is not None]
 """A model from scratch and synthetic data: nothing to download, nothing that needs a GPU."""
 QUICK = [path for path in LOCAL if path.parent == EXAMPLES]
-
-
-def example_name(path: Path) -> str:
-    return str(path.relative_to(EXAMPLES).with_suffix(""))
 
 
 def fewer(urls: Sequence[str], rows: int) -> str:

@@ -9,10 +9,13 @@ from typing import Final, Self
 
 CONDITIONS: Final[Mapping[str, str]] = {
     "Ready": "The job is as it should be: it runs, or it has succeeded.",
+    "Admitted": "Kueue has admitted the job: it has quota. Only jobs with a queue have it.",
     "ClusterReady": "Head and workers of the Ray cluster are ready.",
     "RewardModelsReady": "Every server of every reward model is ready. Only jobs with reward models have it.",
     "Running": "The driver of the newest attempt runs.",
     "CheckpointAvailable": "There is a durable checkpoint that an attempt can continue from.",
+    "Evicted": "The job lost its quota and was not admitted since. The message says why, and how many steps were lost."
+    " Only jobs with a queue have it.",
     "Suspended": "`spec.suspend` is true, and nothing of the job runs.",
     "Succeeded": "The driver has done all its steps. This is final.",
     "Failed": "The job has ended otherwise. This is final. To run it again, delete it and the claim with its files, and"
@@ -46,6 +49,33 @@ class Word(StrEnum):
 # fmt: off
 class Reason(Word):
     """Why a job is in its phase. where: the phases."""
+
+    # ---- in a queue
+
+    KUEUE_MISSING = (
+        "KueueMissing", ("Pending",),
+        "The job has the label `kueue.x-k8s.io/queue-name`, and Kueue is not installed, or may not be used.",
+        "Install Kueue, and set `kueue.enabled` in the operator's chart; or remove the label.",
+    )
+    PRIORITY_CLASS_MISSING = (
+        "PriorityClassMissing", ("Pending", "Queued"),
+        "The label `kueue.x-k8s.io/priority-class` names a WorkloadPriorityClass that does not exist.",
+        "Create it, or change the label.",
+    )
+    QUEUED = (
+        "Queued", ("Queued",), "The job waits in its queue; the message is the queue's own.",
+        "Nothing, if the message names quota that others use. Otherwise check the LocalQueue and its ClusterQueue.",
+    )
+    DEACTIVATED = (
+        "WorkloadDeactivated", ("Queued",),
+        "The Workload's `spec.active` is false: a person or Kueue's limit for requeues deactivated it.",
+        "Set it to true, once what the message names is fixed.",
+    )
+    EVICTED = (
+        "Evicted", ("Suspending", "Queued"),
+        "The job has no quota any more. It saves a checkpoint, stops, and waits for its next admission.",
+        "Nothing. The condition Evicted says by whom and why. The next attempt is free of charge.",
+    )
 
     # ---- on the way to a running driver
 
@@ -297,6 +327,8 @@ class Reason(Word):
 class Aspect(Word):
     """Why one condition is as it is, if the phase does not say it. where: that condition."""
 
+    ADMITTED = "Admitted", ("Admitted",), "The message names the ClusterQueue and the flavors."
+    NOT_ADMITTED = "NotAdmitted", ("Admitted",), "The job has no quota; the message is the queue's own."
     NO_CLUSTER = "NoCluster", ("ClusterReady",), "There is no RayCluster."
     PODS_NOT_READY = "PodsNotReady", ("ClusterReady",), "Not all pods are ready; the message says what they wait for."
     ALL_PODS_READY = "AllPodsReady", ("ClusterReady",), "Head and workers are ready."
@@ -315,6 +347,15 @@ class Aspect(Word):
         "There was one; the message says how it was lost. The next attempt begins at step 0.",
     )
     SAVED = "Saved", ("CheckpointAvailable",), "The message names the step."
+    PREEMPTED = "Preempted", ("Evicted",), "A job of higher priority, or another queue's claim, needs the quota."
+    PODS_READY_TIMEOUT = "PodsReadyTimeout", ("Evicted",), "Not all pods were ready within Kueue's time-out."
+    ADMISSION_CHECK = "AdmissionCheck", ("Evicted",), "An admission check does not hold any more."
+    CLUSTER_QUEUE_STOPPED = "ClusterQueueStopped", ("Evicted",), "A person stopped the ClusterQueue."
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped", ("Evicted",), "A person stopped the LocalQueue."
+    NODE_FAILURES = "NodeFailures", ("Evicted",), "Nodes of the topology assignment failed."
+    DEACTIVATED = "Deactivated", ("Evicted",), "The Workload was deactivated, or evicted for another reason of Kueue's."
+    WORKLOAD_LOST = "WorkloadLost", ("Evicted",), "The Workload was deleted, or lost its quota without an eviction."
+    NOT_EVICTED = "NotEvicted", ("Evicted",), "It is not, or it was admitted since."
     NOT_SUSPENDED = "NotSuspended", ("Suspended",), "It is not, or not yet."
     NOT_FINISHED = "NotFinished", ("Succeeded",), "Steps are left."
     FAILED = "Failed", ("Succeeded",), "It failed; the condition Failed says why."

@@ -33,8 +33,8 @@ _NOTES = """## Events
 
 A condition that becomes true is an event with its reason, except Ready, Reconciling and CheckpointAvailable. So is each
 failure that is retried, every other change from Running to Recovering, and PodsNotReady and ServersNotReady while the
-job runs; and Ready's reason when it becomes ObjectForbidden, ObjectFailing, StoppedOnRequest, MoreSteps, SpecChanged,
-KeyChanged or Deleting. These are events only:
+job runs; and Ready's reason when it becomes ObjectForbidden, ObjectFailing, Queued, StoppedOnRequest, MoreSteps,
+SpecChanged, KeyChanged or Deleting. These are events only:
 """
 
 

@@ -17,6 +17,7 @@ _COLUMNS = (
     ("Phase", "string", ".status.phase"),
     ("Step", "integer", ".status.progress.step"),
     ("Reward", "number", ".status.progress.reward"),
+    ("Queue", "string", ".status.workload.queue"),
     ("GPUs", "integer", ".status.gpus"),
     ("Restarts", "integer", ".status.restarts"),
     ("Age", "date", ".metadata.creationTimestamp"),

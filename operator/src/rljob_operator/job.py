@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from rljob_api import RLJobSpec
 from rljob_api.v1alpha1 import Condition, RLJobStatus
+from rljob_operator import names
 from rljob_operator.kube.kinds import RLJOB, Manifest, Ref
 
 
@@ -18,7 +19,9 @@ class Job:
 
     problem: why the operator cannot read the job; None if it can. unread: a field of the spec that only a newer API
     has; None if it knows all. deleted: when its deletion was requested. manager: spec.managedBy, also of a spec that
-    cannot be read. status: the part that can be read.
+    cannot be read. queue, priority_class: LocalQueue and WorkloadPriorityClass that its labels name. status: the part
+    that can be read.
+    whole: the spec as its author wrote it; `read` has fewer pods if the queue admitted fewer. None for the same.
     """
 
     name: str
@@ -32,7 +35,10 @@ class Job:
     problem: str | None
     unread: str | None
     manager: str | None
+    queue: str | None
+    priority_class: str | None
     status: RLJobStatus
+    whole: RLJobSpec | None = None
 
     @property
     def spec(self) -> RLJobSpec:
@@ -40,6 +46,11 @@ class Job:
         if self.read is None:
             raise ValueError(self.problem)
         return self.read
+
+    @property
+    def written(self) -> RLJobSpec:
+        """The spec as its author wrote it. Raises ValueError if there is a problem."""
+        return self.spec if self.whole is None else self.whole
 
     @property
     def ref(self) -> Ref:
@@ -71,6 +82,7 @@ class Job:
 def read_job(manifest: Mapping[str, Any]) -> Job:
     """Never raises for what a user or another version can write: `problem` says what cannot be read."""
     metadata = manifest["metadata"]
+    labels = metadata.get("labels", {})
     read, problem, unread = _spec(manifest.get("spec", {}))
     status, unclear = _status(manifest.get("status") or {})
     return Job(
@@ -85,6 +97,8 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
         problem=problem or unclear,
         unread=unread,
         manager=manifest.get("spec", {}).get("managedBy"),
+        queue=labels.get(names.QUEUE_LABEL) or None,
+        priority_class=labels.get(names.PRIORITY_LABEL) or None,
         status=status,
     )
 

@@ -45,7 +45,7 @@ from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.metrics import CONTENT_TYPE, Metrics
 from rljob_operator.runtime.queue import WorkQueue
 from rljob_operator.runtime.store import Store
-from rljob_operator.runtime.watches import quieten, watch
+from rljob_operator.runtime.watches import quieten, unless, watch
 from rljob_operator.settings import Settings
 
 log = structlog.get_logger()
@@ -92,6 +92,7 @@ class Operator:
     def __init__(self, settings: Settings, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._settings, self._connection, self._session = settings, connection, session
         self.store, self.listed, self.watchable = Store(), asyncio.Event(), asyncio.Event()
+        self._other_kinds = asyncio.Event()  # Kueue was installed or removed, since kopf began
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
         self.lease = LeaderLease(self._reads, settings.operator_namespace, LEASE_NAME)
@@ -143,20 +144,25 @@ class Operator:
             await asyncio.sleep(pause)
             try:
                 await self._list()
-                pause = FIRST_RESYNC_SECONDS if self.store.unreadable else RESYNC_SECONDS  # whose jobs wait
+                waits = self.store.unreadable or self.store.lacks_kueue
+                pause = FIRST_RESYNC_SECONDS if waits else RESYNC_SECONDS
             except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def watch(self) -> None:
-        """kopf looks once which kinds there are, so it begins after all were listed: KubeRay may be installed later."""
+        """kopf looks once which kinds there are, so it begins after all were listed, and again once Kueue is installed
+        or removed: KubeRay and Kueue may be installed later.
+        """
         await self.watchable.wait()
         quieten(self.store)
         namespaces, identity = self._settings.namespaces, self.lease.identity
         for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
-            await watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity)
-            log.warning("watches_ended", again_in=pause)
-            await asyncio.sleep(pause)
+            missing = self.store.missing
+            ended = watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity, missing)
+            if await unless(ended, self._other_kinds):
+                log.warning("watches_ended", again_in=pause)
+                await asyncio.sleep(pause)
             await _patiently(self._list)
 
     def heard(self, kind: Kind, manifest: Manifest, deleted: bool) -> None:
@@ -165,11 +171,13 @@ class Operator:
 
     async def _list(self) -> None:
         """Jobs that were listed are looked at even if another list fails: their watches are no news to the store."""
-        news = set[Key]()
+        news, missing = set[Key](), self.store.missing
         try:
             await list_all(self._reads, self.store, news, self._settings.namespaces)
         finally:
             self.changed(news)
+        if self.store.missing != missing:
+            self._other_kinds.set()
 
     async def _work(self, key: Key) -> None:
         assert self._reconciler is not None

@@ -1,5 +1,6 @@
 """Names of everything that belongs to an RLJob, each derived from the job's, so that creating twice makes one."""
 
+import hashlib
 from collections.abc import Mapping
 
 GROUP = "rljob.dev"
@@ -40,6 +41,24 @@ MAKER_ANNOTATION = f"{GROUP}/made-for"
 KEY_ANNOTATION = f"{GROUP}/key"
 """On a RayCluster: the fingerprint of the operator's key, from which its tokens are derived."""
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""On an RLJob: the LocalQueue that it waits in. Kueue's own names follow."""
+
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+WORKLOAD_FINALIZER = "kueue.x-k8s.io/resource-in-use"
+"""On a Workload until no pod needs its quota."""
+
+JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
+LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-%s-topology"
+"""On a pod template: %s is required, preferred or unconstrained."""
+
+TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
+"""Kueue removes this scheduling gate from a pod that it has assigned to a node."""
+
 ROLES = HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
 HEAD_CONTAINER, WORKER_CONTAINER, AGENT_CONTAINER, SERVER_CONTAINER = "ray-head", "ray-worker", "agent", "vllm"
 
@@ -79,6 +98,21 @@ def claim(job: str) -> str:
 def reward_model(job: str, model: str) -> str:
     """Name of its Deployment and Service. `-model` contains no `-rm-`, so the last one of the name ends the job's."""
     return f"{job}-rm-{model}"
+
+
+HEAD_GROUP, TRAINER_GROUP = "head", "trainer"
+"""Groups of a job's pods, which are the podSets of its Workload."""
+
+
+def reward_group(model: str) -> str:
+    """The group of a reward model's servers."""
+    return f"reward-{model}"
+
+
+def workload(job: str, uid: str) -> str:
+    """As Kueue names the Workload of a job: it has the job's uid, so an earlier job's Workload is another object."""
+    written = hashlib.sha1(f"RLJob\n{GROUP}\n{job}\n{uid}".encode(), usedforsecurity=False).hexdigest()
+    return f"rljob-{job}-{written[:5]}"
 
 
 def submission(uid: str, attempt: int) -> str:

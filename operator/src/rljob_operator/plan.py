@@ -29,6 +29,21 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """A change of an object, if it still has this version, as a JSON merge patch.
+
+    version: its resourceVersion. subresource: None for the object without its status.
+    frees: it gives quota back, so the API server must have no pod of the job any more, whatever the watches say.
+    """
+
+    ref: Ref
+    version: str
+    change: Manifest
+    subresource: str | None = None
+    frees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to the job, for people. warning: or normal."""
 
@@ -43,6 +58,7 @@ class Actions:
 
     finalizer: add it (True), remove it (False), leave it (None).
     delete: objects, with their own grace period.
+    patch: changes of the Workload: its quota, its spec, its finalizer.
     apply: objects whose fields the operator owns.
     create: objects that are created once and then left alone.
     secret: what pods may be waiting for; it is created if it is gone, because the operator may not read Secrets.
@@ -54,6 +70,7 @@ class Actions:
 
     finalizer: bool | None = None
     delete: tuple[Ref, ...] = ()
+    patch: tuple[Patch, ...] = ()
     apply: tuple[Manifest, ...] = ()
     create: tuple[Manifest, ...] = ()
     secret: Manifest | None = None

@@ -102,7 +102,7 @@ class Reconciler:
             self.restarted(done.restart)
         if done.written is not None:
             memory.status_written = facts.now
-        if done.status is not None:  # no watch reports the operator's own write again
+        if done.status is not None or done.patch:  # no watch reports the operator's own write again
             self.again(key, 0.0)
         elif done.again_in is not None:
             self.again(key, done.again_in)

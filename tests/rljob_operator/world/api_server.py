@@ -8,13 +8,24 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-from rljob_operator.kube.kinds import DEPLOYMENT, KINDS, POD, RAY_CLUSTER, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    KINDS,
+    POD,
+    RAY_CLUSTER,
+    RLJOB,
+    VOLUME_CLAIM,
+    WORKLOAD,
+    Key,
+    Kind,
+    Manifest,
+)
 from tests.rljob_operator.kube_server import merged
 from tests.rljob_operator.world.clock import now, stamp
 
 FOREGROUND = "foregroundDeletion"
 
-_WITH_STATUS = (RLJOB, RAY_CLUSTER, DEPLOYMENT)
+_WITH_STATUS = (RLJOB, RAY_CLUSTER, DEPLOYMENT, WORKLOAD)
 """Kinds whose status has a path of its own here; writes to the object leave it alone."""
 
 _POD_SECONDS = 30

@@ -1,8 +1,9 @@
 """Where a world has to end once nothing goes wrong any more."""
 
 from rljob_api.conditions import Reason
-from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, SERVICE, VOLUME_CLAIM, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, RESOURCE_FLAVOR, SERVICE, VOLUME_CLAIM, Manifest
 from tests.rljob_operator.world.invariants import reason
+from tests.rljob_operator.world.kueue import holds_quota
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.witness import TERMINAL
 from tests.rljob_operator.world.world import World
@@ -52,9 +53,10 @@ def check_wanted(world: World, *, running: bool) -> None:
     job = world.user.job
     if job is None or "deletionTimestamp" in job["metadata"]:
         assert job is None, "a deleted job stays"
-        left = {kind.name for kind, _ in world.server.objects} - {VOLUME_CLAIM.name, "Event"}
+        left = {kind.name for kind, _ in world.server.objects} - {VOLUME_CLAIM.name, RESOURCE_FLAVOR.name, "Event"}
         assert not left, f"a job is gone, and these are not: {left}"
         return
+    assert bool(world.server.all(POD)) >= any(map(holds_quota, world.kueue.workloads)), "quota is held without pods"
     phase = job["status"].get("phase")
     if "fieldOfTomorrow" in job["spec"]["training"]:
         return  # what runs is left alone

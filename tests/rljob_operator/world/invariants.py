@@ -6,13 +6,14 @@ from typing import Any
 
 from rljob_api.conditions import Note, Reason
 from rljob_operator import names
-from rljob_operator.kube.kinds import EVENT, POD, RAY_CLUSTER, RLJOB, Kind, Manifest
+from rljob_operator.kube.kinds import DEPLOYMENT, EVENT, POD, RAY_CLUSTER, RLJOB, WORKLOAD, Kind, Manifest
 from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.controllers import phase
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.kuberay import TYPE
+from tests.rljob_operator.world.kueue import holds_quota
 from tests.rljob_operator.world.process import SETTINGS
 from tests.rljob_operator.world.trouble import Trouble
 from tests.rljob_operator.world.watching import Streams
@@ -23,6 +24,7 @@ class Invariants:
     def __init__(self, server: ApiServer, heads: Heads, trouble: Trouble, streams: Streams) -> None:
         self._server, self._heads, self._trouble, self._streams = server, heads, trouble, streams
         self._jobs: dict[str, Manifest] = {}  # as they were last, by uid
+        self._makers: dict[str, str] = {}  # the uid of the job of each RayCluster and Deployment
         self._witnesses: list[Witness] = []
         server.watchers.insert(0, self._see)  # before the streams, which are late from then on
 
@@ -43,10 +45,22 @@ class Invariants:
         told = Counter((each["regarding"]["uid"], each["note"]) for each in starts)
         assert all(times == 1 for times in told.values()), told
         pods = [pod for pod in self._server.all(POD) if TYPE in pod["metadata"]["labels"]]
+        self._check_quota()
         clusters = {uid for pod in pods if phase(pod) == "Running" and not is_deleting(pod) for uid in owners(pod)}
         assert len(clusters) <= 1, f"two clusters live: {clusters}"
 
+    def _check_quota(self) -> None:
+        """A job with a queue has pods only while it holds quota, unless it was deleted so long ago that it goes."""
+        for job in self._server.all(RLJOB):
+            uid, metadata = job["metadata"]["uid"], job["metadata"]
+            if names.QUEUE_LABEL in metadata.get("labels", {}) and not _is_given_up(metadata):
+                pods = [pod for pod in self._server.all(POD) if uid in map(self._makers.get, owners(pod))]
+                held = [each for each in self._server.all(WORKLOAD) if uid in owners(each) and holds_quota(each)]
+                assert held or not pods, f"{len(pods)} pods without quota"
+
     def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:
+        if kind in (RAY_CLUSTER, DEPLOYMENT):
+            self._makers |= dict.fromkeys((manifest["metadata"]["uid"],), next(owners(manifest), ""))
         if kind != RLJOB:
             return
         uid = manifest["metadata"]["uid"]
@@ -78,12 +92,17 @@ class Invariants:
     def _check_gone(self, manifest: Manifest) -> None:
         """The finalizer waits for cluster and pods, but not for ever, and not for what no watch has told yet."""
         metadata = manifest["metadata"]
-        since = datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else now()
-        if now() - since >= timedelta(seconds=SETTINGS.deletion_seconds) or self._streams.is_late():
+        if _is_given_up(metadata) or self._streams.is_late():
             return
         clusters = [each for each in self._server.all(RAY_CLUSTER) if metadata["uid"] in owners(each)]
         assert not clusters, "the job is gone, and its cluster is not"
         assert not self._server.all(POD), "the job is gone, and its pods are not"
+
+
+def _is_given_up(metadata: Manifest) -> bool:
+    """Whether the job was deleted so long ago that it goes without its pods."""
+    since = datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else now()
+    return now() - since >= timedelta(seconds=SETTINGS.deletion_seconds)
 
 
 def _status(manifest: Manifest) -> Manifest:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rljob_operator import names
 from rljob_operator.kube.kinds import POD, WATCHED, Kind
 from tests.rljob_operator.world.images import DENIED, NOWHERE, SILENT
-from tests.rljob_operator.world.stories import Act, fails, loses, no_image, server
+from tests.rljob_operator.world.stories import ADMIT, STOP_ADMITTING, Act, fails, loses, no_image, server
 from tests.rljob_operator.world.user import KEY
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
@@ -60,6 +60,10 @@ async def _repeats(kind: Kind, world: World) -> None:
         await world.process.hear(kind, event)
 
 
+def _evicted(why: str, world: World) -> None:
+    world.kueue.evict(why)
+
+
 async def _is_refused(world: World) -> None:
     """In the job's namespace, for that list."""
     world.server.closed.add(KEY.namespace)
@@ -104,6 +108,19 @@ OF_IMAGES: dict[str, Act] = {
 }
 """What happens to them."""
 
+OF_KUEUE: dict[str, Act] = {
+    "Kueue acts": lambda world: world.kueue.step(),
+    "Kueue admits": ADMIT,
+    "Kueue admits nothing": STOP_ADMITTING,
+    **{
+        f"Kueue evicts: {why}": partial(_evicted, why) for why in ("Preempted", "PodsReadyTimeout", "LocalQueueStopped")
+    },
+    "the Workload is deleted": lambda world: world.kueue.delete(),
+    "the Workload is deactivated": lambda world: world.kueue.activate(active=False),
+    "the Workload is activated": lambda world: world.kueue.activate(active=True),
+}
+"""What happens to quota."""
+
 HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
     "KubeRay reconciles": lambda world: world.kuberay.step(),
@@ -138,6 +155,7 @@ HAPPENINGS: dict[str, Act] = {
     "agents are mute": lambda world: setattr(world.heads, "mute", True),
     "agents answer": lambda world: setattr(world.heads, "mute", False),
     **OF_IMAGES,
+    **OF_KUEUE,
     "the watches work": lambda world: world.streams.stalled.clear(),
 }
 """In the middle of a call, or between two."""

@@ -119,6 +119,11 @@ def until(holds: Callable[[World], bool], **who: bool) -> Act:
     return lambda world: world.until(lambda: holds(world), **who)
 
 
+def stopped(world: World) -> bool:
+    """Whether nothing of the job runs, which happens to jobs with a queue only."""
+    return not world.kueue.workloads or not world.server.all(RAY_CLUSTER)
+
+
 def suspending(world: World) -> bool:
     return phase(world) == "Suspending"
 
@@ -130,6 +135,10 @@ def deleted(propagation: str) -> Act:
 SUSPEND, RESUME = change(suspend=True), change(suspend=False)
 PULLABLE: Act = lambda world: world.images.out.clear()  # noqa: E731
 RESTARTS: Act = lambda world: world.trouble.head_restarts()  # noqa: E731
+
+EVICT: Act = lambda world: world.kueue.evict()  # noqa: E731
+ADMIT: Act = lambda world: setattr(world.kueue, "open", True)  # noqa: E731
+STOP_ADMITTING: Act = lambda world: setattr(world.kueue, "open", False)  # noqa: E731
 
 STORIES: dict[str, Story] = {
     "finishes": finishes,
@@ -159,6 +168,14 @@ STORIES: dict[str, Story] = {
     "does not listen": _story(1, SUSPEND, until(lambda world: phase(world) == "Suspended", drivers=False)),
     "is wrong": _story(1, fails(65), "Failed"),
     "takes too long": _story(change(activeDeadline="1m"), until(lambda world: phase(world) == "Failed", drivers=False)),
+    "is evicted": _story(1, EVICT, "Succeeded"),
+    "is evicted and waits": _story(1, STOP_ADMITTING, EVICT, until(stopped), ADMIT, "Succeeded"),
+    "is evicted and does not listen": _story(1, EVICT, until(stopped, drivers=False), "Succeeded"),
+    "loses its Workload": _story(1, lambda world: world.kueue.delete(), "Succeeded"),
+    "is deactivated": _story(
+        1, lambda world: world.kueue.activate(active=False), until(stopped),
+        lambda world: world.kueue.activate(active=True), "Succeeded",
+    ),
     "is deleted": _story(1, deleted("Background"), GONE),
     "is deleted in the foreground": _story(1, deleted("Foreground"), GONE),
     "is followed by another": _story(1, deleted("Background"), GONE, lambda world: world.user.create(), "Succeeded"),

@@ -7,6 +7,7 @@ from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rewards import Rewards
 from rljob_operator.kube.kinds import RLJOB, Key, Manifest
+from rljob_operator.names import PRIORITY_LABEL, QUEUE_LABEL
 from tests.rljob_operator.snapshots import SPEC
 from tests.rljob_operator.world.api_server import ApiServer
 from tests.rljob_operator.world.images import NOWHERE
@@ -23,6 +24,10 @@ SERVED: dict[str, Any] = {
 }
 """The part of a spec with a reward model."""
 
+_LABELS = {"queue": QUEUE_LABEL, "priority": PRIORITY_LABEL}
+QUEUED: dict[str, Any] = {"labels": {QUEUE_LABEL: "lab"}}
+"""What makes a job wait in a queue of Kueue."""
+
 MISNAMED: dict[str, Any] = {"cluster": _SPEC["cluster"] | {"image": NOWHERE}}
 MISSERVED: dict[str, Any] = {
     "rewards": SERVED["rewards"] | {"models": [model | {"image": NOWHERE} for model in SERVED["rewards"]["models"]]}
@@ -34,16 +39,22 @@ class User:
     """Of one job."""
 
     def __init__(self, server: ApiServer) -> None:
-        self._server = server
+        self._server, self._labels = server, {}
+
+    def label(self, **labels: str | None) -> None:
+        """Of the queue or of the priority; None takes it away."""
+        if self.job is not None:
+            self._server.patch(RLJOB, KEY, {"metadata": {"labels": {_LABELS[name]: labels[name] for name in labels}}})
 
     @property
     def job(self) -> Manifest | None:
         return self._server.find(RLJOB, KEY)
 
-    def create(self, **spec: Any) -> None:
-        """If there is none of the name."""
+    def create(self, labels: Any = None, **spec: Any) -> None:
+        """If there is none of the name. labels: those of the last one, unless they are given."""
+        self._labels = self._labels if labels is None else labels
         if self.job is None:
-            metadata = {"namespace": KEY.namespace, "name": KEY.name}
+            metadata = {"namespace": KEY.namespace, "name": KEY.name, "labels": self._labels}
             written = deepcopy(_SPEC) | spec
             self._server.create(
                 {"apiVersion": RLJOB.api_version, "kind": RLJOB.name, "metadata": metadata, "spec": written}

@@ -6,7 +6,7 @@ was deleted meanwhile stays unknown until somebody else lists.
 
 from collections import deque
 
-from rljob_operator.kube.kinds import RLJOB, WATCHED, Key, Kind, Manifest
+from rljob_operator.kube.kinds import CLUSTER_WIDE, RLJOB, WATCHED, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from tests.rljob_operator.world.api_server import ApiServer
 
@@ -63,4 +63,4 @@ class Streams:
 
 
 def _is_watched(kind: Kind, manifest: Manifest) -> bool:
-    return kind == RLJOB or JOB_LABEL in manifest["metadata"].get("labels", {})
+    return kind in (RLJOB, *CLUSTER_WIDE) or JOB_LABEL in manifest["metadata"].get("labels", {})

@@ -14,6 +14,7 @@ from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.images import Images
 from tests.rljob_operator.world.invariants import Invariants
 from tests.rljob_operator.world.kuberay import TYPE, KubeRay
+from tests.rljob_operator.world.kueue import Kueue
 from tests.rljob_operator.world.process import Process
 from tests.rljob_operator.world.trouble import Trouble
 from tests.rljob_operator.world.user import User
@@ -54,7 +55,7 @@ class World:
         self.images = Images()
         self.nodes = Nodes(self.server, self.heads.lost, self.images)
         self.kuberay, self.garbage = KubeRay(self.server), GarbageCollector(self.server)
-        self.deployments = Deployments(self.server)
+        self.deployments, self.kueue = Deployments(self.server), Kueue(self.server)
         self.trouble = Trouble(self.server, self.heads, self.nodes)
         self.streams, self.user = Streams(self.server), User(self.server)
         self.invariants = Invariants(self.server, self.heads, self.trouble, self.streams)
@@ -141,6 +142,8 @@ class World:
         self.server.closed.clear()
         self.heads.mute = False
         self.images.out.clear()
+        self.kueue.open = True
+        self.kueue.activate(active=True)
         self.arrive()
         version, since = self.server.version, seconds()
         while seconds() - since < QUIET_SECONDS:
@@ -162,4 +165,5 @@ class World:
             pod for pod in self.server.all(POD) if servers or TYPE in pod["metadata"]["labels"] or is_deleting(pod)
         ]
         pods = [self.nodes.step(pod) for pod in moving]
-        return any([self.kuberay.step(), self.deployments.step(), self.garbage.step(), *pods, *stopped])
+        controllers = (self.kueue, self.kuberay, self.deployments, self.garbage)
+        return any([*[each.step() for each in controllers], *pods, *stopped])

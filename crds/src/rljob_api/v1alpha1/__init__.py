@@ -22,6 +22,7 @@ from rljob_api.v1alpha1.status import (
     RecoveryStatus,
     RewardModelStatus,
     RLJobStatus,
+    WorkloadStatus,
 )
 from rljob_api.v1alpha1.training import Checkpoint, CheckpointVolume, Training
 
@@ -68,4 +69,5 @@ __all__ = [
     "ValidationSampling",
     "WeightSync",
     "WorkerPod",
+    "WorkloadStatus",
 ]

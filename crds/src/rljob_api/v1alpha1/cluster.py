@@ -66,6 +66,11 @@ class Cluster(ApiModel):
         description="Image of head, workers and agent; the default is operator.trainerImage of the operator's chart.",
     )
     nodes: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="Number of worker pods, without the head pod.")
+    min_nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None,
+        description="Worker pods that a queue may start the job with, if it has no quota for all; the default is nodes."
+        " Only Kueue's partial admission reads it.",
+    )
     gpus_per_node: Annotated[int, Field(ge=0, le=16)] = Field(8, description="GPUs per worker pod; 0 trains on CPUs.")
     ranks_per_node: Annotated[int, Field(ge=1, le=16)] | None = Field(
         None, description="Trainer processes per worker pod; the default is gpusPerNode, or 1 without GPUs."
@@ -76,6 +81,11 @@ class Cluster(ApiModel):
     priority_class_name: ObjectName | None = Field(None, description="Priority class of all pods.")
 
     rules = (
+        Rule(
+            "!has(self.minNodes) || self.minNodes <= self.nodes",
+            "minNodes cannot be above nodes: lower it, or remove it",
+            "minNodes",
+        ),
         Rule(
             "!has(self.ranksPerNode) || self.gpusPerNode == 0 || self.ranksPerNode == self.gpusPerNode",
             "each GPU has exactly one rank: remove ranksPerNode, or set it to gpusPerNode",

@@ -34,6 +34,7 @@ _RANKS = (
     "self.cluster.nodes * (has(self.cluster.ranksPerNode) ? self.cluster.ranksPerNode :"
     " self.cluster.gpusPerNode == 0 ? 1 : self.cluster.gpusPerNode)"
 )
+_LEAST_RANKS = _RANKS.replace("self.cluster.nodes", "self.cluster.minNodes")
 _ADVANTAGE = governed("advantage", "advantage", owner="self.algorithm")
 _SFT = "self.algorithm.preset == 'sft'"
 
@@ -133,6 +134,11 @@ class RLJobSpec(ApiModel):
             "rollout.tensorParallelSize must divide cluster.nodes x cluster.ranksPerNode, the number of ranks: lower"
             " it",
             "rollout.tensorParallelSize",
+        ),
+        Rule(
+            f"!has(self.cluster.minNodes) || ({_LEAST_RANKS}) % self.rollout.tensorParallelSize == 0",
+            "rollout.tensorParallelSize must divide cluster.minNodes x cluster.ranksPerNode: raise cluster.minNodes",
+            "cluster.minNodes",
         ),
         Rule(
             "self.cluster.gpusPerNode == 0 || self.cluster.gpusPerNode % self.rollout.tensorParallelSize == 0",

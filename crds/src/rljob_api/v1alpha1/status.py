@@ -100,6 +100,22 @@ class RewardModelStatus(ApiModel):
     desired_replicas: int = Field(0, ge=0, description="Number of servers that the job requests.")
 
 
+class WorkloadStatus(ApiModel):
+    """The job in Kueue. Only jobs with a queue have it."""
+
+    name: Annotated[str, Field(max_length=253)] = Field(description="Name of the Workload.")
+    queue: Annotated[str, Field(max_length=253)] | None = Field(
+        None, description="LocalQueue that the job waits in, or was admitted from."
+    )
+    cluster_queue: Annotated[str, Field(max_length=253)] | None = Field(
+        None, description="ClusterQueue whose quota the job has."
+    )
+    evictions: int = Field(0, ge=0, description="How many times the job lost its quota.")
+    lost_steps: int | None = Field(
+        None, ge=0, description="Steps that the last eviction lost; 0 if the driver saved a checkpoint in time."
+    )
+
+
 class DriverStatus(ApiModel):
     """The driver of the last attempt."""
 
@@ -164,6 +180,7 @@ class RLJobStatus(ApiModel):
     reward_models: Annotated[list[RewardModelStatus], Field(max_length=8)] = Field(
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")
     )
+    workload: WorkloadStatus | None = Field(None, description="The job in Kueue, if it has a queue.")
     driver: DriverStatus | None = Field(None, description="The driver of the last attempt.")
     operator: Annotated[str, Field(max_length=63)] | None = Field(
         None, description="Namespace of the operator that manages this job; other operators ignore the job."

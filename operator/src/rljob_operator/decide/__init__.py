@@ -13,6 +13,7 @@ from rljob_operator.decide.events import events
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
 from rljob_operator.decide.images import unusable
 from rljob_operator.decide.leaving import leaving
+from rljob_operator.decide.queueing import queueing, upkeep
 from rljob_operator.decide.recovering import backoff, replacement
 from rljob_operator.decide.refusals import broken, not_taken, refused
 from rljob_operator.decide.running import pending, running, unheard
@@ -39,6 +40,7 @@ GATES: Final[tuple[Gate, ...]] = (
     leftovers,
     finished,
     stopping,
+    queueing,
     unusable,
     ended,
     unread,
@@ -76,6 +78,7 @@ def decide(facts: Facts, settings: Settings) -> Plan:
     return Plan(
         finalizer=True if job.deleted is None and names.FINALIZER not in job.finalizers else None,
         delete=step.delete,
+        patch=step.patch or (() if step.create else upkeep(facts, step)),  # children first
         force=_forced(facts),
         short_grace=tuple(map(Ref.of, spent_pods(facts.seen, cluster_goes=cluster_goes))),
         apply=_applied(facts, settings, step, status),

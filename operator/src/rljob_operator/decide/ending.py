@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, Ref
+from rljob_operator.kube.kinds import DEPLOYMENT, SERVICE, VOLUME_CLAIM, WORKLOAD, Ref
 from rljob_operator.observe.cluster import ClusterState
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.leaving import lost_pods
 from rljob_operator.observe.snapshot import Snapshot, controller_of, is_deleting
-from rljob_operator.plan import Step
+from rljob_operator.observe.workload import WorkloadState
+from rljob_operator.plan import Patch, Step
+from rljob_operator.render.workload import finished, unheld
 from rljob_operator.settings import Settings
 
 LEFTOVERS_SECONDS = 5.0
@@ -37,7 +40,26 @@ def deletion(facts: Facts, settings: Settings) -> Step | None:
             message += f"; metadata.finalizers of other controllers keep the job: {', '.join(kept_by)}"
     step = _over(job) or Step("Deleting", Reason.DELETING, message)
     step = replace(step, deployed=False, delete=tuple(what_runs(seen)))
-    return replace(step, finalizer=False) if gone or left <= 0 else replace(step, again_in=left)
+    if not gone and left > 0:
+        return replace(step, again_in=left)
+    held = quota_back(seen, frees=gone)  # nobody else gives it back
+    return replace(step, patch=held) if held else replace(step, finalizer=False)
+
+
+def replaced(facts: Facts) -> dict[str, Any]:
+    """What removes the Workload, whose quota no pod needs: first its finalizer goes."""
+    found = facts.workload.found
+    if found is None:
+        return {}
+    if patch := unheld(found):
+        return {"patch": patch}
+    return {} if facts.workload.state is WorkloadState.DELETING else {"delete": (Ref.of(found),)}
+
+
+def quota_back(seen: Snapshot, *, frees: bool = True) -> tuple[Patch, ...]:
+    """Take the finalizer from the job's Workloads. frees: False if pods may be left, on nodes that are lost."""
+    patches = (patch for each in seen.children.get(WORKLOAD, {}).values() for patch in unheld(each))
+    return tuple(replace(each, frees=frees) for each in patches)
 
 
 def others_finalizers(job: Job) -> list[str]:
@@ -49,20 +71,32 @@ def retirement(facts: Facts, _settings: Settings) -> Step | None:
     """A finished job keeps its status; its objects, except the volume, go after spec.ttlAfterFinished.
 
     First what runs: pods that are ending still need their NetworkPolicy. If the spec cannot be read, nothing goes. A
-    driver whose end is unknown does not train on for a job that is over.
+    driver whose end is unknown does not train on for a job that is over. Pods that stay keep their quota, unless Kueue
+    wants it back.
     """
     job, finished_at = facts.job, facts.job.status.completion_time
     step = _over(job)
     if step is None or finished_at is None:
         return None
+    if nothing_runs(facts.seen):
+        step = replace(step, patch=_accounted(facts))
     if job.problem is not None:
         return replace(step, deployed=False)
     left = parse_duration(job.spec.ttl_after_finished) - (facts.now - finished_at).total_seconds()
-    if left > 0:
+    if left > 0 and facts.workload.state is not WorkloadState.EVICTED:
         going = tuple(cluster(facts.seen)) if facts.lives else ()
         return replace(step, deployed=False, delete=going, again_in=left)
     runs = facts.cluster.exists or facts.seen.pods or facts.seen.children.get(DEPLOYMENT)
     return replace(step, deployed=False, delete=tuple((what_runs if runs else everything)(facts.seen)))
+
+
+def _accounted(facts: Facts) -> tuple[Patch, ...]:
+    """The Workload of a job that is over stays, as Kueue's record of it."""
+    found, status = facts.workload.found, facts.job.status
+    if found is None:
+        return ()
+    done = facts.job.condition(status.phase)
+    return finished(found, facts.now, status.phase, "" if done is None else done.message) or unheld(found)
 
 
 def _over(job: Job) -> Step | None:
@@ -82,7 +116,8 @@ def unreadable(facts: Facts, settings: Settings) -> Step | None:
         return None
     may_run = facts.lives and not driver.over and facts.cluster.state is not ClusterState.DELETING
     phase = job.status.phase if job.status.phase != "Running" or may_run else "Recovering"
-    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds)
+    freed = replaced(facts) if is_idle(facts) else {}
+    return Step(phase, Reason.SPEC_NOT_READABLE, job.problem, deployed=False, again_in=settings.poll_seconds, **freed)
 
 
 def leftovers(facts: Facts, _settings: Settings) -> Step | None:
@@ -94,11 +129,17 @@ def leftovers(facts: Facts, _settings: Settings) -> Step | None:
     named = f"{foreign[0]['kind']} {foreign[0]['metadata']['name']}"
     message = f"Waiting for Kubernetes to remove {named}, which an earlier job of this name left"
     phase = facts.job.status.phase
-    return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, again_in=LEFTOVERS_SECONDS)
+    freed = quota_back(facts.seen) if nothing_runs(facts.seen) else ()
+    return Step(phase, Reason.WAITING_FOR_REMOVAL, message, deployed=False, patch=freed, again_in=LEFTOVERS_SECONDS)
 
 
 def nothing_runs(seen: Snapshot) -> bool:
     return seen.cluster is None and not seen.pods and not list(servers(seen))
+
+
+def is_idle(facts: Facts) -> bool:
+    """Whether nothing runs, and the status says how the last attempt ended."""
+    return nothing_runs(facts.seen) and not facts.driver.is_open
 
 
 def pods_left(seen: Snapshot) -> str:
@@ -130,7 +171,9 @@ def what_runs(seen: Snapshot) -> Iterator[Ref]:
 
 
 def everything(seen: Snapshot) -> Iterator[Ref]:
-    """All children except the volume's claim. The Secret, which the operator may not read, goes with the job."""
+    """All children except the volume's claim, and the Workload, which is Kueue's record of the job. The Secret, which
+    the operator may not read, goes with the job.
+    """
     for kind, children in seen.children.items():
-        if kind != VOLUME_CLAIM:
+        if kind not in (VOLUME_CLAIM, WORKLOAD):
             yield from (Ref.of(child) for child in children.values() if not is_deleting(child))

@@ -9,6 +9,7 @@ from rljob_operator.plan import Event
 EVENT_REASONS: dict[str, bool] = {
     Reason.OBJECT_FORBIDDEN: True,
     Reason.OBJECT_FAILING: True,
+    Reason.QUEUED: False,
     Reason.STOPPED_ON_REQUEST: False,
     Reason.MORE_STEPS: False,
     Reason.SPEC_CHANGED: False,
@@ -25,7 +26,8 @@ def events(old: RLJobStatus, new: RLJobStatus) -> tuple[Event, ...]:
 def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     """Pods are ready before an attempt starts, and a driver saves before it ends."""
     ready = next(each for each in new.conditions if each.type == "Ready")
-    yield from _turned(old, new, "ClusterReady", "RewardModelsReady")
+    yield from _turned(old, new, "Evicted", warning=True)
+    yield from _turned(old, new, "Admitted", "ClusterReady", "RewardModelsReady")
     yield from _lost_beside(old, new)
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"Attempt {new.attempt}")

@@ -11,11 +11,12 @@ from rljob_api.conditions import Reason
 from rljob_operator import names
 from rljob_operator.decide.ending import servers
 from rljob_operator.decide.judging import failed
+from rljob_operator.decide.starting import placed
 from rljob_operator.kube.kinds import Manifest, Ref
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.snapshot import annotation
 from rljob_operator.plan import Step
-from rljob_operator.render import CannotMerge, Placement, reward_models_of
+from rljob_operator.render import CannotMerge, UnknownFlavor, reward_models_of
 from rljob_operator.settings import Settings
 
 _RUNS: Final = ("Starting", "Running", "Recovering")
@@ -31,7 +32,9 @@ def served(facts: Facts, settings: Settings, step: Step) -> Step:
     if image is None:  # the chart lost it while the job starts
         return step
     try:
-        wanted = reward_models_of(job, image, settings, Placement())
+        wanted = reward_models_of(job, image, settings, placed(facts))
+    except UnknownFlavor:  # a gate reports it before anything runs
+        return step
     except CannotMerge as error:
         if job.has_begun:  # an older operator created them, and what runs goes on
             return replace(step, message=f"{step.message}; {error}")

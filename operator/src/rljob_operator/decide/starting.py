@@ -16,7 +16,7 @@ from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.pods import waits_for_its_node
 from rljob_operator.observe.snapshot import is_deleting
 from rljob_operator.plan import SECRET_SECONDS, Step, Submission
-from rljob_operator.render import CannotMerge, Placement, cluster_of, secret_of
+from rljob_operator.render import CannotMerge, Placements, cluster_of, placements, secret_of
 from rljob_operator.settings import Settings
 
 
@@ -54,12 +54,23 @@ def _made(facts: Facts, image: str, settings: Settings) -> Step:
     if job.unread is not None:  # the new cluster would lack it
         return Step(on_the_way(facts), Reason.SPEC_NOT_READABLE, job.unread)
     try:
-        made = (secret_of(job, settings.key), cluster_of(job, image, settings, Placement()))
+        made = (secret_of(job, settings.key), cluster_of(job, image, settings, placed(facts)))
     except CannotMerge as error:
-        if job.has_begun:  # an older operator created its pods, and there are checkpoints
-            return Step(on_the_way(facts), Reason.OBJECT_INVALID, f"{error}")
-        return failed(facts, Reason.OBJECT_INVALID, f"{error}")
+        return unmergeable(facts, error)
     return Step(on_the_way(facts), Reason.CLUSTER_NOT_READY, facts.cluster.waits_for, create=made)
+
+
+def placed(facts: Facts) -> Placements:
+    """Where the job's pods go: anywhere, without a queue. Raises UnknownFlavor."""
+    work = facts.workload
+    return placements(work.found, facts.seen.flavors) if work.found is not None and work.admission else {}
+
+
+def unmergeable(facts: Facts, error: CannotMerge) -> Step:
+    """A template that cannot be merged."""
+    if facts.job.has_begun:  # an older operator created its pods, and there are checkpoints
+        return Step(on_the_way(facts), Reason.OBJECT_INVALID, f"{error}")
+    return failed(facts, Reason.OBJECT_INVALID, f"{error}")
 
 
 def _incomplete(facts: Facts, settings: Settings) -> Step:

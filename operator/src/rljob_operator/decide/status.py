@@ -7,8 +7,10 @@ from typing import Any
 from rljob_api import RLJobSpec
 from rljob_api.conditions import CONDITIONS, Aspect, Reason
 from rljob_api.printable import printable
-from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus
+from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus, WorkloadStatus
 from rljob_operator import names
+from rljob_operator.decide.ending import nothing_runs
+from rljob_operator.decide.queueing import eviction_reason, has_quota, taken_away
 from rljob_operator.job import Job
 from rljob_operator.observe.facts import Facts, VolumeState
 from rljob_operator.observe.servers import ServersState
@@ -17,12 +19,18 @@ from rljob_operator.settings import Settings
 
 _STALLED = (
     Reason.SPEC_NOT_READABLE,
+    Reason.KUEUE_MISSING,
+    Reason.PRIORITY_CLASS_MISSING,
+    Reason.DEACTIVATED,
     Reason.IMAGE_MISSING,
     Reason.NAMESPACE_REFUSED,
     Reason.NAME_TAKEN,
     Reason.OBJECT_INVALID,
     Reason.IMAGE_NOT_USABLE,
 )
+OF_SOME_JOBS = ("RewardModelsReady", "Admitted", "Evicted")
+"""Conditions of jobs with reward models, and of those with a queue."""
+
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
 Row = tuple[str, bool, str, str]
@@ -42,6 +50,7 @@ def next_status(facts: Facts, step: Step) -> RLJobStatus:
         "checkpoint": _newest_checkpoint(facts),
     }
     status = job.status.model_copy(update=observed | step.status)
+    status = status.model_copy(update={"workload": _workload(facts, status)})
     conditions = [_condition(job, facts.now, row) for row in _conditions(facts, step, status)]
     return status.model_copy(update={"conditions": conditions})
 
@@ -54,12 +63,38 @@ def _newest_checkpoint(facts: Facts) -> CheckpointStatus | None:
     return None if facts.volume is VolumeState.ABSENT else known
 
 
+def _workload(facts: Facts, status: RLJobStatus) -> WorkloadStatus | None:
+    """None for a job that has no queue and never had one."""
+    job, work, before = facts.job, facts.workload, facts.job.status.workload
+    if job.queue is None and work.found is None and before is None:
+        return None
+    before = before or WorkloadStatus(name=names.workload(job.name, job.uid))
+    changes: dict[str, Any] = {"queue": work.queue or job.queue, "cluster_queue": work.cluster_queue}
+    if _is_evicted(facts) and not _was_evicted(job):
+        changes |= {"evictions": before.evictions + 1, "lost_steps": None if facts.driver.is_open else 0}
+    after = before.model_copy(update=changes)
+    if after.evictions and after.lost_steps is None and nothing_runs(facts.seen):
+        done = 0 if status.progress is None else status.progress.step
+        return after.model_copy(update={"lost_steps": max(done - facts.durable_step, 0)})
+    return after
+
+
+def _is_evicted(facts: Facts) -> bool:
+    taken = taken_away(facts) if facts.job.problem is None else None
+    return taken is not None and taken[0] is Reason.EVICTED
+
+
+def _was_evicted(job: Job) -> bool:
+    before = job.condition("Evicted")
+    return before is not None and before.status == "True"
+
+
 def as_it_was(job: Job, now: datetime, reason: str, message: str) -> RLJobStatus:
     """The status as it was, except that the job is stalled, and why. What was never reported is Unknown."""
     unknown = [
         Condition(type=kind, status="Unknown", reason=reason, last_transition_time=now)
         for kind in CONDITIONS
-        if kind != "RewardModelsReady"
+        if kind not in OF_SOME_JOBS
     ]
     rows: list[Row] = [
         ("Ready", False, reason, message),
@@ -106,16 +141,42 @@ def _conditions(facts: Facts, step: Step, status: RLJobStatus) -> Iterator[Row]:
     phase, why = step.phase, (step.reason, step.message)
     stalled = phase == "Failed" or step.reason in _STALLED
     yield ("Ready", phase in ("Running", "Succeeded"), *why)
+    if status.workload is not None:
+        yield ("Admitted", *_admitted(facts))
     yield ("ClusterReady", *_cluster(facts))
     if status.reward_models:
         yield ("RewardModelsReady", *_reward_models(facts))
     yield ("Running", *_when(phase == "Running", why, Aspect.NOT_RUNNING))
     yield ("CheckpointAvailable", *_checkpoint(facts, status))
+    if status.workload is not None:
+        yield ("Evicted", *_evicted(facts, phase, status.workload))
     yield ("Suspended", *_when(phase == "Suspended", why, Aspect.NOT_SUSPENDED))
     yield ("Succeeded", *_when(phase == "Succeeded", why, Aspect.NOT_FINISHED if phase != "Failed" else Aspect.FAILED))
     yield ("Failed", *_when(phase == "Failed", why, Aspect.NOT_FAILED))
     yield ("Reconciling", *_when(phase in _ON_THE_WAY and not stalled, why, Aspect.SETTLED))
     yield ("Stalled", *_when(stalled, why, Aspect.NOT_STALLED))
+
+
+def _admitted(facts: Facts) -> tuple[bool, str, str]:
+    work = facts.workload
+    if facts.job.problem is not None or not has_quota(facts):
+        return False, Aspect.NOT_ADMITTED, work.message
+    flavors = dict.fromkeys(
+        flavor for each in work.admission["podSetAssignments"] for flavor in each.get("flavors", {}).values()
+    )
+    return True, Aspect.ADMITTED, f"By ClusterQueue {work.cluster_queue}, with {', '.join(flavors) or 'no flavor'}"
+
+
+def _evicted(facts: Facts, phase: str, workload: WorkloadStatus) -> tuple[bool, str, str]:
+    """It stays true until the next admission, so that people can read why the job waits."""
+    before, known = facts.job.condition("Evicted"), facts.job.status.workload
+    lost = "" if workload.lost_steps is None else f"; {workload.lost_steps} steps were lost"
+    if _is_evicted(facts) and (taken := taken_away(facts)) is not None:
+        return True, eviction_reason(facts), taken[1] + lost
+    if before is None or before.status != "True" or phase != "Queued":
+        return False, Aspect.NOT_EVICTED, ""
+    is_new = known is not None and known.lost_steps is None
+    return True, before.reason, before.message + (lost if is_new else "")
 
 
 def _cluster(facts: Facts) -> tuple[bool, str, str]:

@@ -1,4 +1,5 @@
-"""The gate of jobs that should not run now: suspended, past their deadline, or on the RayCluster of an older spec.
+"""The gate of jobs that should not run now: suspended, evicted, past their deadline, or on the RayCluster of an older
+spec.
 
 ask the driver for a checkpoint ──> it ends, or evictionGracePeriod passes ──> delete what has pods ──> wait for them
   └──> the job is resumed before that, and the driver still runs: the request is withdrawn
@@ -11,8 +12,9 @@ from rljob_api import parse_duration
 from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
-from rljob_operator.decide.ending import nothing_runs, pods_left, what_runs
+from rljob_operator.decide.ending import nothing_runs, pods_left, replaced, what_runs
 from rljob_operator.decide.judging import over
+from rljob_operator.decide.queueing import requeued, taken_away
 from rljob_operator.head import tokens
 from rljob_operator.observe.cluster import ClusterState
 from rljob_operator.observe.facts import Facts
@@ -30,6 +32,8 @@ def stopping(facts: Facts, settings: Settings) -> Step | None:
     spec = facts.job.spec
     if spec.suspend:
         return _stop(facts, Reason.SUSPENDED, "spec.suspend is true")
+    if (taken := taken_away(facts)) is not None:
+        return _stop(facts, *taken)
     if _is_outdated(facts):
         return _stop(facts, Reason.SPEC_CHANGED, "The RayCluster was created for an earlier spec")
     if annotation(facts.seen.cluster, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
@@ -62,7 +66,7 @@ def _is_outdated(facts: Facts) -> bool:
     job, cluster = facts.job, facts.seen.cluster
     if job.unread is not None or annotation(cluster, names.GENERATION_ANNOTATION) == f"{job.generation}":
         return False
-    return annotation(cluster, names.SPEC_ANNOTATION) not in (None, spec_digest(job.spec))
+    return annotation(cluster, names.SPEC_ANNOTATION) not in (None, spec_digest(job.written))
 
 
 def _renew(facts: Facts, why: str) -> Step:
@@ -76,7 +80,7 @@ def _renew(facts: Facts, why: str) -> Step:
     return _give_back(facts, Reason.KEY_CHANGED, f"{why}; waiting for {pods_left(facts.seen)} to end")
 
 
-def _stop(facts: Facts, reason: str, why: str) -> Step:
+def _stop(facts: Facts, reason: Reason, why: str) -> Step:
     driver = facts.driver.status
     if nothing_runs(facts.seen):
         return _stopped(facts, reason, why)
@@ -112,11 +116,14 @@ def _give_up(facts: Facts) -> Step | None:
     return _give_back(facts, Reason.SPEC_CHANGED, message)
 
 
-def _stopped(facts: Facts, reason: str, why: str) -> Step:
+def _stopped(facts: Facts, reason: Reason, why: str) -> Step:
     """Nothing runs any more. Earlier failures and the budget's count are forgotten: the next start is a fresh one."""
+    if reason in (Reason.EVICTED, Reason.SPEC_CHANGED):
+        return requeued(facts, reason, why)
     changes: dict[str, Any] = over(facts) | {"recovery": RecoveryStatus()}
     if reason == Reason.SUSPENDED:  # as in Kubernetes' Jobs the deadline begins again: waiting in a queue is no failure
-        return Step("Suspended", reason, why, changes | {"start_time": None}, deployed=False)
+        changes |= {"start_time": None}
+        return Step("Suspended", reason, why, changes, deployed=False, **replaced(facts))
     return Step("Failed", reason, why, changes | {"completion_time": facts.now}, deployed=False)
 
 

@@ -41,18 +41,27 @@ NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 EVENT = Kind("events.k8s.io/v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")
+WORKLOAD = Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
+RESOURCE_FLAVOR = Kind("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "resourceflavors")
+WORKLOAD_PRIORITY_CLASS = Kind("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses")
 
-CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET)
+CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET, WORKLOAD)
 """Kinds of what is made for a job, without pods and Secrets."""
 
-WATCHED = (RLJOB, *CHILD_KINDS, POD)
+CLUSTER_WIDE = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS)
+"""Kinds without a namespace, whose objects belong to no job."""
+
+OF_KUEUE = (WORKLOAD, *CLUSTER_WIDE)
+"""Kinds that a cluster without Kueue lacks."""
+
+WATCHED = (RLJOB, *CHILD_KINDS, POD, *CLUSTER_WIDE)
 """Kinds that a decision rests on."""
 
 KINDS = {
     (kind.api_version, kind.name): kind
     for kind in (
         RLJOB, RAY_CLUSTER, POD, SERVICE, CONFIG_MAP, SECRET, VOLUME_CLAIM, DEPLOYMENT, NETWORK_POLICY,
-        DISRUPTION_BUDGET, EVENT, LEASE,
+        DISRUPTION_BUDGET, EVENT, LEASE, WORKLOAD, RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS,
     )
 }  # fmt: skip
 

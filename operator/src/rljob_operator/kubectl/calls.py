@@ -42,6 +42,13 @@ class Kubectl:
         found: Manifest = json.loads(self._output("get", resource, *arguments, "--output=json"))
         return found
 
+    def raw(self, path: str) -> Manifest | None:
+        """What the API server answers for a path; None if it refuses."""
+        with self._started("get", "--raw", path) as process:
+            out, _ = process.communicate()
+        found: Manifest | None = None if process.returncode else json.loads(out)
+        return found
+
     def patch(self, resource: str, name: str, patch: Manifest) -> Manifest:
         merge = ("--type=merge", f"--patch={json.dumps(patch)}", f"--field-manager={FIELD_MANAGER}", "--output=json")
         changed: Manifest = json.loads(self._output("patch", resource, name, *merge))

@@ -8,6 +8,8 @@ from rljob_api.printable import printable
 from rljob_operator.kubectl.calls import Context, Kubectl, Namespace
 from rljob_operator.kubectl.jobs import Job, job_named
 
+_VISIBILITY = "/apis/visibility.kueue.x-k8s.io/v1beta2"
+
 _CURES = {
     "restart_driver": "the driver is restarted on the living cluster",
     "replace_pods": "the worker pods are replaced",
@@ -19,13 +21,15 @@ Facts = Iterator[tuple[str, str]]
 
 def describe(name: str, namespace: Namespace = None, context: Context = None) -> None:
     """What the job does and why: reason and remedy, attempts, restart budget, progress, checkpoint."""
-    for label, value in _facts(job_named(Kubectl(namespace, context), name)):
+    kubectl = Kubectl(namespace, context)
+    for label, value in _facts(kubectl, job_named(kubectl, name)):
         typer.echo(printable(f"{label:<12}{value}"))
 
 
-def _facts(job: Job) -> Facts:
+def _facts(kubectl: Kubectl, job: Job) -> Facts:
     yield "Name", f"{job.namespace}/{job.name}"
     yield from _phase(job)
+    yield from _queue(kubectl, job)
     yield from _recovery(job)
     yield "Progress", ", ".join(_progress(job)) or "none yet"
     saved = job.part("checkpoint")
@@ -48,6 +52,26 @@ def _phase(job: Job) -> Facts:
         yield "Reason", f"{job.reason}: {job.message}" if job.message else job.reason
     if advice := _advice(job):
         yield "", advice
+
+
+def _queue(kubectl: Kubectl, job: Job) -> Facts:
+    workload = job.part("workload")
+    if not (queue := workload.get("queue")):
+        return
+    place = _place(kubectl, job.namespace, queue, workload["name"]) if job.phase == "Queued" else ""
+    admitted = f"; quota of ClusterQueue {workload['clusterQueue']}" if workload.get("clusterQueue") else ""
+    yield "Queue", f"{queue}{place}{admitted}"
+    if evictions := workload.get("evictions"):
+        lost = workload.get("lostSteps")
+        steps = "" if lost is None else f"; the last one lost {lost} steps"
+        yield "Evictions", f"{evictions}{steps}"
+
+
+def _place(kubectl: Kubectl, namespace: str, queue: str, workload: str) -> str:
+    """By Kueue's visibility API, which counts from 0; empty if it is not served, or the user may not read it."""
+    found = kubectl.raw(f"{_VISIBILITY}/namespaces/{namespace}/localqueues/{queue}/pendingworkloads") or {}
+    waiting = {each["metadata"]["name"]: each["positionInLocalQueue"] for each in found.get("items", ())}
+    return f"; place {waiting[workload] + 1} of {len(waiting)}" if workload in waiting else ""
 
 
 def _advice(job: Job) -> str:

@@ -1,6 +1,6 @@
 """Facts: what a Snapshot means. Derived once after observe; gates read them and compute nothing again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 
@@ -11,6 +11,7 @@ from rljob_operator.observe.cluster import Cluster, derive_cluster
 from rljob_operator.observe.driver import Driver, derive_driver
 from rljob_operator.observe.servers import Servers, derive_servers
 from rljob_operator.observe.snapshot import Snapshot, is_deleting
+from rljob_operator.observe.workload import Workload, derive_workload, with_quota
 
 
 class VolumeState(Enum):
@@ -29,6 +30,7 @@ class Facts:
     driver: Driver
     servers: Servers
     volume: VolumeState
+    workload: Workload
 
     @property
     def job(self) -> Job:
@@ -52,9 +54,16 @@ class Facts:
 
 def derive(snapshot: Snapshot) -> Facts:
     """Everything that gates need to know about a snapshot."""
+    workload = derive_workload(snapshot)
+    snapshot = replace(snapshot, job=with_quota(snapshot.job, workload))
     cluster = derive_cluster(snapshot)
     return Facts(
-        snapshot, cluster, derive_driver(snapshot, cluster), derive_servers(snapshot), _derive_volume(snapshot)
+        snapshot,
+        cluster,
+        derive_driver(snapshot, cluster),
+        derive_servers(snapshot),
+        _derive_volume(snapshot),
+        workload,
     )
 
 

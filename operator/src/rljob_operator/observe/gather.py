@@ -1,13 +1,14 @@
 """From what the watches and the head reported to a Snapshot."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rljob_operator import names
 from rljob_operator.head.heads import Heads
 from rljob_operator.head.report import Heard
 from rljob_operator.job import read_job
-from rljob_operator.kube.kinds import CHILD_KINDS, POD, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.kube.kinds import CHILD_KINDS, CLUSTER_WIDE, POD, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.observe.cluster import HEAD_READY
 from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting, label, role_of
 from rljob_operator.runtime.store import Store
@@ -33,9 +34,12 @@ async def observe(
 
     children = {kind: dict(ours(kind)) for kind in CHILD_KINDS}
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
-    seen = Snapshot(job, clock(), children, pods)
+    cluster_wide = {kind: store.all(kind) for kind in CLUSTER_WIDE}
+    seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=store.missing)
     heard = await heads.report(job) if _head_runs(seen) else Heard()
-    return Snapshot(job, clock(), children, pods, heard.head, written, heard.silent, heard.unauthorized)
+    return replace(
+        seen, now=clock(), head=heard.head, status_written=written, silent=heard.silent, unauthorized=heard.unauthorized
+    )
 
 
 def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:

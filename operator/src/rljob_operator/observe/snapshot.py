@@ -7,7 +7,7 @@ from datetime import datetime
 from rljob_operator import names
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import RAY_CLUSTER, Kind, Manifest
+from rljob_operator.kube.kinds import RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD, Key, Kind, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Snapshot:
     status_written: when this process last wrote the status; None if it has not.
     silent: seconds without a sign of life of the driver, for whatever reason.
     unauthorized: a server answered and refused the operator's token.
+    cluster_wide: objects without a namespace, by kind and key.
+    missing: kinds of Kueue that the API server does not know.
     """
 
     job: Job
@@ -30,6 +32,8 @@ class Snapshot:
     status_written: datetime | None = None
     silent: float = 0.0
     unauthorized: bool = False
+    cluster_wide: Mapping[Kind, Mapping[Key, Manifest]] = field(default_factory=dict)
+    missing: frozenset[Kind] = frozenset()
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)
@@ -37,6 +41,15 @@ class Snapshot:
     @property
     def cluster(self) -> Manifest | None:
         return self.child(RAY_CLUSTER, names.ray_cluster(self.job.name))
+
+    @property
+    def workload(self) -> Manifest | None:
+        return self.child(WORKLOAD, names.workload(self.job.name, self.job.uid))
+
+    @property
+    def flavors(self) -> Mapping[Key, Manifest]:
+        """Kueue's ResourceFlavors."""
+        return self.cluster_wide.get(RESOURCE_FLAVOR, {})
 
     @property
     def cluster_uid(self) -> str | None:
@@ -85,6 +98,11 @@ def is_deleting(manifest: Manifest) -> bool:
     return manifest["metadata"].get("deletionTimestamp") is not None
 
 
-def condition_is(manifest: Manifest, kind: str, status: str = "True") -> bool:
+def condition_of(manifest: Manifest, kind: str) -> Manifest:
+    """Empty if there is none."""
     conditions = manifest.get("status", {}).get("conditions", ())
-    return any(each["type"] == kind and each["status"] == status for each in conditions)
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def condition_is(manifest: Manifest, kind: str, status: str = "True") -> bool:
+    return condition_of(manifest, kind).get("status") == status

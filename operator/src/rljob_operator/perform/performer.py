@@ -2,8 +2,9 @@
 events. Those come last: an event before a write may report what a conflict then prevents, and a namespace that limits
 events must not stop a job.
 
-finalizer, deletions ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
+finalizer, deletions, freed quota ──> what pods need, all of it at once ──> what has pods ──> the driver's start or stop
                                                                         events <── one status patch <──┘
+                                   what Kueue has to know besides <────────┘
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,13 +20,13 @@ from rljob_operator.head.errors import HeadError
 from rljob_operator.head.heads import Heads
 from rljob_operator.job import Job
 from rljob_operator.kube import client, events
-from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound, Unavailable
-from rljob_operator.kube.kinds import RLJOB, Kind, Manifest
+from rljob_operator.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
+from rljob_operator.kube.kinds import POD, RLJOB, Kind, Manifest
 from rljob_operator.observe.leaving import SOON_SECONDS
-from rljob_operator.observe.snapshot import Snapshot
+from rljob_operator.observe.snapshot import Snapshot, role_of
 from rljob_operator.perform.children import Children
 from rljob_operator.perform.errors import Refused, refusals
-from rljob_operator.plan import Event, Plan
+from rljob_operator.plan import Event, Patch, Plan
 from rljob_operator.render.sources import quoted
 from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.store import Store
@@ -51,11 +52,14 @@ class Performer:
             version = await self._finalize(job, present=plan.finalizer)
         with refusals(version, Forbidden, Unavailable):
             await self._delete(snapshot, plan)
+        with refusals(version, Invalid, Forbidden, Unavailable):
+            await self._change(job, [patch for patch in plan.patch if patch.frees])
         with refusals(version, Invalid, Forbidden, AlreadyExists, NotFound, Unavailable):
             await self._children.make(snapshot, plan, lambda *fields: self._post_ignored(job, *fields))
         await self._call_head(job, plan, version)
         if plan.written is not None:
             await self._post(job, plan.events, await self._write_status(job, version, plan.written))
+        await self._change(job, [patch for patch in plan.patch if not patch.frees])  # it keeps nothing waiting
 
     async def _delete(self, snapshot: Snapshot, plan: Plan) -> None:
         """Short grace periods come first: a node keeps to the first that it hears, for example from their owner's."""
@@ -63,6 +67,23 @@ class Performer:
             for ref in refs:
                 await self._kube.delete(ref, grace_period)
                 self._store.goes(ref, snapshot.now)
+
+    async def _change(self, job: Job, patches: Iterable[Patch]) -> None:
+        """Raises Conflict if quota would be freed too early: a pod's watch may be late, and Kueue gives quota away at
+        once.
+        """
+        for patch in patches:
+            if patch.frees and (pods := await self._pods(job)):
+                raise Conflict(f"{len(pods)} pods of the job still need its quota", reason="Conflict")
+            changed = await self._kube.patch(patch.ref, patch.version, patch.change, patch.subresource)
+            self._seen(patch.ref.kind, changed)
+
+    async def _pods(self, job: Job) -> list[Manifest]:
+        found = await self._kube.list(POD, job.namespace, f"{names.JOB_LABEL}={job.name}")
+        ours = [pod for pod in found.items if role_of(pod) in names.ROLES]
+        for pod in ours:
+            self._store.put(POD, pod)
+        return ours
 
     async def _call_head(self, job: Job, plan: Plan, version: str) -> None:
         """A head accepts calls from any process with its tokens, and a stop names no attempt: a late one would reach a
@@ -124,6 +145,8 @@ class Performer:
     def _seen(self, kind: Kind, manifest: Manifest) -> None:
         if "deletionTimestamp" not in manifest["metadata"] or manifest["metadata"].get("finalizers"):
             self._store.put(kind, manifest)
+        elif kind != RLJOB:  # it is gone with its last finalizer
+            self._store.remove(kind, manifest)
 
 
 def _written(status: RLJobStatus) -> Manifest:

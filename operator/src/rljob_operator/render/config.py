@@ -25,7 +25,8 @@ def job_config(job: str, uid: str, generation: int, spec: RLJobSpec) -> dict[str
         spec=resolve(spec),
         reward_models={model.name: url(job, model.name) for model in spec.rewards.served},
     )
-    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True), sort_keys=True)
+    queued = {"spec": {"cluster": {"min_nodes"}}}  # of the queue alone, and news to an older trainer
+    text = json.dumps(driver_job.model_dump(mode="json", by_alias=True, exclude=queued), sort_keys=True)
     return CONFIG_MAP.manifest({"name": names.job_config(job)}, data={names.JOB_FILE: text})
 
 

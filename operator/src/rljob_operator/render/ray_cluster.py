@@ -9,8 +9,7 @@ from rljob_operator.head import tokens
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import RAY_CLUSTER
 from rljob_operator.render.digest import digest
-from rljob_operator.render.placement import Placement
-from rljob_operator.render.pods import head_template, worker_template
+from rljob_operator.render.pods import Template
 from rljob_operator.settings import Settings
 
 RENDERER_VERSION = "1"
@@ -18,12 +17,12 @@ RENDERER_VERSION = "1"
 WORKER_GROUP = "workers"
 
 
-def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
-    """KubeRay's ray.io/v1 RayCluster, without metadata but its name and annotations."""
+def ray_cluster(job: Job, image: str, settings: Settings, head: Template, trainer: Template) -> dict[str, Any]:
+    """KubeRay's ray.io/v1 RayCluster, without metadata but its name and annotations. head, trainer: of its pods."""
     nodes, key = job.spec.cluster.nodes, tokens.fingerprint(settings.key)
     annotations = {
         names.RENDERER_ANNOTATION: RENDERER_VERSION,
-        names.SPEC_ANNOTATION: spec_digest(job.spec),
+        names.SPEC_ANNOTATION: spec_digest(job.written),
         names.GENERATION_ANNOTATION: f"{job.generation}",
         names.IMAGE_ANNOTATION: image,
         names.KEY_ANNOTATION: key,
@@ -31,21 +30,21 @@ def ray_cluster(job: Job, image: str, settings: Settings, placement: Placement) 
         # A new head would know nothing of the job; the operator decides what a lost head means.
         "ray.io/disable-provisioned-head-restart": "true",
     }
-    head = {
+    head_group = {
         "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0"},  # nothing but the driver runs there
-        "template": head_template(job, image, settings, placement),
+        "template": head,
     }
     workers = {
         "groupName": WORKER_GROUP,
         **dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), nodes),
         "rayStartParams": {},
-        "template": worker_template(job, image, settings, placement),
+        "template": trainer,
     }
     spec = {
         "rayVersion": settings.ray_version,
         "upgradeStrategy": {"type": "None"},
         "authOptions": {"mode": "token", "secretName": names.auth_secret(job.name, job.uid, key)},
-        "headGroupSpec": head,
+        "headGroupSpec": head_group,
         "workerGroupSpecs": [workers],
     }
     return RAY_CLUSTER.manifest({"name": names.ray_cluster(job.name), "annotations": annotations}, spec=spec)

@@ -38,11 +38,10 @@ def url(job: str, model: str) -> str:
     return f"http://{names.reward_model(job, model)}:{PORT}"
 
 
-def deployment(job: Job, model: RewardModel, image: str, settings: Settings, placement: Placement) -> dict[str, Any]:
-    template = server_template(job, model, image, settings, placement)
-    annotations = {names.SPEC_ANNOTATION: spec_digest(job.spec), names.TEMPLATE_ANNOTATION: digest(template)}
+def deployment(job: Job, model: RewardModel, template: Template, replicas: int) -> dict[str, Any]:
+    annotations = {names.SPEC_ANNOTATION: spec_digest(job.written), names.TEMPLATE_ANNOTATION: digest(template)}
     spec = {
-        "replicas": model.replicas,
+        "replicas": replicas,
         "selector": {"matchLabels": _selector(job, model)},
         # GPUs are scarce: a new server takes the place of an old one.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},

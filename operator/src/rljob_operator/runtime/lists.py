@@ -11,8 +11,8 @@ import structlog
 
 from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, NotFound
-from rljob_operator.kube.kinds import RLJOB, WATCHED, Key, Kind
-from rljob_operator.names import JOB_LABEL
+from rljob_operator.kube.kinds import CLUSTER_WIDE, OF_KUEUE, RLJOB, WATCHED, Key, Kind
+from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
 from rljob_operator.runtime.store import Store
 
 log = structlog.get_logger()
@@ -27,12 +27,13 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
     If it raises, store and news have what was listed until then, which is not enough for a decision before the first
     complete lists. A namespace that may not be read keeps what is known of it, and nothing is decided there until all
     of it has been listed: its Role may be late, gone for a moment, or deleted with it. Raises Forbidden if no namespace
-    may be read.
+    may be read. Kinds of Kueue may be missing: then store.missing has them.
     """
     refusals = dict[str, Forbidden]()
+    missing = set[Kind]()
     for namespace in namespaces or (None,):
         try:
-            await _list(kube, store, news, namespace)
+            missing |= await _list(kube, store, news, namespace)
         except Forbidden as error:
             if (
                 namespace is None or error.status == HTTPStatus.UNAUTHORIZED
@@ -42,6 +43,8 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
             if namespace not in store.unreadable:
                 store.unreadable.add(namespace)
                 log.warning("namespace_not_readable", namespace=namespace, error=error.message)
+    missing |= {kind for kind in CLUSTER_WIDE if not await _list_cluster_wide(kube, store, news, kind)}
+    _note_missing(store, news, missing)
     if refusals and refusals.keys() == {*namespaces}:
         raise _none_readable(refusals)
     readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
@@ -50,24 +53,56 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
     news |= {key for key in store.all(RLJOB) if key.namespace in readable_again}
 
 
-async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> None:
+async def _list_cluster_wide(kube: Kube, store: Store, news: set[Key], kind: Kind) -> bool:
+    """Whether it can be read."""
+    try:
+        found = await kube.list(kind, None, None)
+    except (NotFound, Forbidden) as error:
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            raise
+        news.update(store.forget(kind))
+        return False
+    news.update(store.replace_all(kind, found.items, found.resource_version))
+    return True
+
+
+def _note_missing(store: Store, news: set[Key], missing: set[Kind]) -> None:
+    """Jobs with a queue are looked at again if Kueue was installed or removed."""
+    if missing != store.missing:
+        log.info("kinds_of_kueue_missing", kinds=sorted(map(str, missing)))
+        news |= {key for key, job in store.all(RLJOB).items() if QUEUE_LABEL in job["metadata"].get("labels", {})}
+    store.missing = frozenset(missing)
+
+
+async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> set[Kind]:
     """RLJobs first: what is known of their children must not be older. Then AT_ONCE kinds at a time: while the API
     server writes one page, the operator reads another; all kinds at once would be in memory twice.
+
+    Returns the kinds of Kueue that the API server does not know, or does not let the operator read: the chart grants
+    that only if its value kueue.enabled is true.
     """
-    at_once = asyncio.Semaphore(AT_ONCE)
+    at_once, missing = asyncio.Semaphore(AT_ONCE), set[Kind]()
 
     async def take(kind: Kind) -> None:
         async with at_once:
-            found = await _listing(kube, kind, namespace)
+            try:
+                found = await _listing(kube, kind, namespace)
+            except (NotFound, Forbidden) as error:
+                if kind not in OF_KUEUE or error.status == HTTPStatus.UNAUTHORIZED:
+                    raise
+                missing.add(kind)
+                news.update(store.forget(kind))
+                return
             news.update(store.replace_all(kind, found.items, found.resource_version, namespace))
 
     await take(RLJOB)
-    asked = [asyncio.create_task(take(kind)) for kind in WATCHED if kind != RLJOB]
+    asked = [asyncio.create_task(take(kind)) for kind in WATCHED if kind not in (RLJOB, *CLUSTER_WIDE)]
     try:
         await asyncio.gather(*asked)
     finally:
         for each in asked:
             each.cancel()
+    return missing
 
 
 async def _listing(kube: Kube, kind: Kind, namespace: str | None) -> Listing:

@@ -14,10 +14,10 @@ list knows of its own namespace only.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, Key, Kind, Manifest, Ref
-from rljob_operator.names import JOB_LABEL
+from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, WORKLOAD, Key, Kind, Manifest, Ref
+from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
 
-WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT})
+WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, WORKLOAD})
 """Kinds whose status matters for a decision. That of a disruption budget, for example, changes with every pod."""
 
 
@@ -27,11 +27,19 @@ class Store:
 
     Methods that change it return the keys of the RLJobs to look at again: none if nothing that it keeps is new.
     unreadable: namespaces of which it may not know everything that a decision needs.
+    missing: kinds of Kueue that the API server did not know when they were last listed.
     """
 
     def __init__(self) -> None:
         self._shelves: dict[Kind, _Shelf] = {}
         self.unreadable: set[str] = set()
+        self.missing: frozenset[Kind] = frozenset()
+
+    @property
+    def lacks_kueue(self) -> bool:
+        """Whether a job waits for Kueue to be installed."""
+        jobs = self.all(RLJOB).values() if WORKLOAD in self.missing else ()
+        return any(QUEUE_LABEL in job["metadata"].get("labels", {}) for job in jobs)
 
     def get(self, kind: Kind, key: Key) -> Manifest | None:
         return self._shelf(kind).objects.get(key)
@@ -78,6 +86,11 @@ class Store:
         changed = [shelf.drop(key) for key in gone] + [self.put(kind, manifest) for manifest in listed.values()]
         shelf.forget_deletions(listed_at, namespace)
         return set[Key]().union(*changed)
+
+    def forget(self, kind: Kind) -> set[Key]:
+        """The API server does not know the kind any more."""
+        gone = self._shelves.pop(kind, None)
+        return set() if gone is None else set(gone.children)
 
     def _shelf(self, kind: Kind) -> "_Shelf":
         if kind not in self._shelves:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from threading import Thread
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ import kopf
 
 from rljob_operator.kube.client import Observer
 from rljob_operator.kube.connection import Connection
-from rljob_operator.kube.kinds import RLJOB, WATCHED, Kind, Manifest
+from rljob_operator.kube.kinds import CLUSTER_WIDE, RLJOB, WATCHED, Kind, Manifest
 from rljob_operator.names import JOB_LABEL
 from rljob_operator.runtime.store import Store
 
@@ -36,11 +36,12 @@ Heard = Callable[[Kind, Manifest, bool], None]
 
 
 async def watch(
-    connection: Connection, heard: Heard, observe: Observer, namespaces: Sequence[str], identity: str
+    connection: Connection, heard: Heard, observe: Observer, namespaces: Sequence[str], identity: str,
+    missing: Collection[Kind] = (),
 ) -> None:  # fmt: skip
     """Returns when kopf has ended by itself. Cancelled, it ends kopf first.
 
-    heard: called in this loop. namespaces: empty for all.
+    heard: called in this loop. namespaces: empty for all. missing: kinds that the API server does not know.
     """
     ours, ended = asyncio.get_running_loop(), asyncio.Event()
     theirs, over = asyncio.new_event_loop(), asyncio.Event()
@@ -52,7 +53,7 @@ async def watch(
         asyncio.set_event_loop(theirs)
         theirs.set_exception_handler(lambda *_: None)  # kopf leaves tasks behind
         try:
-            theirs.run_until_complete(_operate(connection, report, observe, namespaces, identity, over))
+            theirs.run_until_complete(_operate(connection, report, observe, namespaces, identity, missing, over))
         finally:
             theirs.close()
             with suppress(RuntimeError):  # the process has ended first
@@ -67,9 +68,22 @@ async def watch(
         await ended.wait()
 
 
+async def unless(work: Coroutine[Any, Any, None], event: asyncio.Event) -> bool:
+    """Whether the work ended first. Otherwise it is cancelled, and the event is over."""
+    event.clear()
+    tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 async def _operate(
     connection: Connection, heard: Heard, observe: Observer, namespaces: Sequence[str], identity: str,
-    over: asyncio.Event,
+    missing: Collection[Kind], over: asyncio.Event,
 ) -> None:  # fmt: skip
     """kopf logs the error that it ends with, cleans up, and then may wait for its own watches without end."""
     registry, settings, clean = kopf.OperatorRegistry(), kopf.OperatorSettings(), asyncio.Event()
@@ -79,7 +93,7 @@ async def _operate(
 
     kopf.on.cleanup(registry=registry)(cleanup)
     login(registry, connection, observe)
-    register(registry, settings, heard)
+    register(registry, settings, heard, missing)
     operator = kopf.operator(
         registry=registry, settings=settings, standalone=True, stop_flag=over,
         identity=cast(Any, identity),  # else it asks for the user's name, and a pod's user may have none
@@ -90,16 +104,18 @@ async def _operate(
     await asyncio.wait(tasks[:1], timeout=ENDING_SECONDS)
 
 
-def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, heard: Heard) -> None:
-    """Have kopf watch every kind; of other kinds than RLJobs, the objects that carry the operator's label."""
+def register(
+    registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, heard: Heard, missing: Collection[Kind] = ()
+) -> None:  # fmt: skip
+    """Have kopf watch every kind that is not missing; of children and pods, those that carry the operator's label."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.networking.error_backoffs = _Forever()
     settings.process.ultimate_exiting_timeout = KILL_SECONDS
-    for kind in WATCHED:
+    for kind in (kind for kind in WATCHED if kind not in missing):
         group, _, version = kind.api_version.rpartition("/")
-        if kind != RLJOB:
+        if kind not in (RLJOB, *CLUSTER_WIDE):
             settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
         kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, heard))
 

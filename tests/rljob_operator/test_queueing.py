@@ -1,0 +1,183 @@
+"""What Kueue is asked for and is told, and what of its answer reaches the pods."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rljob_operator import names
+from rljob_operator.kube.kinds import RESOURCE_FLAVOR, Key, Manifest
+from rljob_operator.plan import Plan
+from rljob_operator.render import UnknownFlavor, placements
+from tests.rljob_operator.decisions import decide, living, phase
+from tests.rljob_operator.queues import (
+    ADMITTED,
+    CLUSTER_WIDE,
+    NAME,
+    READY,
+    evicted,
+    plan_of,
+    queued_job,
+    seen,
+    told,
+    workload,
+)
+from tests.rljob_operator.snapshots import PODS, REWARDS, SERVED, UID, pod, ray_cluster
+
+MODELS = [dict(each) for each in REWARDS["models"]]
+
+
+def made(plan: Plan, kind: str) -> Manifest:
+    return next(each for each in (*plan.create, *plan.apply) if each["kind"] == kind)
+
+
+def changed(plan: Plan) -> dict[str, Any]:
+    """What of the Workload's status is written."""
+    (patch,) = plan.patch
+    assert patch.subresource == "status"
+    status: dict[str, Any] = patch.change["status"]
+    return status
+
+
+def test_a_workload_is_named_as_kueue_names_it():
+    assert names.workload("job", UID) == NAME == "rljob-job-ee05d"
+
+
+def test_one_workload_asks_for_all_pods_of_the_job():
+    plan = plan_of(base=queued_job(rewards=REWARDS, cluster={"nodes": 2, "minNodes": 1, "gpusPerNode": 4}))
+    spec = made(plan, "Workload")["spec"]
+    asked = {each["name"]: (each["count"], each.get("minCount")) for each in spec["podSets"]}
+    assert asked == {"head": (1, None), "trainer": (2, 1), "reward-rm": (2, None), "reward-judge": (1, None)}
+    assert (spec["queueName"], spec["priority"], "priorityClassRef" in spec) == ("lab", 0, False)
+    urgent = made(plan_of(base=queued_job(priority="urgent")), "Workload")["spec"]
+    assert (urgent["priority"], urgent["priorityClassRef"]["name"]) == (1000, "urgent")
+    assert [each["kind"] for each in plan.create] == ["Workload"], "nothing has pods before it is admitted"
+    assert not [each for each in plan.apply if each["kind"] == "Deployment"]
+
+
+def test_a_template_asks_for_a_topology_by_kueue_s_annotations():
+    template = {"metadata": {"annotations": {names.TOPOLOGY_ANNOTATION % "required": "rack"}}}
+    plan = plan_of(base=queued_job(cluster={"nodes": 2, "worker": {"template": template}}))
+    head, trainer = made(plan, "Workload")["spec"]["podSets"]
+    assert (head.get("topologyRequest"), trainer["topologyRequest"]) == (None, {"required": "rack"})
+
+
+def test_an_admission_reaches_the_children_and_never_the_spec():
+    check = {"name": "c", "state": "Ready", "podSetUpdates": [
+        {"name": "trainer", "labels": {"l": "1"}, "annotations": {"a": "1"}, "nodeSelector": {"zone": "b"},
+         "tolerations": [{"key": "spot", "operator": "Exists"}]},
+    ]}  # fmt: skip
+    admitted = workload(admitted=True, admissionChecks=[check])
+    admitted["status"]["admission"]["podSetAssignments"][1]["topologyAssignment"] = {"levels": ["rack"]}
+    spec = made(plan_of(admitted), "RayCluster")["spec"]
+    head, worker = spec["headGroupSpec"]["template"], spec["workerGroupSpecs"][0]["template"]
+    for template, group in ((head, "head"), (worker, "trainer")):
+        labels = {names.POD_SET_LABEL: group, names.CLUSTER_QUEUE_LABEL: "gpus", names.LOCAL_QUEUE_LABEL: "lab"}
+        assert labels.items() <= template["metadata"]["labels"].items()
+        assert template["metadata"]["annotations"][names.WORKLOAD_ANNOTATION] == NAME
+        assert [each["key"] for each in template["spec"]["tolerations"]].count("spot") == 1
+    assert (head["spec"]["nodeSelector"], "schedulingGates" in head["spec"]) == ({"gpu": "a100"}, False)
+    assert worker["spec"]["nodeSelector"] == {"gpu": "a100", "zone": "b"}
+    assert worker["spec"]["schedulingGates"] == [{"name": names.TOPOLOGY_GATE}]
+    assert (worker["metadata"]["labels"]["l"], worker["metadata"]["annotations"]["a"]) == ("1", "1")
+    assert worker["metadata"]["annotations"][names.TOPOLOGY_ANNOTATION % "unconstrained"] == "true"
+
+
+def test_a_flavor_that_no_watch_has_reported_yet_places_nothing():
+    with pytest.raises(UnknownFlavor):
+        placements(ADMITTED, {Key("", "another"): {}})
+    assert phase(decide(replace(seen(ADMITTED), cluster_wide={**CLUSTER_WIDE, RESOURCE_FLAVOR: {}}))) == "Queued"
+
+
+def test_a_release_keeps_what_others_wrote_and_takes_back_all_of_the_quota():
+    lasting = told("Preempted", "InClusterQueue")
+    found = workload(lasting, told("Evicted", "Preempted", "m"), admitted=True)
+    (patch,) = plan_of(found, phase="Suspending").patch
+    assert (patch.version, patch.frees) == ("20", True)
+    status = patch.change["status"]
+    assert (status["admission"], status["reclaimablePods"]) == (None, None)
+    assert lasting in status["conditions"]
+
+
+def partly(trainer: int, reward: int = 2, back: int = 0, base: Any = None) -> Manifest:
+    """Admitted with fewer pods."""
+    found = workload(told("PodsReady", "Started"), admitted=True, base=base)
+    for each in found["status"]["admission"]["podSetAssignments"]:
+        each["count"] = {"trainer": trainer, "reward-rm": reward}.get(each["name"], each["count"])
+    return found | {
+        "status": found["status"] | ({"reclaimablePods": [{"name": "reward-rm", "count": back}]} if back else {})
+    }
+
+
+GPUS: dict[str, Any] = {"nodes": 4, "minNodes": 1, "gpusPerNode": 4}
+CPUS: dict[str, Any] = {"nodes": 4, "minNodes": 2, "gpusPerNode": 0}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "engine", "admitted", "used", "back"),
+    [
+        (GPUS, {}, 3, 3, []),
+        (CPUS, {"engine": "vllm", "tensorParallelSize": 2}, 3, 2, [{"name": "trainer", "count": 2}]),
+        (GPUS, {}, 4, 4, []),
+    ],
+)
+def test_a_partial_admission_runs_with_what_the_rules_accept_and_gives_the_rest_back(
+    cluster, engine, admitted, used, back
+):
+    base = queued_job(cluster=cluster, rollout=engine)
+    plan = plan_of(partly(admitted, base=base), base=base)
+    assert made(plan, "RayCluster")["spec"]["workerGroupSpecs"][0]["replicas"] == used
+    assert plan.status is not None
+    assert plan.status.gpus == used * cluster["gpusPerNode"]
+    assert f'"nodes": {used}' in made(plan, "ConfigMap")["data"]["job.json"]
+    assert plan.patch == (), "the children come first"
+    later = plan_of(partly(admitted, base=base), base=base, cluster=ray_cluster())
+    assert (changed(later)["reclaimablePods"] if back else []) == back
+
+
+def test_servers_that_are_needed_no_more_give_their_quota_back_and_more_of_them_wait_for_the_next_admission():
+    def replicas(count: int, found: Manifest, servers: int) -> Plan:
+        base = queued_job(rewards={"models": [MODELS[0] | {"replicas": count}, MODELS[1]]})
+        pods = [pod(f"rm-{each}", names.REWARD_MODEL) for each in range(servers)]
+        for each in pods:
+            each["metadata"]["labels"][names.REWARD_MODEL_LABEL] = "rm"
+        return plan_of(found, base=base, models=SERVED, **living(pods=[*PODS, *pods]))
+
+    whole = queued_job(rewards=REWARDS)
+    found = partly(2, base=whole)
+    assert replicas(1, found, 2).patch == (), "one of two has not ended"
+    assert changed(replicas(1, found, 1))["reclaimablePods"] == [{"name": "reward-rm", "count": 1}]
+    again = replicas(2, partly(2, back=1, base=whole), 1)
+    assert made(again, "Deployment")["spec"]["replicas"] == 1
+    assert phase(replicas(3, found, 2)) == "Running"
+
+
+def test_a_job_without_a_queue_has_nothing_of_kueue():
+    plan = plan_of(base=queued_job(None))
+    assert plan.status is not None
+    assert plan.status.workload is None
+    assert {each.type for each in plan.status.conditions}.isdisjoint({"Admitted", "Evicted"})
+
+
+@pytest.mark.parametrize("found", [READY, evicted()])
+def test_a_label_that_goes_leaves_the_job_its_quota(found):
+    plan = plan_of(found, base=queued_job(None), **living())
+    assert phase(plan) == phase(plan_of(found, **living()))
+
+
+def test_a_label_that_comes_stops_a_job_that_has_pods_and_no_quota():
+    assert phase(plan_of(cluster=ray_cluster(), pods=PODS)) == "Suspending"
+
+
+@pytest.mark.parametrize(("ready", "before", "after"), [
+    (2, None, ("True", "Started")), (1, None, ("False", "WaitForStart")),
+    (1, told("PodsReady", "Started"), ("False", "WaitForRecovery")),
+    (2, told("PodsReady", "WaitForRecovery", holds=False), ("True", "Recovered")),
+])  # fmt: skip
+def test_kueue_is_told_once_whether_all_pods_are_ready(ready, before, after):
+    found = workload(*([before] if before else []), admitted=True)
+    plan = plan_of(found, cluster=ray_cluster(ready), pods=PODS)
+    conditions = {each["type"]: (each["status"], each["reason"]) for each in changed(plan)["conditions"]}
+    assert conditions["PodsReady"] == after
+    assert plan_of(workload(told("PodsReady", after[1], holds=after[0] == "True"), admitted=True),
+                   cluster=ray_cluster(ready), pods=PODS).patch == ()  # fmt: skip
