@@ -79,6 +79,10 @@ class _OrderState:
     error: BaseException | None = None
     cancelling: "asyncio.Task[None] | None" = None
 
+    @property
+    def complete(self) -> bool:
+        return len(self.groups) == len(self.order.tasks)
+
     def heard(self) -> None:
         self.generated = time.monotonic() - self.started
 
@@ -151,14 +155,15 @@ class Episodes:
         self._generation.forget_cancelled()
 
     def news(self, number: int, seen: int, seconds: float) -> News:
-        """Wait up to `seconds` for groups behind the first `seen`. Raises what ended the order."""
+        """The groups behind the first `seen`, once the order is complete or after `seconds`.
+
+        Raises what ended the order.
+        """
         state = self._orders.get(number)
         if state is None:
             raise InfrastructureError(f"order {number} was ended by a later one")
         with self._changed:
-            self._changed.wait_for(
-                lambda: len(state.groups) > seen or state.error is not None or self._engine_failed is not None, seconds
-            )
+            self._changed.wait_for(lambda: state.complete or state.error or self._engine_failed, seconds)
             if state.error is not None:
                 raise state.error
             return News(state.groups[seen:], state.generated, self._engine_failed)
