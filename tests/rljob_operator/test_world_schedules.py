@@ -65,7 +65,20 @@ of_images = (
 of_kueue = (
     st.sampled_from(OFTEN)
     | st.sampled_from(list(OF_KUEUE))
-    | st.sampled_from([*losses, "suspend", "resume", "delete", "create", "other shape", "another server", "30 s pass"])
+    | st.sampled_from(
+        [
+            *losses,
+            "suspend",
+            "resume",
+            "delete",
+            "create",
+            "other shape",
+            "another server",
+            "an API of tomorrow",
+            "the API of today",
+            "30 s pass",
+        ]
+    )
     | st.sampled_from(
         ["a driver ends with 0", "a driver ends with 75", "the operator restarts", "what was late arrives"]
     )

@@ -17,12 +17,12 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 import structlog
@@ -45,7 +45,7 @@ from rljob_operator.runtime.logging import severity
 from rljob_operator.runtime.metrics import CONTENT_TYPE, Metrics
 from rljob_operator.runtime.queue import WorkQueue
 from rljob_operator.runtime.store import Store
-from rljob_operator.runtime.watches import quieten, watch
+from rljob_operator.runtime.watches import quieten, unless, watch
 from rljob_operator.settings import Settings
 
 log = structlog.get_logger()
@@ -163,7 +163,7 @@ class Operator:
         for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
             missing = self.store.missing
             ended = watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity, missing)
-            if await _unless(ended, self._other_kinds):
+            if await unless(ended, self._other_kinds):
                 log.warning("watches_ended", again_in=pause)
                 await asyncio.sleep(pause)
             await _patiently(self._list)
@@ -218,19 +218,6 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
             pause = max(RETRY_SECONDS, error.retry_after or 0.0)
             log.warning("start_delayed", error=str(error), again_in=pause)
             await asyncio.sleep(pause)
-
-
-async def _unless(work: Coroutine[Any, Any, None], event: asyncio.Event) -> bool:
-    """Whether the work ended first. Otherwise it is cancelled, and the event is over."""
-    event.clear()
-    tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return tasks[0].done()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
 
 
 async def run(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from threading import Thread
 from types import SimpleNamespace
@@ -66,6 +66,19 @@ async def watch(
         with suppress(RuntimeError):  # it has ended
             theirs.call_soon_threadsafe(over.set)
         await ended.wait()
+
+
+async def unless(work: Coroutine[Any, Any, None], event: asyncio.Event) -> bool:
+    """Whether the work ended first. Otherwise it is cancelled, and the event is over."""
+    event.clear()
+    tasks = [asyncio.create_task(work), asyncio.create_task(event.wait())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def _operate(
