@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 # make lock ARGS="ray vllm", or ARGS=all.
 LOCK_DATE := 2026-11-21
 
-.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-learning bench-operator models chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
+.PHONY: help root go setup run test-fast test test-slow verify format generate lock bench bench-learning bench-operator bench-queue models chaos chaos-local chaos-operator fuzz cluster-up cluster-down demo e2e-smoke e2e clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ bench-learning: $(READY)  ## Train every task, control and algorithm, best on GP
 bench-operator: go $(READY)  ## Time the operator at 10,000 jobs on a real API server; writes docs/benchmarks/operator.md
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/python -m bench.operator $(ARGS)
+
+bench-queue: go $(READY)  ## Time 1,000 queued jobs under Kueue, beside RayJobs; writes docs/benchmarks/queue.md
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/python -m bench.queue $(ARGS)
 
 models: $(READY)  ## Compare every architecture in both engines with transformers (half an hour); writes docs/models.md
 	$(BIN)/python -m bench.models $(ARGS)
