@@ -68,6 +68,7 @@ ARCHITECTURES: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         | _rope("longrope", original_max_position_embeddings=32, **_FACTORS),
     ),
     "smollm3": ("smollm3", {}),
+    "doge": ("doge", {}),
     "deepseek_v2": ("deepseek_v2", _DEEPSEEK | {"topk_method": "group_limited_greedy"}),
     "deepseek_v3": ("deepseek_v3", _DEEPSEEK | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}),
     "deepseek_v3, narrow values": (

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import FalconH1Config, Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
+from transformers import DogeConfig, FalconH1Config, Gemma3Config, GraniteConfig, LlamaConfig, Phi3Config
 
 from rljob_trainer.errors import DataError, JobError
 from rljob_trainer.local.preflight import check
@@ -38,6 +38,7 @@ FITS = {"train": ["rows.jsonl"], "maxPromptTokens": 84, "maxResponseTokens": 16}
         (longrope(99), "hf", "spec.data.maxResponseTokens", "longrope"),
         (longrope(99), "vllm", "spec.data.maxResponseTokens", "longrope"),
         (rope("dynamic"), "vllm", "spec.rollout.engine", "dynamic"),
+        (DogeConfig(), "vllm", "spec.rollout.engine", "masks"),
     ],
 )
 def test_what_is_not_computed_is_named(config, engine, field, named):

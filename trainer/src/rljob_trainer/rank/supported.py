@@ -23,6 +23,9 @@ _SCALED_LOGITS = (
 )  # fmt: skip
 """What changes the output head's logits. packable.py finds other names."""
 
+_UNLIKE_IN_VLLM = {"doge": "the masks of Doge's heads"}
+"""What vLLM leaves out, by model_type. docs/models.md has what was compared."""
+
 
 def max_model_len(spec: ResolvedSpec) -> int:
     """Length in tokens of the longest sequence in an engine: a sample or a probe."""
@@ -58,6 +61,9 @@ def check_supported(config: "PreTrainedConfig", spec: ResolvedSpec) -> None:
             f"the model's context has {longest} tokens; lower data.maxPromptTokens or data.maxResponseTokens",
             field="spec.data.maxResponseTokens",
         )
+    in_vllm = spec.rollout.engine == "vllm" and not spec.supervised_only
+    if in_vllm and (what := _UNLIKE_IN_VLLM.get(config.model_type)):
+        raise JobError(f"vLLM leaves out {what}: set the engine to hf", field="spec.rollout.engine")
     for rope in _ropes(config):
         _check_rope(rope, spec)
 

@@ -38,7 +38,8 @@ def grouped_attention(
         own = sys.modules[type(module).__module__].eager_attention_forward
         mask = _additive(attention_mask, query, key)
         return own(module, query, key, value, mask, scaling=scaling, **({"dropout": 0.0} | kwargs))[0], None
-    if Q > 1 or kv_heads == H:
+    by_head = attention_mask is not None and attention_mask.shape[1] > 1  # of Doge, for example
+    if Q > 1 or kv_heads == H or by_head:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     grouped = query.reshape(B, kv_heads, H // kv_heads, -1)
     return attend(grouped, key, value, attention_mask, scaling).reshape(B, 1, H, -1), None
