@@ -74,6 +74,7 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("rewards.models", [MODELS[1], {**MODELS[0], "gpusPerReplica": 2}]),
     ("rewards.models", [MODELS[1], {**MODELS[0], "arguments": ["--x"]}]),
     ("cluster.nodes", 2),
+    ("gang.scheduler", "volcano"),
     ("env", [{"name": "A", "value": "b"}]),
     ("envFrom", [{"secretRef": {"name": "a"}}]),
     ("volumes", [{"name": "a"}]),

@@ -123,6 +123,7 @@ def test_show_prints_blocks_in_the_order_of_the_api_and_source_as_a_block():
         "training",
         "checkpoint",
         "cluster",
+        "gang",
         "env: []",
         "envFrom: []",
         "volumes: []",

@@ -8,7 +8,7 @@ from rljob_api.v1alpha1 import Checkpoint, Rewards, RLJobSpec, Training
 from rljob_api.v1alpha1.status import Phase
 from rljob_api.v1alpha1.transitions import fixed_while_running
 from tests.rljob_api import api_server
-from tests.rljob_api.job_changes import AT_ANY_TIME, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
+from tests.rljob_api.job_changes import AT_ANY_TIME, MODELS, NEVER, REORDERED, REPLACED, SPEC, WHILE_SUSPENDED, changed
 
 
 def refused(old: Any, new: Any) -> list[str]:
@@ -31,6 +31,18 @@ def test_what_a_running_job_cannot_take_over_changes_while_it_is_suspended(path:
     assert "suspend is true" in message
     assert refused(suspended, changed("suspend", True, running)) == []
     assert refused(suspended, running) == [], "it may resume with the change"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "replicas", "may"), [("native", 2, True), ("native", 1, False), ("volcano", 1, True)]
+)
+def test_a_native_gang_gets_no_smaller_while_it_runs(scheduler: str, replicas: int, may: bool) -> None:
+    before = changed(
+        "rewards.models", [{**each, "replicas": 2} for each in MODELS], changed("gang.scheduler", scheduler)
+    )
+    after = changed("rewards.models", [{**MODELS[1], "replicas": 3}, {**MODELS[0], "replicas": replicas}], before)
+    assert bool(refused(before, after)) is not may
+    assert refused(changed("suspend", True, before), after) == []
 
 
 @pytest.mark.parametrize(("path", "value", "other"), REPLACED)

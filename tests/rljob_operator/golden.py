@@ -52,7 +52,7 @@ def _done(plan: Plan) -> str:
     done = [
         *(f"patch {each.ref.kind} {each.subresource or 'itself'}: {_change(each)}" for each in plan.patch),
         *(f"create {each['kind']}" for each in plan.create),
-        *(f"apply {each['kind']}" for each in plan.apply if each["kind"] == "Deployment"),
+        *(f"apply {each['kind']}" for each in plan.apply if each["kind"] in ("Deployment", "PodGroup")),
         *([] if plan.apply else ["apply nothing"]),
         *(
             f"{verb} {ref.kind} {ref.name}"

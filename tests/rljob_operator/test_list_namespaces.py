@@ -7,7 +7,7 @@ import pytest
 
 from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
-from rljob_operator.kube.kinds import OF_KUEUE, POD, RLJOB, WATCHED, WORKLOAD, Key, Kind, Manifest
+from rljob_operator.kube.kinds import OF_KUEUE, OPTIONAL, POD, POD_GROUPS, RLJOB, WATCHED, WORKLOAD, Key, Kind, Manifest
 from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
 from rljob_operator.runtime.lists import list_all
 from rljob_operator.runtime.store import Store
@@ -96,15 +96,29 @@ async def test_without_kueue_the_rest_is_listed_and_jobs_with_a_queue_hear_when_
     lists.kinds[RLJOB][0]["metadata"]["labels"] = {QUEUE_LABEL: "lab"}
     lists.refusals = {(kind, None): error for kind in OF_KUEUE}
     assert await lists.told_to(store) == {A, B}
-    assert (store.missing, store.lacks_kueue) == (frozenset(OF_KUEUE), True)
+    assert (store.missing, store.lacks_kinds) == (frozenset(OF_KUEUE), True)
     lists.refusals.clear()
     assert await lists.told_to(store) == {A}
-    assert (store.missing, store.lacks_kueue) == (frozenset(), False)
+    assert (store.missing, store.lacks_kinds) == (frozenset(), False)
     lists.kinds[WORKLOAD] = [_object(B, "999", **{JOB_LABEL: "job"})]
     assert await lists.told_to(store) == {B}
     lists.refusals = {(WORKLOAD, None): error}
     assert await lists.told_to(store) == {A, B}
     assert store.children(WORKLOAD, B) == [], "it went with its kind"
+
+
+@in_loop
+async def test_jobs_with_a_gang_hear_when_their_scheduler_comes() -> None:
+    lists, store = Lists(), Store()
+    lists.kinds[RLJOB][0]["spec"] = {"gang": {"scheduler": "volcano"}}
+    lists.refusals = {(kind, None): NotFound("no such kind", status=404) for kind in OPTIONAL}
+    await lists.told_to(store)
+    assert (store.missing, store.lacks_kinds) == (frozenset(OPTIONAL), True)
+    lists.refusals = {(POD_GROUPS["volcano"], None): NotFound("no such kind", status=404)}
+    assert await lists.told_to(store) == set(), "it is not theirs that came"
+    lists.refusals.clear()
+    assert await lists.told_to(store) == {A}
+    assert not store.lacks_kinds
 
 
 @pytest.mark.parametrize(("namespaces", "status"), [(BOTH, 401), ((), 403), ((), 401)])

@@ -16,8 +16,16 @@ from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY
 from rljob_operator import names
 from rljob_operator.head import tokens
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import Manifest
-from rljob_operator.render import CannotMerge, Placement, cluster_of, lasting_children, reward_models_of, secret_of
+from rljob_operator.kube.kinds import POD_GROUPS, Manifest
+from rljob_operator.render import (
+    CannotMerge,
+    Placement,
+    cluster_of,
+    lasting_children,
+    pod_group_of,
+    reward_models_of,
+    secret_of,
+)
 from rljob_operator.render.merge import merged
 from rljob_operator.render.pods import LOST_NODE_TAINTS
 from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
@@ -77,12 +85,14 @@ def made(base: Job, **settings: Any) -> Iterator[Manifest]:
 
 
 def render() -> str:
-    """Of a job, of one with all that can be set, and the pods of one with a claim and a queue of its own."""
+    """Of a job, of one with all that can be set, the pods of one with a claim and a queue of its own,
+    and the PodGroups of gangs."""
     theirs = cluster_of(
         job(**THEIRS), "trainer:1", SETTINGS, dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED)
     )
     whole = made(job(**WHOLE), monitoring_namespace="prom")
-    found = [each for each in (*made(job()), *whole, theirs) if each["kind"] != "ConfigMap"]
+    gangs = [pod_group_of(job(**WHOLE, gang={"scheduler": each}), SETTINGS) for each in POD_GROUPS]
+    found = [each for each in (*made(job()), *whole, theirs, *gangs) if each and each["kind"] != "ConfigMap"]
     return yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=True, width=120)  # without YAML's aliases
 
 

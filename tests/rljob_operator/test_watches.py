@@ -13,7 +13,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from rljob_operator import main
-from rljob_operator.kube.kinds import OF_KUEUE, RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
+from rljob_operator.kube.kinds import OPTIONAL, RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
 from rljob_operator.runtime.store import Store
 from rljob_operator.settings import Settings
 from tests.rljob_operator.kube_server import KubeServer, Result, not_found, response, status
@@ -86,7 +86,7 @@ async def kopf_before(server: PlayedServer) -> AsyncIterator[main.Operator]:
         watching = asyncio.create_task(operator.watch())
         await asyncio.sleep(0.05)
         assert not server.asked, "it looks once which kinds there are, so everything is listed before"
-        operator.store.missing = frozenset(kind for kind in OF_KUEUE if kind.plural in server.missing)
+        operator.store.missing = frozenset(kind for kind in OPTIONAL if kind.plural in server.missing)
         operator.watchable.set()
         yield operator
         server.over.set()
@@ -121,18 +121,18 @@ async def is_heard(server: PlayedServer, store: Store, verb: str) -> None:
 
 
 @in_loop
-async def test_kueue_is_watched_once_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_optional_kinds_are_watched_once_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIRST_RESYNC_SECONDS", "RESYNC_SECONDS"):
         monkeypatch.setattr(main, name, 0.1)
-    server = PlayedServer(missing={kind.plural for kind in OF_KUEUE})
+    server = PlayedServer(missing={kind.plural for kind in OPTIONAL})
     async with kopf_before(server) as operator:
         resync = asyncio.create_task(operator.resync())
-        await until(lambda: operator.store.missing == {*OF_KUEUE})
-        others = [kind.plural for kind in WATCHED if kind not in OF_KUEUE]
+        await until(lambda: operator.store.missing == {*OPTIONAL})
+        others = [kind.plural for kind in WATCHED if kind not in OPTIONAL]
         await until(lambda: all(server.asked["watch", each] for each in others))
         before = server.asked["watch", RLJOB.plural]
         server.missing.clear()
-        await until(lambda: all(server.asked["watch", kind.plural] for kind in OF_KUEUE))
+        await until(lambda: all(server.asked["watch", kind.plural] for kind in OPTIONAL))
         await until(lambda: server.asked["watch", RLJOB.plural] > before)
         assert not operator.store.missing
         resync.cancel()

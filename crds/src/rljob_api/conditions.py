@@ -79,6 +79,14 @@ class Reason(Word):
 
     # ---- on the way to a running driver
 
+    GANG_SCHEDULER_MISSING = (
+        "GangSchedulerMissing", ("Pending",),
+        "The API server has no PodGroups of the scheduler in `spec.gang.scheduler`, or the operator may not use them.",
+        (
+            "Install the scheduler, and set its value under `gang` in the operator's chart; or set"
+            " `spec.gang.scheduler: none`, with `spec.suspend: true` meanwhile."
+        ),
+    )
     IMAGE_MISSING = (
         "ImageMissing", ("Pending",), "Neither the job nor the operator's settings name an image.",
         "Set `spec.cluster.image`, with `spec.suspend: true` meanwhile.",
@@ -89,7 +97,8 @@ class Reason(Word):
         "Delete it, and create it in another namespace.",
     )
     WAITING_FOR_REMOVAL = (
-        "WaitingForRemoval", _ANY, "Objects of a deleted job of the same name still exist.",
+        "WaitingForRemoval", _ANY,
+        "Objects of a deleted job of the same name, or the job's previous PodGroup, still exist.",
         "Kubernetes removes them. If it does not, check the finalizers of the object that the message names.",
     )
     CLUSTER_DELETING = (

@@ -14,10 +14,10 @@ from rljob_api.v1alpha1.base import ApiModel
 
 T = TypeVar("T")
 
-CONTRACT_VERSION = "1.3"
+CONTRACT_VERSION = "1.4"
 """Version of the driver's job file. A driver rejects another major version and ignores fields of a newer minor one.
 
-1.2: startId, which only checkpoint.resume: never uses. 1.3: spec.preflight.
+1.2: startId, which only checkpoint.resume: never uses. 1.3: spec.preflight. 1.4: spec.gang.
 """
 
 LAYOUT_VERSION = 1

@@ -32,6 +32,9 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     ] = False,
     trainer_image: Annotated[str | None, typer.Option(help="Image of jobs without one.")] = None,
     ray_version: Annotated[str, typer.Option(help="Ray's version in it.")] = _DEFAULTS.ray_version,
+    coscheduling_scheduler: Annotated[
+        str, typer.Option(help="schedulerName of pods with gang.scheduler coscheduling.")
+    ] = _DEFAULTS.coscheduling_scheduler,
     head_url: Annotated[
         str, typer.Option(help="URL of head pods: a template with {service}, {namespace} and {port}.")
     ] = _DEFAULTS.head_url,
@@ -56,7 +59,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         settings = Settings(
             namespaces=tuple(namespace or ()), operator_namespace=operator_namespace,
             protect_own_namespace=protect_own_namespace, trainer_image=trainer_image, ray_version=ray_version,
-            head_url=head_url, monitoring_namespace=monitoring_namespace, poll_seconds=poll_seconds, listen=listen,
+            coscheduling_scheduler=coscheduling_scheduler, head_url=head_url,
+            monitoring_namespace=monitoring_namespace, poll_seconds=poll_seconds, listen=listen,
         )  # fmt: skip
         HeadAddress(head_url)
     except ValidationError as error:

@@ -92,7 +92,7 @@ class Operator:
     def __init__(self, settings: Settings, connection: Connection, session: aiohttp.ClientSession) -> None:
         self._settings, self._connection, self._session = settings, connection, session
         self.store, self.listed, self.watchable = Store(), asyncio.Event(), asyncio.Event()
-        self._other_kinds = asyncio.Event()  # Kueue was installed or removed, since kopf began
+        self._other_kinds = asyncio.Event()  # OPTIONAL kinds were installed or removed, since kopf began
         self.metrics = Metrics()
         self._reads = Kube(connection, observe=self.metrics.api_call)
         self.lease = LeaderLease(self._reads, settings.operator_namespace, LEASE_NAME)
@@ -144,15 +144,15 @@ class Operator:
             await asyncio.sleep(pause)
             try:
                 await self._list()
-                waits = self.store.unreadable or self.store.lacks_kueue
+                waits = self.store.unreadable or self.store.lacks_kinds
                 pause = FIRST_RESYNC_SECONDS if waits else RESYNC_SECONDS
             except KubeError as error:
                 pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def watch(self) -> None:
-        """kopf looks once which kinds there are, so it begins after all were listed, and again once Kueue is installed
-        or removed: KubeRay and Kueue may be installed later.
+        """kopf looks once which kinds there are, so it begins after all were listed, and again once OPTIONAL kinds
+        are installed or removed: KubeRay, Kueue and gang schedulers may be installed later.
         """
         await self.watchable.wait()
         quieten(self.store)

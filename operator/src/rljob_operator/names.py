@@ -59,6 +59,14 @@ TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-%s-topology"
 TOPOLOGY_GATE = "kueue.x-k8s.io/topology"
 """Kueue removes this scheduling gate from a pod that it has assigned to a node."""
 
+VOLCANO_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+COSCHEDULING_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+POD_GROUP_LABEL = f"{GROUP}/pod-group"
+"""On a pod: its PodGroup of Kubernetes, which a MutatingAdmissionPolicy of the chart writes into its spec: KubeRay's
+types lack the field."""
+
+VOLCANO_SCHEDULER = "volcano"
+
 ROLES = HEAD, WORKER, REWARD_MODEL = "head", "worker", "reward-model"
 HEAD_CONTAINER, WORKER_CONTAINER, AGENT_CONTAINER, SERVER_CONTAINER = "ray-head", "ray-worker", "agent", "vllm"
 
@@ -76,6 +84,10 @@ def labels(job: str) -> Mapping[str, str]:
 
 def ray_cluster(job: str) -> str:
     """The API server allows one object of a name, so a job has one cluster."""
+    return job
+
+
+def pod_group(job: str) -> str:
     return job
 
 

@@ -22,6 +22,9 @@ class Settings(BaseModel):
     )
     trainer_image: str | None = Field(None, description="Image of jobs without one.")
     ray_version: str = Field("2.60.0", pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Ray's, in the trainer image.")
+    coscheduling_scheduler: str = Field(
+        "scheduler-plugins-scheduler", min_length=1, description="Scheduler with the plugin Coscheduling."
+    )
     head_url: str = Field(
         "http://{service}.{namespace}.svc:{port}",
         description="Where a head pod's ports are reached; an operator outside the cluster goes through a proxy.",

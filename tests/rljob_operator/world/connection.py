@@ -94,7 +94,7 @@ class _Place:
         rest = parts.path.strip("/").split("/")
         rest = rest[2:] if rest[0] == "api" else rest[3:]
         namespace, rest = (rest[1], rest[2:]) if rest[0] == "namespaces" else ("", rest)
-        kind = next(kind for kind in KINDS.values() if kind.plural == rest[0])
+        kind = next(kind for kind in KINDS.values() if (kind.plural, kind.api_version in url) == (rest[0], True))
         name, subresource = (*rest[1:], *("", "")[len(rest) - 1 :])[:2]
         query = parse_qs(parts.query)
         label, field = (query.get(each, [None])[0] for each in ("labelSelector", "fieldSelector"))

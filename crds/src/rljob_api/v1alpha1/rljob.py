@@ -9,6 +9,7 @@ from rljob_api.v1alpha1.algorithm import Algorithm, governed
 from rljob_api.v1alpha1.base import ApiModel, Duration, ManagerName, Rule, list_map
 from rljob_api.v1alpha1.cluster import Cluster, EnvVar, LocalObjectRef
 from rljob_api.v1alpha1.data import Data
+from rljob_api.v1alpha1.gang import Gang
 from rljob_api.v1alpha1.model import Model
 from rljob_api.v1alpha1.pods import (
     FOLDERS_PATTERN,
@@ -52,6 +53,7 @@ class RLJobSpec(ApiModel):
     training: Training = Field(description="Length and reporting of the run.")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="Checkpoints on the run's volume.")
     cluster: Cluster = Field(default_factory=Cluster, description="Shape of the cluster.")
+    gang: Gang = Field(default_factory=Gang, description="Whether the pods of the cluster start together.")
     env: Annotated[list[EnvVar], Field(max_length=128)] = Field(
         default_factory=list,
         description="Environment variables of the trainer's processes. Reward models have their own.",

@@ -1,7 +1,8 @@
 """What may change in the spec of an existing job, as CEL rules over `self` and `oldSelf` for the API server.
 
 At any time: suspend, preflight, recovery, activeDeadline, ttlAfterFinished, training.loggers, how often checkpoints are
-saved and how many are kept, replicas of reward models, and training.steps upwards. Never: the model, the volume and
+saved and how many are kept, replicas of reward models (with a native gang upwards only), and
+training.steps upwards. Never: the model, the volume and
 managedBy. Everything else only while `suspend: true`. After the job has ended only ttlAfterFinished: the operator would
 ignore any other change.
 """
@@ -15,7 +16,7 @@ from rljob_api.v1alpha1.rewards import Rewards
 
 _SUSPENDED = "(self.suspend || oldSelf.suspend)"
 
-_BLOCKS = ("data", "algorithm", "rollout", "actor", "cluster", "env")
+_BLOCKS = ("data", "algorithm", "rollout", "actor", "cluster", "gang", "env")
 _LISTS = ("envFrom", "volumes", "volumeMounts", "imagePullSecrets")
 _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items() if name != "models")
 _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
@@ -74,6 +75,12 @@ TRANSITIONS = (
     *(_while_suspended(field, _same(field)) for field in (*_BLOCKS, *_LISTS)),
     *(_while_suspended(f"rewards.{field}", _same(f"rewards.{field}")) for field in _REWARDS),
     _while_suspended("rewards.models", _same_models()),
+    Rule(  # the PodGroup of Kubernetes is immutable: it would wait for the pods that are no longer made
+        f"{_SUSPENDED} || self.gang.scheduler != 'native' || self.rewards.models.all(m,"
+        " oldSelf.rewards.models.all(o, o.name != m.name || o.replicas <= m.replicas))",
+        "replicas can decrease with gang.scheduler native only while suspend is true: set suspend first",
+        "rewards.models",
+    ),
     _while_suspended("sft", _same_optional("sft")),
     *(_while_suspended(f"training.{field}", _same(f"training.{field}")) for field in _TRAINING),
     _while_suspended("training.epochs", _same_optional("training.epochs")),

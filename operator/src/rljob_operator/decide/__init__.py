@@ -11,6 +11,7 @@ from rljob_operator import names
 from rljob_operator.decide.ending import deletion, leftovers, others_finalizers, retirement, unreadable
 from rljob_operator.decide.events import events
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
+from rljob_operator.decide.ganging import ganged, pod_group_leaves, scheduler_missing
 from rljob_operator.decide.images import unusable
 from rljob_operator.decide.leaving import leaving
 from rljob_operator.decide.queueing import queueing, upkeep
@@ -40,6 +41,7 @@ GATES: Final[tuple[Gate, ...]] = (
     leftovers,
     finished,
     stopping,
+    scheduler_missing,
     queueing,
     unusable,
     ended,
@@ -50,6 +52,7 @@ GATES: Final[tuple[Gate, ...]] = (
     replacement,
     backoff,
     own_namespace,
+    pod_group_leaves,
     ray_cluster,
     reward_models,
     attempt,
@@ -65,7 +68,7 @@ def decide(facts: Facts, settings: Settings) -> Plan:
     if job.manager not in names.OUR_MANAGERS or foreign(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(facts, settings))), None) or running(facts, settings)
-    step = served(facts, settings, step)
+    step = ganged(facts, settings, served(facts, settings, step))
     if step.finalizer is False and (names.FINALIZER in job.finalizers or not others_finalizers(job)):
         # The status names other finalizers afterwards: no watch reports the operator's own write again.
         return Plan(finalizer=False, delete=step.delete, again_in=0.0 if others_finalizers(job) else None)

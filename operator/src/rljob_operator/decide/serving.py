@@ -19,13 +19,14 @@ from rljob_operator.plan import Step
 from rljob_operator.render import CannotMerge, UnknownFlavor, reward_models_of
 from rljob_operator.settings import Settings
 
-_RUNS: Final = ("Starting", "Running", "Recovering")
+RUNS: Final = ("Starting", "Running", "Recovering")
+"""Phases in which a job has pods, or gets them."""
 
 
 def served(facts: Facts, settings: Settings, step: Step) -> Step:
     """The step, with what its phase requires of reward models."""
     job = facts.job
-    if job.problem is not None or job.unread is not None or not step.deployed or step.phase not in _RUNS:
+    if job.problem is not None or job.unread is not None or not step.deployed or step.phase not in RUNS:
         return step
     # The living RayCluster's image: a newer operator's, or its chart's, is for the next one.
     image = job.spec.cluster.image or annotation(facts.seen.cluster, names.IMAGE_ANNOTATION) or settings.trainer_image

@@ -20,6 +20,7 @@ from rljob_operator.settings import Settings
 _STALLED = (
     Reason.SPEC_NOT_READABLE,
     Reason.KUEUE_MISSING,
+    Reason.GANG_SCHEDULER_MISSING,
     Reason.PRIORITY_CLASS_MISSING,
     Reason.DEACTIVATED,
     Reason.IMAGE_MISSING,

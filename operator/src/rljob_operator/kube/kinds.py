@@ -21,6 +21,12 @@ class Kind:
         inside = f"/namespaces/{namespace}" if namespace else ""
         return root + inside + "/" + "/".join(part for part in (self.plural, name, subresource) if part)
 
+    @property
+    def resource(self) -> str:
+        """For example deployments.apps."""
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.plural}.{group}" if group else self.plural
+
     def manifest(self, metadata: Manifest, **fields: Any) -> Manifest:
         """An object of this kind."""
         return {"apiVersion": self.api_version, "kind": self.name, "metadata": metadata, **fields}
@@ -45,7 +51,17 @@ WORKLOAD = Kind("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
 RESOURCE_FLAVOR = Kind("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "resourceflavors")
 WORKLOAD_PRIORITY_CLASS = Kind("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses")
 
-CHILD_KINDS = (RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET, WORKLOAD)
+POD_GROUPS = {
+    "volcano": Kind("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups"),
+    "coscheduling": Kind("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups"),
+    "native": Kind("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups"),
+}
+"""By spec.gang.scheduler."""
+
+CHILD_KINDS = (
+    RAY_CLUSTER, DEPLOYMENT, SERVICE, CONFIG_MAP, VOLUME_CLAIM, NETWORK_POLICY, DISRUPTION_BUDGET, WORKLOAD,
+    *POD_GROUPS.values(),
+)  # fmt: skip
 """Kinds of what is made for a job, without pods and Secrets."""
 
 CLUSTER_WIDE = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS)
@@ -53,6 +69,9 @@ CLUSTER_WIDE = (RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS)
 
 OF_KUEUE = (WORKLOAD, *CLUSTER_WIDE)
 """Kinds that a cluster without Kueue lacks."""
+
+OPTIONAL = (*OF_KUEUE, *POD_GROUPS.values())
+"""Kinds without which the operator works."""
 
 WATCHED = (RLJOB, *CHILD_KINDS, POD, *CLUSTER_WIDE)
 """Kinds that a decision rests on."""
@@ -62,6 +81,7 @@ KINDS = {
     for kind in (
         RLJOB, RAY_CLUSTER, POD, SERVICE, CONFIG_MAP, SECRET, VOLUME_CLAIM, DEPLOYMENT, NETWORK_POLICY,
         DISRUPTION_BUDGET, EVENT, LEASE, WORKLOAD, RESOURCE_FLAVOR, WORKLOAD_PRIORITY_CLASS,
+        *POD_GROUPS.values(),
     )
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from rljob_operator.kube.errors import one_line
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.observe.snapshot import is_deleting
 
+_DEFAULT_SCHEDULER = "default-scheduler"
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")
 _NEVER_PULLED = ("InvalidImageName", "ErrImageNeverPull")
 _PULLING = ("ErrImagePull", "ImagePullBackOff")
@@ -22,6 +23,8 @@ def troubles(pods: Iterable[Manifest]) -> Iterator[str]:
         name = pod["metadata"]["name"]
         if (why := unscheduled(pod)) is not None:
             yield f"{name} is not scheduled: {why}"
+        if (scheduler := _silent_scheduler(pod)) is not None:
+            yield f"{name} is not scheduled: scheduler {scheduler} has not reported on it; check that it runs"
         if waits_for_its_node(pod) and all(map(_is_on_its_way, containers(pod))):
             yield f"{name} waits for its image or its volumes; its events say for which"
         if _is_unheard_of(pod):
@@ -48,6 +51,14 @@ def unscheduled(pod: Manifest) -> str | None:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", condition.get("reason")))
     return None
+
+
+def _silent_scheduler(pod: Manifest) -> str | None:
+    """The scheduler, other than that of Kubernetes, which has said nothing about the pod."""
+    spec, conditions = pod.get("spec", {}), pod.get("status", {}).get("conditions", ())
+    known = spec.get("nodeName") is not None or any(each["type"] == "PodScheduled" for each in conditions)
+    name: str | None = spec.get("schedulerName")
+    return None if known or is_deleting(pod) or name == _DEFAULT_SCHEDULER else name
 
 
 def _is_on_its_way(container: Manifest) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime
 from rljob_operator import names
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD, Key, Kind, Manifest
+from rljob_operator.kube.kinds import POD_GROUPS, RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD, Key, Kind, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Snapshot:
     silent: seconds without a sign of life of the driver, for whatever reason.
     unauthorized: a server answered and refused the operator's token.
     cluster_wide: objects without a namespace, by kind and key.
-    missing: kinds of Kueue that the API server does not know.
+    missing: OPTIONAL kinds that the API server does not know.
     """
 
     job: Job
@@ -45,6 +45,11 @@ class Snapshot:
     @property
     def workload(self) -> Manifest | None:
         return self.child(WORKLOAD, names.workload(self.job.name, self.job.uid))
+
+    @property
+    def pod_groups(self) -> list[Manifest]:
+        """Of every gang scheduler that the job has had."""
+        return [each for kind in POD_GROUPS.values() for each in self.children.get(kind, {}).values()]
 
     @property
     def flavors(self) -> Mapping[Key, Manifest]:

@@ -1,5 +1,6 @@
 """What should exist for a job, as manifests. Pure: equal jobs and settings give equal manifests.
 
+gang.py          PodGroup of a gang scheduler, and what names it in pods
 groups.py        the list of the job's pods, which the others are rendered of
 config.py        ConfigMap, Secret, PersistentVolumeClaim
 protection.py    NetworkPolicy, PodDisruptionBudget
@@ -12,6 +13,7 @@ from rljob_operator import names
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.render.config import auth_secret, checkpoint_claim, job_config
+from rljob_operator.render.gang import in_gang, pod_group
 from rljob_operator.render.groups import groups
 from rljob_operator.render.merge import CannotMerge
 from rljob_operator.render.placement import ANYWHERE, Placement, Placements, UnknownFlavor, placements
@@ -30,6 +32,7 @@ __all__ = [
     "eviction",
     "lasting_children",
     "placements",
+    "pod_group_of",
     "reward_models_of",
     "secret_of",
     "spec_digest",
@@ -59,7 +62,8 @@ def cluster_of(job: Job, image: str, settings: Settings, placed: Placements) -> 
     """Raises CannotMerge."""
     pods = {each.name: each for each in groups(job, image, settings)}
     head, trainer = (
-        pods[name].template(placed.get(name, ANYWHERE)) for name in (names.HEAD_GROUP, names.TRAINER_GROUP)
+        pods[name].template(in_gang(job, placed.get(name, ANYWHERE), settings))
+        for name in (names.HEAD_GROUP, names.TRAINER_GROUP)
     )
     return _child(job, ray_cluster(job, image, settings, head, trainer))
 
@@ -69,9 +73,15 @@ def reward_models_of(job: Job, image: str, settings: Settings, placed: Placement
     pods, made = {each.name: each for each in groups(job, image, settings)}, list[Manifest]()
     for model in job.spec.rewards.served:
         group = pods[names.reward_group(model.name)]
-        template = group.template(placed.get(group.name, ANYWHERE))
+        template = group.template(in_gang(job, placed.get(group.name, ANYWHERE), settings))
         made += [service(job, model), deployment(job, model, template, group.count)]
     return [_child(job, each) for each in made]
+
+
+def pod_group_of(job: Job, settings: Settings) -> Manifest | None:
+    """None for a job without a gang. Raises CannotMerge; never for native."""
+    made = pod_group(job, groups(job, "", settings))  # no image is part of it
+    return None if made is None else _child(job, made)
 
 
 def workload_of(job: Job, queue: str, image: str, settings: Settings, priority: int) -> Manifest:

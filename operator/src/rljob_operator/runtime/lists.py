@@ -11,9 +11,9 @@ import structlog
 
 from rljob_operator.kube.client import Kube, Listing
 from rljob_operator.kube.errors import Forbidden, NotFound
-from rljob_operator.kube.kinds import CLUSTER_WIDE, OF_KUEUE, RLJOB, WATCHED, Key, Kind
-from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
-from rljob_operator.runtime.store import Store
+from rljob_operator.kube.kinds import CLUSTER_WIDE, OPTIONAL, RLJOB, WATCHED, Key, Kind
+from rljob_operator.names import JOB_LABEL
+from rljob_operator.runtime.store import Store, optional_kinds
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
     If it raises, store and news have what was listed until then, which is not enough for a decision before the first
     complete lists. A namespace that may not be read keeps what is known of it, and nothing is decided there until all
     of it has been listed: its Role may be late, gone for a moment, or deleted with it. Raises Forbidden if no namespace
-    may be read. Kinds of Kueue may be missing: then store.missing has them.
+    may be read. OPTIONAL kinds may be missing: then store.missing has them.
     """
     refusals = dict[str, Forbidden]()
     missing = set[Kind]()
@@ -67,10 +67,11 @@ async def _list_cluster_wide(kube: Kube, store: Store, news: set[Key], kind: Kin
 
 
 def _note_missing(store: Store, news: set[Key], missing: set[Kind]) -> None:
-    """Jobs with a queue are looked at again if Kueue was installed or removed."""
+    """Jobs are looked at again if a kind that they need was installed or removed."""
     if missing != store.missing:
-        log.info("kinds_of_kueue_missing", kinds=sorted(map(str, missing)))
-        news |= {key for key, job in store.all(RLJOB).items() if QUEUE_LABEL in job["metadata"].get("labels", {})}
+        log.info("optional_kinds_missing", kinds=sorted(kind.resource for kind in missing))
+        changed = missing ^ store.missing
+        news |= {key for key, job in store.all(RLJOB).items() if optional_kinds(job) & changed}
     store.missing = frozenset(missing)
 
 
@@ -78,8 +79,8 @@ async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None)
     """RLJobs first: what is known of their children must not be older. Then AT_ONCE kinds at a time: while the API
     server writes one page, the operator reads another; all kinds at once would be in memory twice.
 
-    Returns the kinds of Kueue that the API server does not know, or does not let the operator read: the chart grants
-    that only if its value kueue.enabled is true.
+    Returns the OPTIONAL kinds that the API server does not know, or does not let the operator read: the chart grants
+    that only if its values say so.
     """
     at_once, missing = asyncio.Semaphore(AT_ONCE), set[Kind]()
 
@@ -88,7 +89,7 @@ async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None)
             try:
                 found = await _listing(kube, kind, namespace)
             except (NotFound, Forbidden) as error:
-                if kind not in OF_KUEUE or error.status == HTTPStatus.UNAUTHORIZED:
+                if kind not in OPTIONAL or error.status == HTTPStatus.UNAUTHORIZED:
                     raise
                 missing.add(kind)
                 news.update(store.forget(kind))

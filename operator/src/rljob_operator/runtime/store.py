@@ -14,7 +14,19 @@ list knows of its own namespace only.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from rljob_operator.kube.kinds import DEPLOYMENT, POD, RAY_CLUSTER, RLJOB, WORKLOAD, Key, Kind, Manifest, Ref
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    OF_KUEUE,
+    POD,
+    POD_GROUPS,
+    RAY_CLUSTER,
+    RLJOB,
+    WORKLOAD,
+    Key,
+    Kind,
+    Manifest,
+    Ref,
+)
 from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
 
 WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, WORKLOAD})
@@ -27,7 +39,7 @@ class Store:
 
     Methods that change it return the keys of the RLJobs to look at again: none if nothing that it keeps is new.
     unreadable: namespaces of which it may not know everything that a decision needs.
-    missing: kinds of Kueue that the API server did not know when they were last listed.
+    missing: OPTIONAL kinds that the API server did not know when they were last listed.
     """
 
     def __init__(self) -> None:
@@ -36,10 +48,9 @@ class Store:
         self.missing: frozenset[Kind] = frozenset()
 
     @property
-    def lacks_kueue(self) -> bool:
-        """Whether a job waits for Kueue to be installed."""
-        jobs = self.all(RLJOB).values() if WORKLOAD in self.missing else ()
-        return any(QUEUE_LABEL in job["metadata"].get("labels", {}) for job in jobs)
+    def lacks_kinds(self) -> bool:
+        """Whether a job needs a kind that is missing: it may be installed later."""
+        return any(optional_kinds(job) & self.missing for job in self.all(RLJOB).values())
 
     def get(self, kind: Kind, key: Key) -> Manifest | None:
         return self._shelf(kind).objects.get(key)
@@ -147,6 +158,13 @@ def job_of(kind: Kind, manifest: Manifest) -> Key | None:
         return key
     name = manifest["metadata"].get("labels", {}).get(JOB_LABEL)
     return Key(key.namespace, name) if name else None
+
+
+def optional_kinds(job: Manifest) -> set[Kind]:
+    """The OPTIONAL kinds that an RLJob needs."""
+    queue = OF_KUEUE if QUEUE_LABEL in job["metadata"].get("labels", {}) else ()
+    gang = POD_GROUPS.get(job.get("spec", {}).get("gang", {}).get("scheduler"))
+    return {*queue, *([] if gang is None else [gang])}
 
 
 def _version(manifest: Manifest) -> int:
