@@ -28,6 +28,7 @@ VALUES: dict[str, dict[str, Any]] = {
         },
     },
     "queued": {"namespaces": ["team-a"], "kueue": {"enabled": True, "namespace": "queues"}},
+    "gangs": {"gang": {"volcano": True, "coscheduling": True, "native": True, "coschedulingScheduler": "gangs"}},
     "strict": {"admission": {"jobs": {"enabled": True, "secrets": ["hf-token", "rljob-*"]}}},
     "own image and nodes": {
         "image": {"repository": "registry.example.com:5000/rl/operator", "tag": "1.2.3", "pullPolicy": "Always"},

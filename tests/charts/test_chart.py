@@ -10,6 +10,7 @@ import yaml
 from e2e.cluster.errors import ClusterError
 from rljob_operator import names
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
+from rljob_operator.kube.kinds import POD_GROUPS
 from rljob_operator.main import LEASE_NAME
 from rljob_operator.render import cluster_of
 from rljob_operator.runtime import key
@@ -73,6 +74,24 @@ def test_with_kueue_the_operator_reads_queues_and_kueue_reads_jobs_and_nothing_e
     }
     for rule in roles[f"{NAME}-queues"] + roles[f"{NAME}-kueue"]:
         assert {*rule["verbs"]} <= {"get", "list", "watch"}
+
+
+def test_a_gang_scheduler_takes_a_right_and_that_of_kubernetes_a_policy(helm):
+    def granted(objects):
+        rules = [rule for role in of_kind(objects, "ClusterRole") for rule in role["rules"]]
+        return {(*rule["apiGroups"], *rule["verbs"]) for rule in rules if rule["resources"] == ["podgroups"]}
+
+    objects, verbs = render(helm, VALUES["gangs"]), ("list", "watch", "create", "patch", "delete")
+    groups = {kind.api_version.partition("/")[0] for kind in POD_GROUPS.values()}
+    assert granted(objects) == {(group, *verbs) for group in groups}
+    assert told(*arguments(objects)[1:])["coscheduling_scheduler"] == "gangs"
+    policy, binding = only(objects, "MutatingAdmissionPolicy"), only(objects, "MutatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    (selected,) = policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
+    assert selected["key"] == names.POD_GROUP_LABEL in str(policy["spec"]["mutations"])
+    without = render(helm, {"gang": {"volcano": True}})
+    assert granted(without) == {("scheduling.volcano.sh", *verbs)}
+    assert not of_kind(without, "MutatingAdmissionPolicy")
 
 
 def test_a_release_can_do_without_anything_cluster_wide(helm):
@@ -260,6 +279,7 @@ NEEDED = {
     "admission.operator", "admission.ownNamespace", "crds", "crds.install", "image", "image.pullPolicy",
     "image.repository", "monitoring", "monitoring.interval", "monitoring.namespace", "networkPolicy",
     "networkPolicy.apiServerPorts", "networkPolicy.enabled", "replicas", "serviceAccount", "userRoles",
+    "gang", "gang.coscheduling", "gang.native", "gang.volcano",
     "kueue", "kueue.enabled", "kueue.namespace", "kueue.serviceAccount", "userRoles.aggregate", "userRoles.create",
 }  # fmt: skip
 """Values without which less is rendered than the defaults say, or what no API server takes, or what lets all out."""
@@ -278,6 +298,7 @@ def without(path: str) -> dict[str, Any]:
         "monitoring": {"serviceMonitor": True, "podMonitor": True, "dashboard": True},
         "admission": {"jobs": {"enabled": True}},
         "kueue": {"enabled": True},
+        "gang": {"volcano": True, "coscheduling": True, "native": True},
     }
     *sections, last = path.split(".")
     section = values

@@ -5,7 +5,7 @@ import pytest
 from e2e.cluster.fixtures import new_namespace
 from e2e.cluster.rights import Right, calls, granted, missing, unused
 from tests.charts.release import installed
-from tests.charts.test_rights import live_a_whole_life, of_kueue
+from tests.charts.test_rights import live_a_whole_life, of_gangs, of_kueue
 from tests.e2e.jobs import Jobs
 from tests.e2e.operator_process import running_operator
 from tests.e2e.waiting import eventually
@@ -37,5 +37,5 @@ def test_one_release_looks_after_jobs_of_all_namespaces(helm, plane, tmp_path):
 
         asked = calls(plane.layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
         rights = granted(release.manifests(), release.full_name)
-    assert [call for call in missing(rights, asked) if not of_kueue(call)] == []
+    assert [call for call in missing(rights, asked) if not (of_kueue(call) or of_gangs(call))] == []
     assert unused(rights, asked) == [Right("update", "rljobs.rljob.dev/finalizers", "", "")]

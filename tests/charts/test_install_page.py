@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.charts.chart import CHART, NAME, ROOT, of_kind, render
+from tests.charts.chart import CHART, NAME, ROOT, VALUES, of_kind, render
 
 PAGE = (ROOT / "docs/install.md").read_text()
 
@@ -30,7 +30,7 @@ def granted(role: dict[str, Any]) -> Iterable[Row]:
 
 
 def test_the_page_lists_the_operator_s_rights(helm):
-    everything = of_kind(render(helm, {"kueue": {"enabled": True}}), "ClusterRole", "Role")
+    everything = of_kind(render(helm, {"kueue": {"enabled": True}, **VALUES["gangs"]}), "ClusterRole", "Role")
     roles = [each for each in everything if each["metadata"]["name"] in OPERATORS]
 
     assert said() == {row for role in roles for row in granted(role)}

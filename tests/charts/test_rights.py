@@ -34,7 +34,7 @@ def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client
 
     asked = calls(layout.audit_log, f"system:serviceaccount:{release.name}:{release.full_name}")
     rights = granted(release.manifests(), release.full_name)
-    assert [call for call in missing(rights, asked) if not of_kueue(call)] == []
+    assert [call for call in missing(rights, asked) if not (of_kueue(call) or of_gangs(call))] == []
     assert unused(rights, asked) == [
         # The API server itself asks for it, where somebody makes a child that blocks the deletion of its owner.
         Right("update", "rljobs.rljob.dev/finalizers", release.jobs, ""),
@@ -44,6 +44,11 @@ def test_the_roles_grant_what_a_jobs_life_takes_and_nothing_else(release, client
 def of_kueue(each: Call | Right) -> bool:
     """What a release without kueue.enabled is refused: so its operator knows that it may not use Kueue."""
     return each.resource.partition("/")[0].endswith(".kueue.x-k8s.io")
+
+
+def of_gangs(each: Call | Right) -> bool:
+    """The same without a scheduler in gang."""
+    return each.resource.startswith("podgroups.")
 
 
 def live_a_whole_life(jobs: Jobs, heads: PlayedHeads) -> None:

@@ -51,4 +51,11 @@ It writes no spec of an RLJob and reads no Secret. To make an object by server-s
   resources: [workloads/status]
   verbs: [patch]
 {{- end }}
+{{- range $scheduler, $group := dict "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" "native" "scheduling.k8s.io" }}
+{{- if index $.Values.gang $scheduler }}
+- apiGroups: [{{ $group }}]
+  resources: [podgroups]
+  verbs: [list, watch, create, patch, delete]
+{{- end }}
+{{- end }}
 {{- end -}}
