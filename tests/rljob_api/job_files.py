@@ -172,6 +172,7 @@ GOOD = (
                 " {onReasons: [RankLost], onExitCodes: [75], action: give_up}]\n"
                 "    hangAfter: 1s\n    takeoverWithin: 1ms\n    nodeLostAfter: 1s\n    forceDeleteLostPods: true\n"
                 "  preflight: {fabric: {minBusBandwidthGBps: 40, timeLimit: 1s}}\n"
+                "  gang: {scheduler: volcano}\n"
                 "  training:"
             ),
         ),

@@ -14,11 +14,13 @@ from rljob_operator.kube.kinds import POD, Key
 from rljob_operator.perform.performer import Performer
 from rljob_operator.plan import Plan, Submission
 from rljob_operator.runtime.store import Store
-from tests.rljob_operator import queues
+from tests.rljob_operator import gangs, queues
 from tests.rljob_operator.decisions import decide
 from tests.rljob_operator.kube_server import KubeObjects, MemoryConnection, Request
 from tests.rljob_operator.loops import in_jumping_loop
-from tests.rljob_operator.snapshots import SETTINGS, UID, job, pod, snapshot
+from tests.rljob_operator.snapshots import REWARDS, SETTINGS, UID, job, pod, snapshot
+
+_OF_A_GANG = ("podgroups", "rayclusters", "deployments")
 
 
 class Told:
@@ -63,6 +65,17 @@ async def test_a_field_that_the_ray_cluster_was_made_without_is_told() -> None:
     assert (event["reason"], event["type"], event["regarding"]["uid"]) == ("FieldIgnored", "Warning", UID)
     assert "unknown field" in event["note"]
     assert "spec.cluster.worker.template" in event["note"]
+
+
+@in_jumping_loop
+async def test_a_pod_group_is_there_before_anything_that_has_pods() -> None:
+    objects = KubeObjects()
+    performs = Performer(Kube(cast(Connection, MemoryConnection(objects))), cast(Heads, Told()), Store())
+    seen = snapshot(gangs.gang("volcano", rewards=REWARDS))
+    await performs.perform(seen, decide(seen))
+    written = [next((each for each in _OF_A_GANG if each in request.path), "") for request in objects.writes]
+    first, *later = [each for each in written if each]
+    assert (first, {*later}) == ("podgroups", {"rayclusters", "deployments"})
 
 
 START = Plan(submit=Submission("job-a1", 1))
