@@ -17,7 +17,7 @@ from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
 from tests.rljob_operator.world.ending import check_silence
 from tests.rljob_operator.world.schedule import HAPPENINGS
-from tests.rljob_operator.world.user import QUEUED, SERVED
+from tests.rljob_operator.world.user import MEASURED, QUEUED, SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
@@ -38,6 +38,8 @@ LIVES = (
         Life,
         ("finishes", "gets other pods", "gets another cluster", "is suspended and resumed", "is deleted", "is wrong"),
     ),
+    Life("avoids a slow node", MEASURED),
+    Life("avoids a slow node", MEASURED | QUEUED),
     *(Life(each, QUEUED | SERVED) for each in ("is evicted", "is suspended and resumed", "is deleted")),
     *(Life(each, SERVED) for each in ("loses its reward models", "is suspended and resumed", "is deleted")),
 )
@@ -78,6 +80,7 @@ def outcome(world: World) -> dict[str, Any]:
     status = job["status"] if job is not None else {}
     return {
         "status": {field: status.get(field) for field in ("phase", "attempt", "restarts")},
+        "excluded": [each["name"] for each in status.get("excludedNodes", ())],
         "conditions": {each["type"]: (each["status"], each["reason"]) for each in status.get("conditions", ())},
         "drivers": [(driver.attempt, driver.code, driver.dead) for driver in world.heads.drivers],
         "objects": sorted((kind.name, key.name) for kind, key in world.server.objects if kind != EVENT),
