@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from rljob_api.contract import DriverJob
-from rljob_api.v1alpha1 import ExcludedNode
 from rljob_api.v1alpha1.pods import FOLDERS, JOB_VOLUMES, SHARED_MEMORY
 from rljob_operator import names
 from rljob_operator.head import tokens
@@ -24,7 +23,8 @@ from rljob_operator.render.merge import merged
 from rljob_operator.render.placement import avoiding
 from rljob_operator.render.pods import LOST_NODE_TAINTS
 from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
-from tests.rljob_operator.snapshots import NOW, REWARDS, SETTINGS, UID, job
+from tests.rljob_operator.fabrics import without
+from tests.rljob_operator.snapshots import REWARDS, SETTINGS, UID, job
 
 FILE = Path(__file__).with_name("golden_manifests.yaml")
 
@@ -76,10 +76,8 @@ NAMED = {"key": "metadata.name", "operator": "In", "values": ["n1", "n2"]}
 PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
 
 
-def without(base: Job, *nodes: str) -> Job:
-    """Its worker pods avoid the nodes."""
-    known = [ExcludedNode(name=name, reason="FabricSlow", since=NOW) for name in nodes]
-    return replace(base, status=base.status.model_copy(update={"excluded_nodes": known}))
+def avoids(base: Job, *nodes: str) -> Job:
+    return replace(base, status=base.status.model_copy(update=without(*nodes)))
 
 
 def required(*terms: Any) -> Any:
@@ -96,7 +94,7 @@ def required(*terms: Any) -> Any:
 def test_worker_pods_avoid_nodes_beside_an_affinity_of_their_own(affinity, expected):
     apart = {"podAntiAffinity": {}}
     given = {"affinity": apart | ({"nodeAffinity": affinity} if affinity else {})}
-    base = without(job(cluster={"nodes": 2, "worker": {"template": {"spec": given}}}), "n1")
+    base = avoids(job(cluster={"nodes": 2, "worker": {"template": {"spec": given}}}), "n1")
     spec = cluster_of(base, "trainer:1", SETTINGS, {})["spec"]
     worker = spec["workerGroupSpecs"][0]["template"]
     assert worker["spec"]["affinity"] == {**apart, "nodeAffinity": expected}
@@ -114,15 +112,17 @@ def made(base: Job, **settings: Any) -> Iterator[Manifest]:
 
 
 def render() -> str:
-    """Of a job, of one with all that can be set, and the pods of one with a claim and a queue of its own, and of one
-    that avoids nodes.
+    """Of a job, of one with all that can be set, and the pods of one that has a claim and a queue of its own and avoids
+    nodes.
     """
     theirs = cluster_of(
-        job(**THEIRS), "trainer:1", SETTINGS, dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED)
+        avoids(job(**THEIRS), "n1", "n2"),
+        "trainer:1",
+        SETTINGS,
+        dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED),
     )
-    avoids = cluster_of(without(job(), "n1", "n2"), "trainer:1", SETTINGS, {})
     whole = made(job(**WHOLE), monitoring_namespace="prom")
-    found = [each for each in (*made(job()), *whole, theirs, avoids) if each["kind"] != "ConfigMap"]
+    found = [each for each in (*made(job()), *whole, theirs) if each["kind"] != "ConfigMap"]
     return yaml.safe_dump_all(json.loads(json.dumps(found)), sort_keys=True, width=120)  # without YAML's aliases
 
 
