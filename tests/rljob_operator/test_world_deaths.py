@@ -7,14 +7,16 @@ Whichever write it was, the job's life ends as if nothing had happened: no dupli
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import pytest
 
-from rljob_operator.kube.kinds import EVENT
+from rljob_operator.kube.kinds import EVENT, RAY_CLUSTER, Kind, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.controllers import avoided
 from tests.rljob_operator.world.ending import check_silence
 from tests.rljob_operator.world.schedule import HAPPENINGS
 from tests.rljob_operator.world.user import MEASURED, QUEUED, SERVED
@@ -68,10 +70,19 @@ async def lived(life: Life, fates: Callable[[Call], Turn]) -> World:
     world = World()
     world.next_turn = fates
     world.user.create(**life.born)
+    world.server.watchers.append(partial(checks_nodes, world))
     await world.start()
     await stories.STORIES[life.story](world)
     await world.rest()
     return world
+
+
+def checks_nodes(world: World, kind: Kind, event: str, manifest: Manifest) -> None:
+    """A RayCluster avoids what the status excludes when it is made."""
+    if kind == RAY_CLUSTER and event == "ADDED" and (job := world.user.job) is not None:
+        known = {each["name"] for each in job.get("status", {}).get("excludedNodes", ())}
+        (group,) = manifest["spec"]["workerGroupSpecs"]
+        assert avoided(group["template"]["spec"]) == known
 
 
 def outcome(world: World) -> dict[str, Any]:

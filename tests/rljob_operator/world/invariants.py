@@ -10,7 +10,7 @@ from rljob_operator.kube.kinds import DEPLOYMENT, EVENT, POD, RAY_CLUSTER, RLJOB
 from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
-from tests.rljob_operator.world.controllers import avoided, phase
+from tests.rljob_operator.world.controllers import phase
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.kuberay import TYPE
 from tests.rljob_operator.world.kueue import holds_quota
@@ -59,8 +59,6 @@ class Invariants:
                 assert held or not pods, f"{len(pods)} pods without quota"
 
     def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:
-        if kind == RAY_CLUSTER and event == "ADDED":
-            self._check_nodes(manifest)
         if kind in (RAY_CLUSTER, DEPLOYMENT):
             self._makers |= dict.fromkeys((manifest["metadata"]["uid"],), next(owners(manifest), ""))
         if kind != RLJOB:
@@ -72,11 +70,6 @@ class Invariants:
         else:
             self._check_job(_status(before), _status(manifest), uid)
         self._jobs[uid] = manifest
-
-    def _check_nodes(self, cluster: Manifest) -> None:
-        (group,) = cluster["spec"]["workerGroupSpecs"]
-        known = [each for uid in owners(cluster) for each in _status(self._jobs[uid]).get("excludedNodes", ())]
-        assert {each["name"] for each in known} == avoided(group["template"]["spec"])
 
     def _check_job(self, before: Manifest, after: Manifest, uid: str) -> None:
         assert 0 <= after.get("attempt", 0) - before.get("attempt", 0) <= 1
