@@ -20,7 +20,7 @@ from tests.rljob_operator.snapshots import NOW, attempted, job, pod, ray_cluster
 FABRIC: dict[str, Any] = {"preflight": {"fabric": {"minBusBandwidthGBps": 40}}}
 WORKERS = [pod("worker-0", names.WORKER, node="n0", podIP="10.0.0.1"), pod("worker-1", names.WORKER, node="n1")]
 PODS = [pod("head", names.HEAD), *WORKERS]
-PAIR = FabricPair(hosts=["worker-0", "worker-1"], ranks=[0, 4], busBandwidthGBps=3.21)
+PAIR = FabricPair(hosts=["worker-0", "worker-1"], ranks=[0, 4], bus_bandwidth=3.21)
 
 
 def measured(*bad: str, passed: bool = False, **changes: Any) -> PreflightRecord:
