@@ -15,6 +15,7 @@ from rljob_api.conditions import Reason
 from rljob_api.validation import validate
 from rljob_operator.decide import decide
 from rljob_operator.job import read_job
+from rljob_operator.kube.kinds import OF_KUEUE
 from rljob_operator.observe.facts import derive
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
@@ -24,6 +25,8 @@ RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural":
 STRICT: dict[str, Any] = {"dry_run": "All", "field_validation": "Strict"}
 
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")
+MISSING = frozenset(OF_KUEUE)
+"""Kinds that the control plane of the fuzzer does not have."""
 
 FIELD = re.compile(
     r'\b(spec|status|metadata|ObjectMeta)\b[.\[:]|\b(apiVersion|kind|API version)\b|unknown field "', re.IGNORECASE
@@ -110,7 +113,7 @@ def _of_operator(client: ApiClient, admitted: Any) -> Iterator[str]:
     """
     admitted["metadata"] |= {"namespace": NAMESPACE, "generation": 1, "resourceVersion": "1"}
     try:
-        plan = decide(derive(Snapshot(read_job(admitted), datetime.now(UTC))), SETTINGS)
+        plan = decide(derive(Snapshot(read_job(admitted), datetime.now(UTC), missing=MISSING)), SETTINGS)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what we look for
         yield f"the operator raises {type(error).__name__}: {error}"
         return

@@ -147,6 +147,7 @@ def test_lists_of_named_things_are_merged_by_name():
         ".spec.rewards.models": ["name"],
         ".spec.rewards.models[].env": ["name"],
         ".status.rewardModels": ["name"],
+        ".status.excludedNodes": ["name"],
         ".spec.env": ["name"],
         ".spec.imagePullSecrets": ["name"],
         ".spec.volumes": ["name"],

@@ -43,6 +43,9 @@ def _counts(status: RLJobStatus) -> list[str]:
         when = f" not before {recovery.not_before:%H:%M:%S}" if recovery.not_before else ""
         counted = f"{recovery.charged} since step {recovery.durable_step}"
         lines.append(f"restarts {status.restarts}, {counted}; {recovery.action} on {recovery.cluster_uid}{when}")
+    if status.excluded_nodes:
+        shown = [f"{each.name} {each.reason}" for each in status.excluded_nodes]
+        lines.append(f"excluded {len(shown)}: {', '.join([*shown[:1], *shown[-1:]] if len(shown) > 2 else shown)}")
     times = ((name, getattr(status, name)) for name in ("start_time", "completion_time"))
     return [*lines, *(f"{name} {when:%H:%M:%S}" for name, when in times if when is not None)]
 

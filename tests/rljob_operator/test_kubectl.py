@@ -102,6 +102,9 @@ def test_a_recovering_job_is_described_with_its_remedy_and_what_it_costs(folder,
     assert found["Checkpoint"].startswith("step 40, ")
     assert found["Volume"] == "PersistentVolumeClaim job-checkpoints"
 
+    has(folder, "job", phase="Recovering", excludedNodes=[{"name": "n1", "reason": "FabricSlow"}])
+    assert facts(output(capfd, "describe", "job"))["Excluded"].startswith("n1 (FabricSlow); ")
+
     later = CheckpointStatus(step=50, path="p", time=NOW)
     decided(folder, **living(head=reports(checkpoint=later), recovery=given["recovery"]))
     assert facts(output(capfd, "describe", "job"))["Restarts"].endswith("; 0 of 5 since the checkpoint of step 50")

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from rljob_operator.render import (
     secret_of,
 )
 from rljob_operator.render.merge import merged
+from rljob_operator.render.placement import avoiding
 from rljob_operator.render.pods import LOST_NODE_TAINTS
 from rljob_trainer.cli.agent import OPEN_METRICS_VARIABLE
+from tests.rljob_operator.fabrics import without
 from tests.rljob_operator.snapshots import REWARDS, SETTINGS, UID, job
 
 FILE = Path(__file__).with_name("golden_manifests.yaml")
@@ -75,6 +78,38 @@ QUEUED = Placement(
 )  # fmt: skip
 
 
+ELSEWHERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1"]}
+GPU = {"key": "gpu", "operator": "In", "values": ["a100"]}
+NAMED = {"key": "metadata.name", "operator": "In", "values": ["n1", "n2"]}
+PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+
+
+def avoids(base: Job, *nodes: str) -> Job:
+    return replace(base, status=base.status.model_copy(update=without(*nodes)))
+
+
+def required(*terms: Any) -> Any:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+
+
+@pytest.mark.parametrize(("affinity", "expected"), [
+    (None, required({"matchExpressions": [ELSEWHERE]})),
+    (PREFERRED, PREFERRED | required({"matchExpressions": [ELSEWHERE]})),
+    (required({"matchExpressions": [GPU]}), required({"matchExpressions": [GPU, ELSEWHERE]})),
+    (required({"matchFields": [NAMED]}), required({"matchFields": [NAMED], "matchExpressions": [ELSEWHERE]})),
+    (required({"matchExpressions": [GPU]}, {}), required({"matchExpressions": [GPU, ELSEWHERE]}, {})),
+])  # fmt: skip
+def test_worker_pods_avoid_nodes_beside_an_affinity_of_their_own(affinity, expected):
+    apart = {"podAntiAffinity": {}}
+    given = {"affinity": apart | ({"nodeAffinity": affinity} if affinity else {})}
+    base = avoids(job(cluster={"nodes": 2, "worker": {"template": {"spec": given}}}), "n1")
+    spec = cluster_of(base, "trainer:1", SETTINGS, {})["spec"]
+    worker = spec["workerGroupSpecs"][0]["template"]
+    assert worker["spec"]["affinity"] == {**apart, "nodeAffinity": expected}
+    assert "affinity" not in spec["headGroupSpec"]["template"]["spec"]
+    assert avoiding(worker, ["n1"]) == worker, "asked again, it changes nothing"
+
+
 def made(base: Job, **settings: Any) -> Iterator[Manifest]:
     """Everything."""
     told = SETTINGS.model_copy(update=settings)
@@ -85,10 +120,14 @@ def made(base: Job, **settings: Any) -> Iterator[Manifest]:
 
 
 def render() -> str:
-    """Of a job, of one with all that can be set, the pods of one with a claim and a queue of its own,
-    and the PodGroups of gangs."""
+    """Of a job, of one with all that can be set, the pods of one that has a claim and a queue of its own and avoids
+    nodes, and the PodGroups of gangs.
+    """
     theirs = cluster_of(
-        job(**THEIRS), "trainer:1", SETTINGS, dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED)
+        avoids(job(**THEIRS), "n1", "n2"),
+        "trainer:1",
+        SETTINGS,
+        dict.fromkeys((names.HEAD_GROUP, names.TRAINER_GROUP), QUEUED),
     )
     whole = made(job(**WHOLE), monitoring_namespace="prom")
     gangs = [pod_group_of(job(**WHOLE, gang={"scheduler": each}), SETTINGS) for each in POD_GROUPS]

@@ -7,17 +7,19 @@ Whichever write it was, the job's life ends as if nothing had happened: no dupli
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 import pytest
 
-from rljob_operator.kube.kinds import EVENT
+from rljob_operator.kube.kinds import EVENT, RAY_CLUSTER, Kind, Manifest
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world import stories
+from tests.rljob_operator.world.controllers import avoided
 from tests.rljob_operator.world.ending import check_silence
 from tests.rljob_operator.world.schedule import HAPPENINGS
-from tests.rljob_operator.world.user import QUEUED, SERVED
+from tests.rljob_operator.world.user import MEASURED, QUEUED, SERVED
 from tests.rljob_operator.world.wire import Call, Fate, Turn
 from tests.rljob_operator.world.world import World
 
@@ -38,6 +40,8 @@ LIVES = (
         Life,
         ("finishes", "gets other pods", "gets another cluster", "is suspended and resumed", "is deleted", "is wrong"),
     ),
+    Life("avoids a slow node", MEASURED),
+    Life("avoids a slow node", MEASURED | QUEUED),
     *(Life(each, QUEUED | SERVED) for each in ("is evicted", "is suspended and resumed", "is deleted")),
     *(Life(each, SERVED) for each in ("loses its reward models", "is suspended and resumed", "is deleted")),
 )
@@ -66,10 +70,19 @@ async def lived(life: Life, fates: Callable[[Call], Turn]) -> World:
     world = World()
     world.next_turn = fates
     world.user.create(**life.born)
+    world.server.watchers.append(partial(checks_nodes, world))
     await world.start()
     await stories.STORIES[life.story](world)
     await world.rest()
     return world
+
+
+def checks_nodes(world: World, kind: Kind, event: str, manifest: Manifest) -> None:
+    """A RayCluster avoids what the status excludes when it is made."""
+    if kind == RAY_CLUSTER and event == "ADDED" and (job := world.user.job) is not None:
+        known = {each["name"] for each in job.get("status", {}).get("excludedNodes", ())}
+        (group,) = manifest["spec"]["workerGroupSpecs"]
+        assert avoided(group["template"]["spec"]) == known
 
 
 def outcome(world: World) -> dict[str, Any]:
@@ -78,6 +91,7 @@ def outcome(world: World) -> dict[str, Any]:
     status = job["status"] if job is not None else {}
     return {
         "status": {field: status.get(field) for field in ("phase", "attempt", "restarts")},
+        "excluded": [each["name"] for each in status.get("excludedNodes", ())],
         "conditions": {each["type"]: (each["status"], each["reason"]) for each in status.get("conditions", ())},
         "drivers": [(driver.attempt, driver.code, driver.dead) for driver in world.heads.drivers],
         "objects": sorted((kind.name, key.name) for kind, key in world.server.objects if kind != EVENT),

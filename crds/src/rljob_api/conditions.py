@@ -12,6 +12,8 @@ CONDITIONS: Final[Mapping[str, str]] = {
     "Admitted": "Kueue has admitted the job: it has quota. Only jobs with a queue have it.",
     "ClusterReady": "Head and workers of the Ray cluster are ready.",
     "RewardModelsReady": "Every server of every reward model is ready. Only jobs with reward models have it.",
+    "PreflightPassed": "The links between the ranks passed the last fabric preflight; otherwise the message names the"
+    " pairs of nodes. Only jobs with `preflight.fabric` have it, once it was measured.",
     "Running": "The driver of the newest attempt runs.",
     "CheckpointAvailable": "There is a durable checkpoint that an attempt can continue from.",
     "Evicted": "The job lost its quota and was not admitted since. The message says why, and how many steps were lost."
@@ -312,6 +314,11 @@ class Reason(Word):
         "SpecChanged", ("Suspending",), "The spec changed before the RayCluster that was created for it was gone.",
         "Nothing: the job saves a checkpoint, and continues in a new RayCluster.",
     )
+    NODES_EXCLUDED = (
+        "NodesExcluded", ("Suspending",),
+        "Kueue had chosen nodes for the worker pods before one of them was excluded after a fabric preflight.",
+        "Nothing: the job gives its quota back, and continues with its next admission, on other nodes.",
+    )
     KEY_CHANGED = (
         "KeyChanged", ("Suspending",),
         "The RayCluster was created with another key of the operator, so its head refuses the operator's tokens.",
@@ -348,6 +355,7 @@ class Aspect(Word):
         "Servers are missing; the message quotes their pods. A driver waits for them, up to `lostAfter`.",
     )
     ALL_SERVERS_READY = "AllServersReady", ("RewardModelsReady",), "All servers of all reward models are ready."
+    ALL_PAIRS_PASSED = "AllPairsPassed", ("PreflightPassed",), "The message names the slowest pair of nodes."
     NOT_RUNNING = "NotRunning", ("Running",), "No driver runs; Ready says why."
     NONE_YET = "NoneYet", ("CheckpointAvailable",), "No checkpoint is durable yet."
     LOST = (
@@ -386,6 +394,11 @@ class Note(Word):
             "The last step's `status.progress.engineDifference` is above `engineTolerance`. Three such steps in a row"
             " end the job as EngineMismatch."
         ),
+    )
+    NODE_EXCLUDED = (
+        "NodeExcluded",
+        (),
+        "A fabric preflight blames the node: worker pods of the job's next RayClusters avoid it, until a suspension.",
     )
     FIELD_IGNORED = (
         "FieldIgnored",

@@ -19,6 +19,9 @@ Lost = Callable[[Manifest], None]
 """Told of a pod whose processes have just died."""
 
 
+NODES = ("node", "node-2", "node-3")
+
+
 class Nodes:
     """Kubelets: a pod is Pending, then Running, then ready; one that is deleted ends when its time has come.
 
@@ -33,7 +36,7 @@ class Nodes:
         if is_deleting(pod):
             self.end(pod)
         elif "nodeName" not in pod["spec"]:
-            self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": "node"}})
+            return self._bind(pod)
         elif phase(pod) == "Pending" and self._mountable(pod):
             return self._starts(pod)
         elif phase(pod) == "Running" and not is_ready(pod):
@@ -41,6 +44,13 @@ class Nodes:
         else:
             return False
         return True
+
+    def _bind(self, pod: Manifest) -> bool:
+        """To the first node that it does not avoid."""
+        node = next((each for each in NODES if each not in avoided(pod["spec"])), None)
+        if node is not None:
+            self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": node}})
+        return node is not None
 
     def try_again(self, pod: Manifest) -> None:
         """To pull its image, in vain."""
@@ -145,6 +155,15 @@ class GarbageCollector:
         if not dependents:
             left = [each for each in owner["metadata"]["finalizers"] if each != FOREGROUND]
             self._server.patch(kind_of(owner), Key.of(owner), {"metadata": {"finalizers": left}})
+
+
+def avoided(spec: Manifest) -> set[str]:
+    """Nodes that a pod of this spec must not have."""
+    required = (
+        spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    )
+    terms = required.get("nodeSelectorTerms", ())
+    return {node for term in terms for each in term["matchExpressions"] for node in each["values"]}
 
 
 def phase(pod: Manifest) -> str:

@@ -6,7 +6,9 @@ submitted ──begin──> claims its attempt ──work──> steps, checkpo
 
 from dataclasses import dataclass, field
 
+from rljob_api.conditions import Reason
 from rljob_api.contract import DriverJob, ExitCode, ExitRecord
+from rljob_api.preflight import BadNode, PreflightRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator.kube.kinds import Key
 from tests.rljob_operator.world.clock import now
@@ -24,6 +26,7 @@ class Volume:
     claimed: int = 0
     asked: bool = False
     exits: dict[int, ExitRecord] = field(default_factory=dict)
+    preflights: dict[int, PreflightRecord] = field(default_factory=dict)
     progress: Progress | None = None
     saved: list[CheckpointStatus] = field(default_factory=list)
 
@@ -67,6 +70,16 @@ class Driver:
             return
         self.volume.claimed, self.volume.asked = self.attempt, False
         self.step = self.volume.durable_step
+        if job.spec.preflight.fabric is not None:
+            self.volume.preflights[self.attempt] = PreflightRecord(passed=True, time=now(), seconds=1.0)
+
+    def blames(self, host: str) -> None:
+        """The links of the worker pod are slow."""
+        bad, reason = BadNode(host=host, address="10.0.0.1"), Reason.FABRIC_SLOW
+        self.volume.preflights[self.attempt] = PreflightRecord(
+            passed=False, reason=reason, bad_nodes=[bad], time=now(), seconds=1.0
+        )
+        self.end(ExitCode.INFRASTRUCTURE, reason=reason)
 
     def work(self) -> None:
         """A step, or what has to be done instead of it."""
@@ -84,12 +97,12 @@ class Driver:
         else:
             self._step(total)
 
-    def end(self, code: int, *, recorded: bool = True) -> None:
-        """recorded: or killed before it could write how it ended."""
+    def end(self, code: int, *, recorded: bool = True, reason: str | None = None) -> None:
+        """recorded: or killed before it could write how it ended. reason: None for that of the code."""
         self.code = int(code)
         if recorded and self.attempt == self.volume.claimed:
-            reason = ExitCode(code).name.title().replace("_", "") if code in set(ExitCode) else "Killed"
-            self.volume.exits[self.attempt] = ExitRecord(code=int(code), reason=reason, message="words")
+            of_code = ExitCode(code).name.title().replace("_", "") if code in set(ExitCode) else "Killed"
+            self.volume.exits[self.attempt] = ExitRecord(code=int(code), reason=reason or of_code, message="words")
 
     def _step(self, total: int) -> None:
         self.step += 1

@@ -144,9 +144,9 @@ def _agent(volume: Volume, method: str, path: str, params: dict[str, str], heart
         return (404, {}) if volume.progress is None else (200, _json(volume.progress))
     if path == "/v1/checkpoints":
         return 200, {"checkpoints": [_json(saved) for saved in volume.saved]}
-    record = volume.exits.get(volume.claimed)
-    ended = None if record is None else _json(record)
-    return 200, {"attempt": volume.claimed, "exit": ended, "preflight": None, "heartbeat": heartbeat}
+    records = {"exit": volume.exits.get(volume.claimed), "preflight": volume.preflights.get(volume.claimed)}
+    told = {name: None if record is None else _json(record) for name, record in records.items()}
+    return 200, {"attempt": volume.claimed, "heartbeat": heartbeat, **told}
 
 
 def _told(driver: Driver) -> Any:

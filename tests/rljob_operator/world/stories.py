@@ -134,6 +134,7 @@ def deleted(propagation: str) -> Act:
 
 SUSPEND, RESUME = change(suspend=True), change(suspend=False)
 PULLABLE: Act = lambda world: world.images.out.clear()  # noqa: E731
+SLOW: Act = lambda world: world.trouble.fabric_is_slow()  # noqa: E731
 RESTARTS: Act = lambda world: world.trouble.head_restarts()  # noqa: E731
 
 EVICT: Act = lambda world: world.kueue.evict()  # noqa: E731
@@ -148,6 +149,7 @@ STORIES: dict[str, Story] = {
         change(recovery={"backoff": {"initial": "60s"}}), 1, fails(), 2, fails(), 3, fails(), "Succeeded"
     ),
     "gets another cluster": _story(1, loses("head", "gone"), "Succeeded"),
+    "avoids a slow node": _story(1, SLOW, "Succeeded"),
     "loses a worker": _story(1, loses("worker", "failed"), fails(), "Succeeded"),
     "loses its reward models": _story(
         1, server("failed"), server("evicted"), fails(), 2, loses("head", "gone"), "Succeeded"

@@ -44,6 +44,13 @@ class Trouble:
             self.faults += code not in _FREE
             living[-1].end(code, recorded=recorded)
 
+    def fabric_is_slow(self) -> None:
+        """The newest driver blames a worker."""
+        living = [driver for driver in self._heads.living() if driver.job is not None]
+        if living and (workers := self._pods("worker")):
+            self.faults += 1
+            living[-1].blames(workers[0]["metadata"]["name"])
+
     def pod_is_lost(self, kind: str, how: str) -> None:
         """kind: head or worker. how: evicted, failed or gone."""
         for pod in self._pods(kind)[:1]:

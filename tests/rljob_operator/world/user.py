@@ -24,6 +24,9 @@ SERVED: dict[str, Any] = {
 }
 """The part of a spec with a reward model."""
 
+MEASURED: dict[str, Any] = {"preflight": {"fabric": {"timeLimit": "60s"}}}
+"""The part of a spec with a fabric preflight."""
+
 _LABELS = {"queue": QUEUE_LABEL, "priority": PRIORITY_LABEL}
 QUEUED: dict[str, Any] = {"labels": {QUEUE_LABEL: "lab"}}
 """What makes a job wait in a queue of Kueue."""

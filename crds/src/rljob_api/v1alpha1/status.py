@@ -159,6 +159,20 @@ class RecoveryStatus(ApiModel):
     )
 
 
+EXCLUDED = 32
+"""Nodes that a status remembers at most."""
+
+
+class ExcludedNode(ApiModel):
+    """A node that worker pods of the job avoid."""
+
+    name: Annotated[str, Field(max_length=253)] = Field(description="Its name, and its label kubernetes.io/hostname.")
+    reason: Annotated[str, Field(max_length=1024)] = Field(
+        description="Failure that it was excluded for, one CamelCase word."
+    )
+    since: datetime = Field(description="Time of the exclusion.")
+
+
 class RLJobStatus(ApiModel):
     """Observed state."""
 
@@ -181,6 +195,11 @@ class RLJobStatus(ApiModel):
         default_factory=list, description="The reward models.", json_schema_extra=list_map("name")
     )
     workload: WorkloadStatus | None = Field(None, description="The job in Kueue, if it has a queue.")
+    excluded_nodes: Annotated[list[ExcludedNode], Field(max_length=EXCLUDED)] = Field(
+        default_factory=list,
+        description="Nodes that worker pods of the next RayClusters avoid; empty again after a suspension.",
+        json_schema_extra=list_map("name"),
+    )
     driver: DriverStatus | None = Field(None, description="The driver of the last attempt.")
     operator: Annotated[str, Field(max_length=63)] | None = Field(
         None, description="Namespace of the operator that manages this job; other operators ignore the job."

@@ -31,9 +31,10 @@ def _events(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
     yield from _lost_beside(old, new)
     if new.attempt != old.attempt:
         yield Event(Note.ATTEMPT_STARTING, f"Attempt {new.attempt}")
-    yield from _turned(old, new, "Running")
+    yield from _turned(old, new, "PreflightPassed", "Running")
     yield from _checkpoint(old, new)
     yield from _engine(old, new)
+    yield from _excluded(old, new)
     decided = new.recovery.action is not None and new.recovery.decided != old.recovery.decided
     left = (old.phase, new.phase) == ("Running", "Recovering") and ready.reason not in EVENT_REASONS
     if decided or left:
@@ -55,6 +56,14 @@ def _checkpoint(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
         (available,) = (each for each in new.conditions if each.type == "CheckpointAvailable")
         if available.reason == Aspect.LOST:
             yield Event(Note.CHECKPOINT_LOST, available.message, warning=True)
+
+
+def _excluded(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:
+    known = {each.name for each in old.excluded_nodes}
+    for each in new.excluded_nodes:
+        if each.name not in known:
+            message = f"Worker pods of the next RayClusters avoid node {each.name}: {each.reason}"
+            yield Event(Note.NODE_EXCLUDED, message, warning=True)
 
 
 def _engine(old: RLJobStatus, new: RLJobStatus) -> Iterator[Event]:

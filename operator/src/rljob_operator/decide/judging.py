@@ -18,6 +18,7 @@ from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_api.v1alpha1.base import REASON_PATTERN
 from rljob_api.v1alpha1.recovery import RecoveryRule
 from rljob_operator import names
+from rljob_operator.decide.preflight import excluded_nodes
 from rljob_operator.job import Job
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.snapshot import made_at
@@ -80,6 +81,7 @@ def _judge(
         return failed(facts, decision.reason, message, over(facts))
     recovery = _remembered(facts, before, failure, decision)
     changes = over(facts) | {"recovery": recovery, "restarts": status.restarts + decision.charged}
+    changes |= excluded_nodes(facts)
     return Step("Recovering", decision.reason, _sentence(decision.message), changes, again_in=decision.delay)
 
 

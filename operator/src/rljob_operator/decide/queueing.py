@@ -17,10 +17,12 @@ from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.decide.starting import unmergeable
 from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest
 from rljob_operator.observe.facts import Facts
+from rljob_operator.observe.nodes import excluded
 from rljob_operator.observe.snapshot import annotation
 from rljob_operator.observe.workload import WorkloadState
 from rljob_operator.plan import Patch, Step
 from rljob_operator.render import CannotMerge, UnknownFlavor, placements, spec_digest, workload_of
+from rljob_operator.render.placement import avoiding
 from rljob_operator.render.workload import prioritized, released, reported, updated
 from rljob_operator.settings import Settings
 
@@ -42,7 +44,7 @@ _FREE = (WorkloadState.NOT_QUEUED, WorkloadState.NO_KUEUE, WorkloadState.NEEDLES
 
 def has_quota(facts: Facts) -> bool:
     """Whether Kueue has admitted the job, with the present spec."""
-    return facts.workload.state is WorkloadState.ADMITTED and not _is_outdated(facts)
+    return facts.workload.state is WorkloadState.ADMITTED and not _is_outdated(facts) and not _is_misplaced(facts)
 
 
 def _is_outdated(facts: Facts) -> bool:
@@ -53,6 +55,17 @@ def _is_outdated(facts: Facts) -> bool:
     return annotation(found, names.SPEC_ANNOTATION) not in (None, spec_digest(job.written))
 
 
+def _is_misplaced(facts: Facts) -> bool:
+    """Whether Kueue chose the nodes of the worker pods before one was excluded: it chooses again only for new quota."""
+    found, nodes = facts.workload.found, [each.name for each in facts.job.status.excluded_nodes]
+    assigned = facts.workload.admission.get("podSetAssignments", ())
+    chosen = any(each["name"] == names.TRAINER_GROUP and each.get("topologyAssignment") for each in assigned)
+    if found is None or not nodes or not chosen:
+        return False
+    asked: Manifest = next(each["template"] for each in found["spec"]["podSets"] if each["name"] == names.TRAINER_GROUP)
+    return avoiding(asked, nodes) != asked
+
+
 def taken_away(facts: Facts) -> tuple[Reason, str] | None:
     """Why what runs has to stop: it has no quota any more. None if it needs none, has it, or nothing runs."""
     work = facts.workload
@@ -60,6 +73,9 @@ def taken_away(facts: Facts) -> tuple[Reason, str] | None:
         return None
     if is_idle(facts) and work.state is not WorkloadState.EVICTED:
         return None
+    if work.state is WorkloadState.ADMITTED and _is_misplaced(facts):
+        newest = facts.job.status.excluded_nodes[-1].name
+        return Reason.NODES_EXCLUDED, f"The Workload's topology assignment is older than the exclusion of node {newest}"
     if work.state is WorkloadState.ADMITTED:
         return Reason.SPEC_CHANGED, "The Workload was admitted for an earlier spec"
     return Reason.EVICTED, _why(facts)
@@ -142,7 +158,8 @@ def _waiting(facts: Facts, found: Manifest, wanted: Manifest) -> Step:
     patch = () if work.admission else updated(found, wanted)
     said = work.message or "Kueue has not reported on the Workload; check that it runs"
     if work.is_active:
-        return Step("Queued", Reason.QUEUED, f"LocalQueue {work.queue}: {said}", patch=patch)
+        avoided = f"; {words}" if (words := excluded(facts.job)) else ""
+        return Step("Queued", Reason.QUEUED, f"LocalQueue {work.queue}: {said}{avoided}", patch=patch)
     name = found["metadata"]["name"]
     message = f"Workload {name} is deactivated: {said}. Set its spec.active to true to queue the job again"
     return Step("Queued", Reason.DEACTIVATED, message, patch=patch)

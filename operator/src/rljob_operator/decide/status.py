@@ -10,6 +10,7 @@ from rljob_api.printable import printable
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, RLJobStatus, WorkloadStatus
 from rljob_operator import names
 from rljob_operator.decide.ending import nothing_runs
+from rljob_operator.decide.preflight import preflight_condition
 from rljob_operator.decide.queueing import eviction_reason, has_quota, taken_away
 from rljob_operator.job import Job
 from rljob_operator.observe.facts import Facts, VolumeState
@@ -29,8 +30,8 @@ _STALLED = (
     Reason.OBJECT_INVALID,
     Reason.IMAGE_NOT_USABLE,
 )
-OF_SOME_JOBS = ("RewardModelsReady", "Admitted", "Evicted")
-"""Conditions of jobs with reward models, and of those with a queue."""
+OF_SOME_JOBS = ("RewardModelsReady", "PreflightPassed", "Admitted", "Evicted")
+"""Conditions of jobs with reward models, with a fabric preflight, and with a queue."""
 
 _ON_THE_WAY = ("Pending", "Queued", "Starting", "Recovering", "Suspending", "Deleting")
 
@@ -147,6 +148,8 @@ def _conditions(facts: Facts, step: Step, status: RLJobStatus) -> Iterator[Row]:
     yield ("ClusterReady", *_cluster(facts))
     if status.reward_models:
         yield ("RewardModelsReady", *_reward_models(facts))
+    if (measured := preflight_condition(facts)) is not None:
+        yield ("PreflightPassed", *measured)
     yield ("Running", *_when(phase == "Running", why, Aspect.NOT_RUNNING))
     yield ("CheckpointAvailable", *_checkpoint(facts, status))
     if status.workload is not None:

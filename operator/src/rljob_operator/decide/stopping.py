@@ -118,11 +118,11 @@ def _give_up(facts: Facts) -> Step | None:
 
 def _stopped(facts: Facts, reason: Reason, why: str) -> Step:
     """Nothing runs any more. Earlier failures and the budget's count are forgotten: the next start is a fresh one."""
-    if reason in (Reason.EVICTED, Reason.SPEC_CHANGED):
+    if reason in (Reason.EVICTED, Reason.SPEC_CHANGED, Reason.NODES_EXCLUDED):
         return requeued(facts, reason, why)
     changes: dict[str, Any] = over(facts) | {"recovery": RecoveryStatus()}
     if reason == Reason.SUSPENDED:  # as in Kubernetes' Jobs the deadline begins again: waiting in a queue is no failure
-        changes |= {"start_time": None}
+        changes |= {"start_time": None, "excluded_nodes": []}
         return Step("Suspended", reason, why, changes, deployed=False, **replaced(facts))
     return Step("Failed", reason, why, changes | {"completion_time": facts.now}, deployed=False)
 

@@ -1,11 +1,20 @@
 """`rljob agent`, which serves what the driver writes to the volume."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import aiohttp
-from pydantic import BaseModel, FailFast, Field, TypeAdapter
+from pydantic import (
+    BaseModel,
+    FailFast,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from rljob_api.contract import ExitRecord
+from rljob_api.preflight import PreflightRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator.head.endpoint import DEADLINE_SECONDS, Endpoint
 from rljob_operator.head.errors import HeadRefused
@@ -15,16 +24,27 @@ class _Claim(BaseModel):
     owner: str | None = None
 
 
+def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> PreflightRecord | None:
+    """None for a record of another version, or of users' code: how the attempt ended counts without it."""
+    try:
+        record: PreflightRecord | None = read(value)
+    except ValidationError:
+        return None
+    return record
+
+
 class LastExit(BaseModel):
     """attempt: number of the newest that began on this volume; 0 before the first.
 
     exit: how it ended; None if it has not, or left no record.
+    preflight: what its fabric preflight found; None if it had none yet, or none that can be read.
     heartbeat: another number every few seconds while its driver lives; None before its first sign of life.
     """
 
     attempt: Annotated[int, Field(ge=0)]
     claim: _Claim | None = None
     exit: ExitRecord | None
+    preflight: Annotated[PreflightRecord | None, WrapValidator(_readable)] = None
     heartbeat: int | None = None
 
     @property

@@ -202,7 +202,7 @@ class Heads:
         report = HeadReport(driver[0], progress and progress[0], saved and saved[0], empty=saved == (None,))
         (last,) = ended
         if last.attempt == job.status.attempt:  # it has begun
-            report = replace(report, exit=last.exit, heartbeat=last.heartbeat, begun=True)
+            report = replace(report, exit=last.exit, preflight=last.preflight, heartbeat=last.heartbeat, begun=True)
         return report, any(refusals)
 
     def _ray(self, job: Job) -> RayJobs:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rljob_api.contract import ExitRecord
+from rljob_api.preflight import PreflightRecord
 from rljob_api.v1alpha1 import CheckpointStatus, Progress
 from rljob_operator.head.ray_jobs import RayJob
 
@@ -14,6 +15,7 @@ class HeadReport:
 
     driver: Ray's report on its submission; None if Ray does not know it.
     exit: its exit record; None if it left none.
+    preflight: what its fabric preflight found; None if it had none yet.
     heartbeat: another number every few seconds while it lives.
     begun: the volume has the attempt's claim, which lasts longer than Ray's memory: that goes with its container.
     empty: the agent reports that there is no checkpoint.
@@ -25,6 +27,7 @@ class HeadReport:
     progress: Progress | None = None
     checkpoint: CheckpointStatus | None = None
     exit: ExitRecord | None = None
+    preflight: PreflightRecord | None = None
     heartbeat: int | None = None
     begun: bool = False
     empty: bool = False

@@ -31,6 +31,8 @@ def _facts(kubectl: Kubectl, job: Job) -> Facts:
     yield from _phase(job)
     yield from _queue(kubectl, job)
     yield from _recovery(job)
+    if avoided := [f"{each['name']} ({each['reason']})" for each in job.status.get("excludedNodes", ())]:
+        yield "Excluded", f"{', '.join(avoided)}; suspend and resume the job to use these nodes again"
     yield "Progress", ", ".join(_progress(job)) or "none yet"
     saved = job.part("checkpoint")
     yield "Checkpoint", f"step {saved['step']}, {job.ago(saved['time'])} ago: {saved['path']}" if saved else "none yet"

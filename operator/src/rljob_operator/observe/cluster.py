@@ -10,7 +10,16 @@ from rljob_api.v1alpha1 import ClusterStatus
 from rljob_operator import names
 from rljob_operator.kube.kinds import Manifest
 from rljob_operator.observe.leaving import was_asked_to_end
-from rljob_operator.observe.pods import containers, how_it_ended, is_over, is_up, replica_failures, troubles
+from rljob_operator.observe.nodes import excluded
+from rljob_operator.observe.pods import (
+    containers,
+    how_it_ended,
+    is_over,
+    is_up,
+    replica_failures,
+    troubles,
+    unscheduled,
+)
 from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting
 
 _PROVISIONED = "RayClusterProvisioned"
@@ -195,7 +204,7 @@ def _invalid_pod(cluster: Manifest) -> InvalidPod | None:
 
 
 def _waits_for(snapshot: Snapshot) -> str:
-    """Ready workers, then up to three reasons."""
+    """Ready workers, then up to three reasons, and the nodes that a worker without a node avoids."""
     cluster, wanted = snapshot.cluster or {}, _wanted(snapshot)
     up = [pod for pod in snapshot.pods_of(names.WORKER) if is_up(pod) and not is_deleting(pod)]
     there = min(cluster.get("status", {}).get("readyWorkerReplicas", 0), len(up))
@@ -203,7 +212,10 @@ def _waits_for(snapshot: Snapshot) -> str:
     head_is_up = bool(cluster) and _head_is_up(snapshot, cluster)
     if (there == wanted and not head_is_up) or condition_is(cluster, HEAD_READY, "False"):
         ready += ", head not ready"
-    return "; ".join([ready, *list(dict.fromkeys(_reasons(snapshot)))[:3]])
+    reasons = list(dict.fromkeys(_reasons(snapshot)))[:3]
+    if any(map(unscheduled, snapshot.pods_of(names.WORKER))) and (avoided := excluded(snapshot.job)):
+        reasons.append(avoided)
+    return "; ".join([ready, *reasons])
 
 
 def _reasons(snapshot: Snapshot) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Where pods may go, and which scheduler places them: one argument of the renderers, for queues and gangs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,32 @@ Placements = Mapping[str, Placement]
 """By group; a group without one goes anywhere."""
 
 ANYWHERE = Placement()
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def avoiding(template: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+    """The template, without these nodes; the same one if it avoids them already.
+
+    The terms of its own node affinity are alternatives, so each gets the condition. An empty one matches no node.
+    """
+    if not nodes:
+        return dict(template)
+    elsewhere = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [*nodes]}
+    affinity = template["spec"].get("affinity") or {}
+    required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    terms = [
+        _also(term, elsewhere) for term in required.get("nodeSelectorTerms") or [{"matchExpressions": [elsewhere]}]
+    ]
+    on_nodes = {**(affinity.get("nodeAffinity") or {}), _REQUIRED: {**required, "nodeSelectorTerms": terms}}
+    return {**template, "spec": {**template["spec"], "affinity": {**affinity, "nodeAffinity": on_nodes}}}
+
+
+def _also(term: Mapping[str, Any], expression: Manifest) -> Mapping[str, Any]:
+    given = term.get("matchExpressions") or []
+    if expression in given or not (given or term.get("matchFields")):
+        return term
+    return {**term, "matchExpressions": [*given, expression]}
 
 
 def placements(workload: Manifest, flavors: Mapping[Key, Manifest]) -> Placements:

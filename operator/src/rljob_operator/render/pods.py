@@ -16,7 +16,7 @@ from rljob_operator.head import tokens
 from rljob_operator.head.address import AGENT_PORT, RAY_PORT
 from rljob_operator.job import Job
 from rljob_operator.render.merge import CannotMerge, merged
-from rljob_operator.render.placement import Placement
+from rljob_operator.render.placement import Placement, avoiding
 from rljob_operator.settings import Settings
 
 Template = dict[str, Any]
@@ -65,7 +65,8 @@ def worker_template(job: Job, image: str, settings: Settings, placement: Placeme
     ranks |= _job_variables(job, settings) | {"lifecycle": _stop_before_end(spec)}
     template = _template(job, settings, names.WORKER, [ranks])
     template["spec"]["volumes"].append(shared_memory(worker.shared_memory))
-    return tolerant(placement.on(customized(template, worker.template.written(), "spec.cluster.worker.template")), spec)
+    placed = placement.on(customized(template, worker.template.written(), "spec.cluster.worker.template"))
+    return tolerant(avoiding(placed, [each.name for each in job.status.excluded_nodes]), spec)
 
 
 def pod_template(job: Job, labels: Mapping[str, str], pod: Mapping[str, Any]) -> Template:
