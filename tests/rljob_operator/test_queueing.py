@@ -1,4 +1,4 @@
-"""What Kueue is asked for and is told, and what of its answer reaches the pods."""
+"""What the Workload and its status contain, and which parts of Kueue's admission reach the pods."""
 
 from dataclasses import replace
 from typing import Any

@@ -225,7 +225,7 @@ def test_a_new_driver_ends_validations_and_engines_get_nothing_until_it_attaches
     later = order_of(tasks=[task(5)])
     number = host.begin(later)
     engine.answer()
-    assert len(collected(host, ORDER)) == 3, "what they were asked for goes on"
+    assert len(collected(host, ORDER)) == 3, "engines finish the requests that they have"
     assert host.news(number, 0, 0.05).groups == []
     attach(host)
     assert len(collected(host, later)) == 1

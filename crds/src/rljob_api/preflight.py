@@ -45,7 +45,7 @@ class PreflightRecord(ApiModel):
     tells them apart, both are listed.
     """
 
-    passed: bool = Field(description="Whether the attempt goes on.")
+    passed: bool = Field(description="Whether every pair and collective passed, so that the attempt continues.")
     reason: Reason | None = Field(None, description="FabricSlow or FabricWrong; None if it passed.")
     message: Annotated[str, Field(max_length=32_768)] = Field("", description="The failed pairs, for a person.")
     bad_nodes: Annotated[list[BadNode], Field(max_length=LISTED)] = Field(

@@ -1,4 +1,4 @@
-"""Kueue evicts a job whose pods do not get ready in time, on a control plane of which it is told so."""
+"""Kueue evicts a job whose pods do not become ready in time: its configuration here sets waitForPodsReady."""
 
 import tempfile
 import uuid

@@ -42,7 +42,7 @@ def deletion(facts: Facts, settings: Settings) -> Step | None:
     step = replace(step, deployed=False, delete=tuple(what_runs(seen)))
     if not gone and left > 0:
         return replace(step, again_in=left)
-    held = quota_back(seen, frees=gone)  # nobody else gives it back
+    held = quota_back(seen, frees=gone)  # Kueue does not free it by itself
     return replace(step, patch=held) if held else replace(step, finalizer=False)
 
 

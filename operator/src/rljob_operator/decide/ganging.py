@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 
 
 def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
-    """Nothing starts, and nothing asks for quota, without the gang's scheduler. What runs goes on."""
+    """Without the gang's scheduler no pod starts and no Workload is created. Pods that run are left alone."""
     kind = _kind(facts)
     if kind is None or kind not in facts.seen.missing or facts.cluster.exists or facts.driver.is_open:
         return None

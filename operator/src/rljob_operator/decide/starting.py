@@ -21,7 +21,7 @@ from rljob_operator.settings import Settings
 
 
 def own_namespace(facts: Facts, settings: Settings) -> Step | None:
-    """No pods beside the key of all jobs. What runs there already goes on."""
+    """The operator creates no pods in the namespace of the key of all jobs. It leaves a cluster that exists alone."""
     namespace = facts.job.namespace
     if not settings.protect_own_namespace or namespace != settings.operator_namespace or facts.cluster.exists:
         return None

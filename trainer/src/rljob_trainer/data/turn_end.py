@@ -12,7 +12,7 @@ TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, Attrib
 """What a template raises for a conversation that it does not take."""
 
 _ANSWER = "73191"
-"""Digits, which no template changes."""
+"""An answer of digits alone: a template that changes the case of letters leaves it as it is."""
 
 
 def turn_end(tokenizer: "PreTrainedTokenizerBase") -> int:

@@ -112,7 +112,7 @@ class Episodes:
         self._generation.attach(engines)
 
     def detach(self) -> None:
-        """Forget validations, and ask engines for nothing more until `attach`; what they were asked for goes on."""
+        """Forget validations, and send no request until `attach`; engines finish the requests that they have."""
         self._run(self._detach())
 
     async def _detach(self) -> None:

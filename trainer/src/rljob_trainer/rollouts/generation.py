@@ -79,7 +79,7 @@ class Generation:
         self._send([self._again(self._pending.pop(name)) for name in moved])
 
     def detach(self) -> None:
-        """Ask engines for nothing more until `attach`; what they were asked for goes on."""
+        """Send no request until `attach`; engines finish the requests that they have."""
         self._engines = {}
 
     def deliver(self, delivery: Delivery) -> None:
