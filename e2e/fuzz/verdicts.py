@@ -15,7 +15,7 @@ from rljob_api.conditions import Reason
 from rljob_api.validation import validate
 from rljob_operator.decide import decide
 from rljob_operator.job import read_job
-from rljob_operator.kube.kinds import OF_KUEUE
+from rljob_operator.kube.kinds import OPTIONAL
 from rljob_operator.observe.facts import derive
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.settings import Settings
@@ -25,7 +25,7 @@ RLJOBS: dict[str, Any] = {"group": "rljob.dev", "version": "v1alpha1", "plural":
 STRICT: dict[str, Any] = {"dry_run": "All", "field_validation": "Strict"}
 
 SETTINGS = Settings(key=b"k" * 32, trainer_image="trainer:1")
-MISSING = frozenset(OF_KUEUE)
+MISSING = frozenset(OPTIONAL)
 """Kinds that the control plane of the fuzzer does not have."""
 
 FIELD = re.compile(
