@@ -35,7 +35,8 @@ async def observe(
     children = {kind: dict(ours(kind)) for kind in CHILD_KINDS}
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
     cluster_wide = {kind: store.all(kind) for kind in CLUSTER_WIDE}
-    seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=store.missing)
+    missing = store.missing.there(key.namespace)
+    seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=missing)
     heard = await heads.report(job) if _head_runs(seen) else Heard()
     return replace(
         seen, now=clock(), head=heard.head, status_written=written, silent=heard.silent, unauthorized=heard.unauthorized

@@ -21,7 +21,7 @@ class Snapshot:
     silent: seconds without a sign of life of the driver, for whatever reason.
     unauthorized: a server answered and refused the operator's token.
     cluster_wide: objects without a namespace, by kind and key.
-    missing: OPTIONAL kinds that the API server does not know.
+    missing: OPTIONAL kinds that the operator cannot list in the job's namespace.
     """
 
     job: Job
