@@ -117,7 +117,7 @@ def register(
         group, _, version = kind.api_version.rpartition("/")
         if kind not in (RLJOB, *CLUSTER_WIDE):
             settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
-        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, heard))
+        kopf.on.event(group, version, kind.plural, id=kind.resource, registry=registry)(_handler(kind, heard))
 
 
 def _handler(kind: Kind, heard: Heard) -> Callable[..., Any]:
