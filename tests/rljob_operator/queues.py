@@ -7,7 +7,17 @@ from typing import Any
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, Progress, WorkloadStatus
 from rljob_operator import names
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.kinds import OF_KUEUE, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, Key, Kind, Manifest
+from rljob_operator.kube.kinds import (
+    OF_KUEUE,
+    RESOURCE_FLAVOR,
+    RLJOB,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+    Key,
+    Kind,
+    Manifest,
+    Ref,
+)
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
 from rljob_operator.render import workload_of
@@ -167,6 +177,8 @@ def admitted() -> Iterator[tuple[str, Plan]]:
 
 def evictions() -> Iterator[tuple[str, Plan]]:
     yield "evicted while it runs", plan_of(evicted(), **living() | TRAINED)
+    urgent = Ref(RLJOB, "team", "urgent", "88")
+    yield "evicted for a job of its namespace", decide(replace(seen(evicted(), **living()), preemptor=urgent))
     yield "evicted, the driver saves", plan_of(evicted(), **asked() | evicted_before(), seconds=5)
     yield "evicted, too late", plan_of(evicted(), **asked() | evicted_before(), seconds=1000)
     over = attempted("Ended", phase="Suspending") | evicted_before()

@@ -10,6 +10,7 @@ from rljob_operator.head.report import Heard
 from rljob_operator.job import read_job
 from rljob_operator.kube.kinds import CHILD_KINDS, CLUSTER_WIDE, POD, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
 from rljob_operator.observe.cluster import HEAD_READY
+from rljob_operator.observe.preemptor import preemptor_of
 from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting, label, role_of
 from rljob_operator.runtime.store import Store
 
@@ -37,6 +38,7 @@ async def observe(
     cluster_wide = {kind: store.all(kind) for kind in CLUSTER_WIDE}
     missing = store.missing.there(key.namespace)
     seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=missing)
+    seen = replace(seen, preemptor=preemptor_of(seen.workload, store))
     heard = await heads.report(job) if _head_runs(seen) else Heard()
     return replace(
         seen, now=clock(), head=heard.head, status_written=written, silent=heard.silent, unauthorized=heard.unauthorized
