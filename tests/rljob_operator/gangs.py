@@ -80,6 +80,10 @@ def queued() -> Iterator[tuple[str, Plan]]:
         return decide(beside(queues.seen(asked, base=base, **given), found, *missing))
 
     yield "gang in a queue, its scheduler is missing", plan(None, None, "volcano")
+    yield (
+        "gang in a queue, admitted, its scheduler is missing",
+        plan(queues.workload(admitted=True, base=base), None, "volcano"),
+    )
     yield "gang in a queue, waits for quota", plan(queues.workload(base=base))
     yield "gang in a queue, admitted", plan(queues.workload(admitted=True, base=base))
     evicted = queues.evicted(base=base)

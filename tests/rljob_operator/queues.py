@@ -122,6 +122,15 @@ def asked(**given: Any) -> dict[str, Any]:
     return made | {"driver": made["driver"].model_copy(update={"stop_requested": NOW})}
 
 
+STARTS_NOTHING = {
+    "no image": SETTINGS.model_copy(update={"trainer_image": None}),
+    "the operator's namespace": SETTINGS.model_copy(
+        update={"operator_namespace": "team", "protect_own_namespace": True}
+    ),
+}
+"""Settings with which the job never has pods."""
+
+
 def in_queue() -> Iterator[tuple[str, Plan]]:
     yield "queued, new", plan_of()
     yield "queued, without Kueue", plan_of(missing=OF_KUEUE)
@@ -143,6 +152,10 @@ def in_queue() -> Iterator[tuple[str, Plan]]:
     yield "queued, now urgent", plan_of(WAITING, base=queued_job(priority="urgent"))
     yield "queued no more", plan_of(WAITING, base=queued_job(None))
     yield "queued, its Workload is deleted", plan_of(workload(deletionTimestamp=stamp(NOW)))
+    for name, settings in STARTS_NOTHING.items():
+        yield f"queued, {name}", decide(seen(), settings)
+        yield f"waiting for quota, {name}", decide(seen(WAITING), settings)
+        yield f"admitted, {name}", decide(seen(workload(admitted=True, finalizers=[])), settings)
     yield "queued and suspended", plan_of(WAITING, base=queued_job(suspend=True))
     yield "queued and suspended, finalizer gone", plan_of(workload(finalizers=[]), base=queued_job(suspend=True))
 

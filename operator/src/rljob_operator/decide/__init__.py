@@ -19,7 +19,7 @@ from rljob_operator.decide.recovering import backoff, replacement
 from rljob_operator.decide.refusals import broken, not_taken, refused
 from rljob_operator.decide.running import pending, running, unheard
 from rljob_operator.decide.serving import served
-from rljob_operator.decide.starting import attempt, own_namespace, ray_cluster, reward_models, submission
+from rljob_operator.decide.starting import attempt, ray_cluster, reward_models, submission, unstartable
 from rljob_operator.decide.status import kept_back, next_status
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
@@ -41,6 +41,7 @@ GATES: Final[tuple[Gate, ...]] = (
     leftovers,
     finished,
     stopping,
+    unstartable,
     scheduler_missing,
     queueing,
     unusable,
@@ -51,7 +52,6 @@ GATES: Final[tuple[Gate, ...]] = (
     never_up,
     replacement,
     backoff,
-    own_namespace,
     pod_group_leaves,
     ray_cluster,
     reward_models,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide.ending import nothing_runs, servers
+from rljob_operator.decide.ending import is_idle, nothing_runs, replaced, servers
 from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.decide.serving import RUNS
 from rljob_operator.kube.kinds import POD_GROUPS, Kind, Manifest, Ref
@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 
 
 def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
-    """Without the gang's scheduler no pod starts and no Workload is created. Pods that run are left alone."""
+    """Without the gang's scheduler no pod starts, and the job needs no quota. Pods that run are left alone."""
     kind = _kind(facts)
     if kind is None or kind not in facts.seen.missing or facts.cluster.exists or facts.driver.is_open:
         return None
@@ -35,7 +35,8 @@ def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
         f" scheduler and set gang.{scheduler} in the operator's chart; or set spec.gang.scheduler to none, with"
         " spec.suspend: true meanwhile"
     )
-    return Step("Pending", Reason.GANG_SCHEDULER_MISSING, message, again_in=WAIT_SECONDS)
+    freed = replaced(facts) if is_idle(facts) else {}
+    return Step("Pending", Reason.GANG_SCHEDULER_MISSING, message, again_in=WAIT_SECONDS, **freed)
 
 
 def pod_group_leaves(facts: Facts, settings: Settings) -> Step | None:

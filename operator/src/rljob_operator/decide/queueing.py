@@ -136,7 +136,7 @@ def _in_queue(facts: Facts, settings: Settings) -> Step | None:
     job, found = facts.job, facts.workload.found
     queue, image = job.queue or facts.workload.queue, job.spec.cluster.image or settings.trainer_image
     if image is None or queue is None:
-        return None  # a later gate says what is missing
+        return None  # an earlier gate says what is missing
     priority = _priority(facts)
     if priority is None:
         message = (
