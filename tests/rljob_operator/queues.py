@@ -233,4 +233,30 @@ def evictions() -> Iterator[tuple[str, Plan]]:
     yield "its Workload lost its quota", plan_of(WAITING, **living())
 
 
-GROUPS = (in_queue, admitted, evictions)
+def elsewhere() -> Iterator[tuple[str, Plan]]:
+    """Of the cluster that sends the job away."""
+    base = queued_job(managedBy=names.MULTIKUEUE)
+    for name, found in {"new": None, "waits for a cluster": WAITING, "has a cluster": ADMITTED}.items():
+        yield f"of MultiKueue, {name}", plan_of(found, base=base)
+    yield "of MultiKueue, without a queue", plan_of(base=queued_job(None, managedBy=names.MULTIKUEUE))
+    yield "of MultiKueue, evicted, its copy runs", plan_of(evicted(), base=base, phase="Running")
+    yield "of MultiKueue, evicted, its copy is lost", plan_of(evicted(), base=base, phase="Running", seconds=181)
+    yield "of MultiKueue, evicted, its copy has stopped", plan_of(evicted(), base=base, phase="Queued")
+    yield "of MultiKueue, done", plan_of(workload(told("Finished", "Succeeded"), admitted=True), base=base, **DONE)
+    paused = queued_job(managedBy=names.MULTIKUEUE, suspend=True)
+    yield "of MultiKueue, suspended", plan_of(ADMITTED, base=paused, **attempted("Submitted", phase="Running"))
+    yield "of MultiKueue, suspended, without a copy", plan_of(base=paused, **attempted("Submitted", phase="Suspending"))
+    yield "of MultiKueue, deleted", plan_of(ADMITTED, base=replace(base, deleted=NOW), phase="Running")
+
+
+def copies() -> Iterator[tuple[str, Plan]]:
+    """Of the cluster that gets the job."""
+    base = replace(queued_job(), prebuilt=NAME)
+    bare = {"metadata": {name: each for name, each in ADMITTED["metadata"].items() if name != "ownerReferences"}}
+    yield "a copy, its Workload is not there yet", plan_of(base=base)
+    yield "a copy, its Workload has no owner", plan_of(ADMITTED | bare, base=base)
+    yield "a copy, its Workload waits", plan_of(WAITING, base=replace(base, priority_class="none", generation=2))
+    yield "a copy, admitted", plan_of(ADMITTED, base=base)
+
+
+GROUPS = (in_queue, admitted, evictions, elsewhere, copies)

@@ -46,7 +46,7 @@ class Snapshot:
 
     @property
     def workload(self) -> Manifest | None:
-        return self.child(WORKLOAD, names.workload(self.job.name, self.job.uid))
+        return self.child(WORKLOAD, self.job.workload)
 
     @property
     def pod_groups(self) -> list[Manifest]:
