@@ -81,13 +81,13 @@ def configure(layout: Layout, **settings: Any) -> None:
 
 
 def install(access: Access, layout: Layout) -> None:
-    """Apply what Kueue needs to start, and its right to read RLJobs, unless it is done."""
+    """Apply what Kueue needs to start, and its rights to RLJobs, unless it is done."""
     if layout.kueue("installed").exists():
         return
     config = {"controllerManagerConfigYaml": layout.kueue("config.yaml").read_text()}
     chart = _rendered(layout, "kueue", _chart(), {"managerConfig": config})
     rights = "--show-only=templates/kueue.yaml"
-    rljob = _rendered(layout, "rljob", RLJOB_CHART, {"kueue": {"enabled": True}}, rights)
+    rljob = _rendered(layout, "rljob", RLJOB_CHART, {"kueue": {"enabled": True, "multiKueue": True}}, rights)
     for each in chart:
         _lead_to_loopback(each, layout)
     gates = [each for each in chart if each["kind"] in _GATES]

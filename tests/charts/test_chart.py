@@ -76,6 +76,14 @@ def test_with_kueue_the_operator_reads_queues_and_kueue_reads_jobs_and_nothing_e
         assert {*rule["verbs"]} <= {"get", "list", "watch"}
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_kueue_writes_the_status_of_jobs_only_with_multi_kueue(helm, wanted):
+    objects = render(helm, {"kueue": {"enabled": True, "multiKueue": wanted}})
+    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "ClusterRole")}
+    written = [rule["verbs"] for rule in roles[f"{NAME}-kueue"] if rule["resources"] == ["rljobs/status"]]
+    assert written == [["patch"]] * wanted
+
+
 def test_a_gang_scheduler_takes_a_right_and_that_of_kubernetes_a_policy(helm):
     def granted(objects):
         rules = [rule for role in of_kind(objects, "ClusterRole") for rule in role["rules"]]

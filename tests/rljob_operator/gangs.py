@@ -45,7 +45,13 @@ def gangs() -> Iterator[tuple[str, Plan]]:
     yield "gang, its scheduler is removed", plan_of(volcano, None, "volcano", **living())
     yield "gang, its PodGroup is deleted while it runs", plan_of(volcano, **living())
     yield "gang, the previous PodGroup leaves", plan_of(volcano, group(volcano, **leaving))
-    yield "gang of another size before", plan_of(native, group(gang("native", cluster={"nodes": 7})))
+    larger = group(gang("native", cluster={"nodes": 7}))
+    yield "gang of another size before", plan_of(native, larger)
+    yield "gang of another size, running", plan_of(native, larger, **living())
+    served = gang("native", rewards=REWARDS)
+    yield "gang, the previous PodGroup leaves, reward models run", plan_of(
+        served, group(served, **leaving), models=SERVED, **attempted("Ended", phase="Recovering")
+    )  # fmt: skip
     yield "gang of another scheduler before", plan_of(volcano, group(native))
     yield "gang no more", plan_of(job(), group(volcano))
     paused = gang("volcano", suspend=True)
@@ -63,6 +69,7 @@ def gangs() -> Iterator[tuple[str, Plan]]:
     )
     yield "gang, done", plan_of(volcano, group(volcano), **ended(0, "Completed"))
     yield "gang, done, without pods", plan_of(volcano, group(volcano), **queues.DONE)
+    yield "gang, deleted, without pods", plan_of(replace(volcano, deleted=NOW), group(volcano))
 
 
 def queued() -> Iterator[tuple[str, Plan]]:
@@ -73,6 +80,10 @@ def queued() -> Iterator[tuple[str, Plan]]:
         return decide(beside(queues.seen(asked, base=base, **given), found, *missing))
 
     yield "gang in a queue, its scheduler is missing", plan(None, None, "volcano")
+    yield (
+        "gang in a queue, admitted, its scheduler is missing",
+        plan(queues.workload(admitted=True, base=base), None, "volcano"),
+    )
     yield "gang in a queue, waits for quota", plan(queues.workload(base=base))
     yield "gang in a queue, admitted", plan(queues.workload(admitted=True, base=base))
     evicted = queues.evicted(base=base)

@@ -7,7 +7,17 @@ from typing import Any
 from rljob_api.v1alpha1 import CheckpointStatus, Condition, Progress, WorkloadStatus
 from rljob_operator import names
 from rljob_operator.job import Job, read_job
-from rljob_operator.kube.kinds import OF_KUEUE, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, Key, Kind, Manifest
+from rljob_operator.kube.kinds import (
+    OF_KUEUE,
+    RESOURCE_FLAVOR,
+    RLJOB,
+    WORKLOAD,
+    WORKLOAD_PRIORITY_CLASS,
+    Key,
+    Kind,
+    Manifest,
+    Ref,
+)
 from rljob_operator.observe.snapshot import Snapshot
 from rljob_operator.plan import Plan
 from rljob_operator.render import workload_of
@@ -112,6 +122,15 @@ def asked(**given: Any) -> dict[str, Any]:
     return made | {"driver": made["driver"].model_copy(update={"stop_requested": NOW})}
 
 
+STARTS_NOTHING = {
+    "no image": SETTINGS.model_copy(update={"trainer_image": None}),
+    "the operator's namespace": SETTINGS.model_copy(
+        update={"operator_namespace": "team", "protect_own_namespace": True}
+    ),
+}
+"""Settings with which the job never has pods."""
+
+
 def in_queue() -> Iterator[tuple[str, Plan]]:
     yield "queued, new", plan_of()
     yield "queued, without Kueue", plan_of(missing=OF_KUEUE)
@@ -133,6 +152,10 @@ def in_queue() -> Iterator[tuple[str, Plan]]:
     yield "queued, now urgent", plan_of(WAITING, base=queued_job(priority="urgent"))
     yield "queued no more", plan_of(WAITING, base=queued_job(None))
     yield "queued, its Workload is deleted", plan_of(workload(deletionTimestamp=stamp(NOW)))
+    for name, settings in STARTS_NOTHING.items():
+        yield f"queued, {name}", decide(seen(), settings)
+        yield f"waiting for quota, {name}", decide(seen(WAITING), settings)
+        yield f"admitted, {name}", decide(seen(workload(admitted=True, finalizers=[])), settings)
     yield "queued and suspended", plan_of(WAITING, base=queued_job(suspend=True))
     yield "queued and suspended, finalizer gone", plan_of(workload(finalizers=[]), base=queued_job(suspend=True))
 
@@ -167,6 +190,8 @@ def admitted() -> Iterator[tuple[str, Plan]]:
 
 def evictions() -> Iterator[tuple[str, Plan]]:
     yield "evicted while it runs", plan_of(evicted(), **living() | TRAINED)
+    urgent = Ref(RLJOB, "team", "urgent", "88")
+    yield "evicted for a job of its namespace", decide(replace(seen(evicted(), **living()), preemptor=urgent))
     yield "evicted, the driver saves", plan_of(evicted(), **asked() | evicted_before(), seconds=5)
     yield "evicted, too late", plan_of(evicted(), **asked() | evicted_before(), seconds=1000)
     over = attempted("Ended", phase="Suspending") | evicted_before()
@@ -208,4 +233,30 @@ def evictions() -> Iterator[tuple[str, Plan]]:
     yield "its Workload lost its quota", plan_of(WAITING, **living())
 
 
-GROUPS = (in_queue, admitted, evictions)
+def elsewhere() -> Iterator[tuple[str, Plan]]:
+    """Of the cluster that sends the job away."""
+    base = queued_job(managedBy=names.MULTIKUEUE)
+    for name, found in {"new": None, "waits for a cluster": WAITING, "has a cluster": ADMITTED}.items():
+        yield f"of MultiKueue, {name}", plan_of(found, base=base)
+    yield "of MultiKueue, without a queue", plan_of(base=queued_job(None, managedBy=names.MULTIKUEUE))
+    yield "of MultiKueue, evicted, its copy runs", plan_of(evicted(), base=base, phase="Running")
+    yield "of MultiKueue, evicted, its copy is lost", plan_of(evicted(), base=base, phase="Running", seconds=181)
+    yield "of MultiKueue, evicted, its copy has stopped", plan_of(evicted(), base=base, phase="Queued")
+    yield "of MultiKueue, done", plan_of(workload(told("Finished", "Succeeded"), admitted=True), base=base, **DONE)
+    paused = queued_job(managedBy=names.MULTIKUEUE, suspend=True)
+    yield "of MultiKueue, suspended", plan_of(ADMITTED, base=paused, **attempted("Submitted", phase="Running"))
+    yield "of MultiKueue, suspended, without a copy", plan_of(base=paused, **attempted("Submitted", phase="Suspending"))
+    yield "of MultiKueue, deleted", plan_of(ADMITTED, base=replace(base, deleted=NOW), phase="Running")
+
+
+def copies() -> Iterator[tuple[str, Plan]]:
+    """Of the cluster that gets the job."""
+    base = replace(queued_job(), prebuilt=NAME)
+    bare = {"metadata": {name: each for name, each in ADMITTED["metadata"].items() if name != "ownerReferences"}}
+    yield "a copy, its Workload is not there yet", plan_of(base=base)
+    yield "a copy, its Workload has no owner", plan_of(ADMITTED | bare, base=base)
+    yield "a copy, its Workload waits", plan_of(WAITING, base=replace(base, priority_class="none", generation=2))
+    yield "a copy, admitted", plan_of(ADMITTED, base=base)
+
+
+GROUPS = (in_queue, admitted, evictions, elsewhere, copies)

@@ -96,10 +96,10 @@ async def test_without_kueue_the_rest_is_listed_and_jobs_with_a_queue_hear_when_
     lists.kinds[RLJOB][0]["metadata"]["labels"] = {QUEUE_LABEL: "lab"}
     lists.refusals = {(kind, None): error for kind in OF_KUEUE}
     assert await lists.told_to(store) == {A, B}
-    assert (store.missing, store.lacks_kinds) == (frozenset(OF_KUEUE), True)
+    assert (store.missing.everywhere, store.lacks_kinds) == (frozenset(OF_KUEUE), True)
     lists.refusals.clear()
     assert await lists.told_to(store) == {A}
-    assert (store.missing, store.lacks_kinds) == (frozenset(), False)
+    assert (store.missing.everywhere, store.lacks_kinds) == (frozenset(), False)
     lists.kinds[WORKLOAD] = [_object(B, "999", **{JOB_LABEL: "job"})]
     assert await lists.told_to(store) == {B}
     lists.refusals = {(WORKLOAD, None): error}
@@ -113,12 +113,31 @@ async def test_jobs_with_a_gang_hear_when_their_scheduler_comes() -> None:
     lists.kinds[RLJOB][0]["spec"] = {"gang": {"scheduler": "volcano"}}
     lists.refusals = {(kind, None): NotFound("no such kind", status=404) for kind in OPTIONAL}
     await lists.told_to(store)
-    assert (store.missing, store.lacks_kinds) == (frozenset(OPTIONAL), True)
+    assert (store.missing.everywhere, store.lacks_kinds) == (frozenset(OPTIONAL), True)
     lists.refusals = {(POD_GROUPS["volcano"], None): NotFound("no such kind", status=404)}
     assert await lists.told_to(store) == set(), "it is not theirs that came"
     lists.refusals.clear()
     assert await lists.told_to(store) == {A}
     assert not store.lacks_kinds
+
+
+@in_loop
+async def test_a_kind_that_one_namespace_refuses_is_missing_there_alone() -> None:
+    lists, store = Lists(), Store()
+    for each in lists.kinds[RLJOB]:
+        each["metadata"]["labels"] = {QUEUE_LABEL: "lab"}
+    lists.kinds[WORKLOAD] = [_object(key, "7", **{JOB_LABEL: "job"}) for key in (A, B)]
+    await lists.told_to(store, *BOTH)
+    lists.refusals = {(WORKLOAD, "b"): denied()}
+    assert await lists.told_to(store, *BOTH) == {B}
+    assert (store.missing.there("a"), store.missing.there("b")) == (frozenset(), {WORKLOAD})
+    assert not store.missing.everywhere, "the watch of the other namespace goes on"
+    assert [len(store.children(WORKLOAD, key)) for key in (A, B)] == [1, 0]
+    lists.refusals = {(WORKLOAD, "b"): denied(), (RLJOB, "a"): denied()}
+    assert await lists.told_to(store, *BOTH) == set(), "what is known of an unreadable namespace stays"
+    lists.refusals.clear()
+    assert await lists.told_to(store, *BOTH) == {A, B}
+    assert [len(store.children(WORKLOAD, key)) for key in (A, B)] == [1, 1], "it has not changed meanwhile"
 
 
 @pytest.mark.parametrize(("namespaces", "status"), [(BOTH, 401), ((), 403), ((), 401)])

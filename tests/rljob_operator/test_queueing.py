@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import RESOURCE_FLAVOR, Key, Manifest
+from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, WORKLOAD, Key, Manifest, Ref
+from rljob_operator.observe.preemptor import by_name, preemptor_of
 from rljob_operator.plan import Plan
 from rljob_operator.render import UnknownFlavor, placements
+from rljob_operator.runtime.store import Store
 from tests.rljob_operator.decisions import decide, living, phase
 from tests.rljob_operator.queues import (
     ADMITTED,
     CLUSTER_WIDE,
     NAME,
+    PREEMPTED,
     READY,
     evicted,
     plan_of,
@@ -157,6 +160,24 @@ def test_a_job_without_a_queue_has_nothing_of_kueue():
     assert plan.status is not None
     assert plan.status.workload is None
     assert {each.type for each in plan.status.conditions}.isdisjoint({"Admitted", "Evicted"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "uid", "namespace", "known"),
+    [
+        (RLJOB, "88", "team", True),
+        (WORKLOAD, "77", "team", True),
+        (RLJOB, "88", "a", False),
+        (RLJOB, "9", "team", False),
+    ],
+)
+def test_a_preemptor_is_named_in_its_own_namespace_alone(kind, uid, namespace, known):
+    store, found = Store(), evicted()
+    metadata = {"name": "urgent", "namespace": namespace, "uid": uid, "resourceVersion": "1"}
+    store.put(kind, kind.manifest(metadata))
+    preemptor = preemptor_of(found, store)
+    assert preemptor == (Ref(kind, "team", "urgent", uid) if known else None)
+    assert by_name(PREEMPTED, preemptor).startswith(f"Preempted to accommodate {preemptor or 'a workload (UID: 77'}")
 
 
 @pytest.mark.parametrize("found", [READY, evicted()])

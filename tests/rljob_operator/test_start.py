@@ -13,9 +13,10 @@ from rljob_operator import main
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Answer, Connection
 from rljob_operator.kube.errors import NotFound, Throttled, Unavailable
-from rljob_operator.kube.kinds import DISRUPTION_BUDGET, LEASE, RLJOB, Key, Manifest
+from rljob_operator.kube.kinds import DISRUPTION_BUDGET, LEASE, POD, RLJOB, WORKLOAD, Key, Kind, Manifest
 from rljob_operator.names import MANAGER_NAME
 from rljob_operator.runtime.lists import list_all
+from rljob_operator.runtime.missing import Missing
 from rljob_operator.runtime.store import Store
 from rljob_operator.runtime.watches import quieten, register
 from rljob_operator.settings import Settings
@@ -84,20 +85,29 @@ def test_kopf_never_gives_up_a_request() -> None:
     assert (len(pauses), max(pauses)) == (100, 60.0)
 
 
-REFUSED = "Request attempt #9 failed: GET /api/v1/namespaces/{}/pods -> APIForbiddenError"
-LOGGED = [("kopf.watching", "gone", False), ("kopf.watching", "there", True), ("other", "gone", True)]
+REFUSED = "Request attempt #9 failed: GET {} -> APIForbiddenError"
+LOGGED = [
+    ("kopf.watching", POD, "gone", False), ("kopf.watching", POD, "there", True), ("other", POD, "gone", True),
+    ("kopf.watching", WORKLOAD, "there", False), ("kopf.watching", WORKLOAD, "another", True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "namespace", "logged"), LOGGED)
+@pytest.mark.parametrize(("name", "kind", "namespace", "logged"), LOGGED)
 def test_what_the_lists_log_once_kopf_does_not_log_at_every_try(
-    name: str, namespace: str, logged: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str,
+    kind: Kind,
+    namespace: str,
+    logged: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     monkeypatch.setattr(caplog.handler, "filters", [])
     store = Store()
     store.unreadable.add("gone")
+    store.missing = Missing({"there": frozenset({WORKLOAD})})
     quieten(store)
-    logging.getLogger(name).error(REFUSED.format(namespace))
+    logging.getLogger(name).error(REFUSED.format(kind.path(namespace)))
     assert bool(caplog.records) == logged
 
 

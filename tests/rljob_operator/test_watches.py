@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from rljob_operator import main
 from rljob_operator.kube.kinds import OPTIONAL, RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
+from rljob_operator.runtime.missing import Missing
 from rljob_operator.runtime.store import Store
 from rljob_operator.settings import Settings
 from tests.rljob_operator.kube_server import KubeServer, Result, not_found, response, status
@@ -86,7 +87,7 @@ async def kopf_before(server: PlayedServer) -> AsyncIterator[main.Operator]:
         watching = asyncio.create_task(operator.watch())
         await asyncio.sleep(0.05)
         assert not server.asked, "it looks once which kinds there are, so everything is listed before"
-        operator.store.missing = frozenset(kind for kind in OPTIONAL if kind.plural in server.missing)
+        operator.store.missing = Missing({None: frozenset(each for each in OPTIONAL if each.plural in server.missing)})
         operator.watchable.set()
         yield operator
         server.over.set()
@@ -127,12 +128,12 @@ async def test_optional_kinds_are_watched_once_they_are_installed(monkeypatch: p
     server = PlayedServer(missing={kind.plural for kind in OPTIONAL})
     async with kopf_before(server) as operator:
         resync = asyncio.create_task(operator.resync())
-        await until(lambda: operator.store.missing == {*OPTIONAL})
+        await until(lambda: operator.store.missing.everywhere == {*OPTIONAL})
         others = [kind.plural for kind in WATCHED if kind not in OPTIONAL]
         await until(lambda: all(server.asked["watch", each] for each in others))
         before = server.asked["watch", RLJOB.plural]
         server.missing.clear()
         await until(lambda: all(server.asked["watch", kind.plural] for kind in OPTIONAL))
         await until(lambda: server.asked["watch", RLJOB.plural] > before)
-        assert not operator.store.missing
+        assert not operator.store.missing.everywhere
         resync.cancel()

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rljob_operator.kube.kinds import WATCHED
+from rljob_operator.kube.kinds import POD_GROUPS
 from tests.rljob_operator.loops import in_jumping_loop
 from tests.rljob_operator.world.ending import check_end
 from tests.rljob_operator.world.schedule import (
     HAPPENINGS,
+    OF_GANGS,
     OF_IMAGES,
     OF_KUEUE,
     STEPS,
+    WATCHES,
     Disturbance,
     Step,
     Turns,
@@ -27,7 +29,7 @@ from tests.rljob_operator.world.schedule import (
     play,
 )
 from tests.rljob_operator.world.stories import STORIES
-from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, QUEUED, SERVED
+from tests.rljob_operator.world.user import KEY, MISNAMED, MISSERVED, QUEUED, SERVED, ganged
 from tests.rljob_operator.world.wire import Fate
 from tests.rljob_operator.world.world import World
 
@@ -52,42 +54,26 @@ disturbances = st.tuples(
     st.integers(0, 60), st.just("DONE") | st.sampled_from([fate.name for fate in Fate]), happenings
 )
 
+TOLD = ("stalls", "breaks", "tells one")
 losses = [f"a {kind} is {how}" for kind in ("head", "worker", "server") for how in ("failed", "gone")]
+of_watches = st.sampled_from([f"the watch of {these} {what}" for these in WATCHES for what in TOLD])
 of_images = (
     st.sampled_from(OFTEN)
     | st.sampled_from(list(OF_IMAGES))
     | st.sampled_from([*losses, "suspend", "resume", "a driver ends with 75", "the operator restarts", "30 s pass"])
-    | st.sampled_from(
-        [f"the watch of {kind}s {what}" for kind in WATCHED for what in ("breaks", "stalls", "tells one")]
-    )
+    | of_watches
 )
+AROUND = (
+    *losses, "suspend", "resume", "delete", "create", "other shape", "another server", "an API of tomorrow",
+    "the API of today", "30 s pass", "a driver ends with 0", "a driver ends with 75", "the operator restarts",
+    "what was late arrives", "the watches work",
+)  # fmt: skip
 
-of_kueue = (
-    st.sampled_from(OFTEN)
-    | st.sampled_from(list(OF_KUEUE))
-    | st.sampled_from(
-        [
-            *losses,
-            "suspend",
-            "resume",
-            "delete",
-            "create",
-            "other shape",
-            "another server",
-            "an API of tomorrow",
-            "the API of today",
-            "30 s pass",
-        ]
-    )
-    | st.sampled_from(
-        ["a driver ends with 0", "a driver ends with 75", "the operator restarts", "what was late arrives"]
-    )
-    | st.sampled_from(
-        [f"the watch of {kind}s {what}" for kind in WATCHED for what in ("stalls", "breaks", "tells one")]
-    )
-    | st.just("the watches work")
-    | st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
-)
+
+def beside(*happening: str) -> st.SearchStrategy[Step]:
+    """What happens, among much else."""
+    calls = st.builds(Turns, st.lists(turns, max_size=8).map(tuple))
+    return st.sampled_from(OFTEN) | st.sampled_from(happening) | st.sampled_from(AROUND) | of_watches | calls
 
 
 async def begun(namespaces: Sequence[str] = (), **born: Any) -> World:
@@ -125,21 +111,29 @@ async def test_any_schedule_keeps_the_invariants_and_ends_well(
 @drawn
 @given(
     story=st.sampled_from(list(STORIES)), served=st.booleans(), queued=st.booleans(), namespaces=scopes,
-    troubles=st.lists(disturbances, min_size=1, max_size=5),
+    gang=st.sampled_from(["none", *POD_GROUPS]), troubles=st.lists(disturbances, min_size=1, max_size=5),
 )  # fmt: skip
 @example(
     story="loses its head while servers load",
     served=True,
     queued=False,
+    gang="none",
     troubles=[(60, "DONE", "nothing")],
     namespaces=(),
 )
-@example(story="forgets its driver", served=False, queued=False, troubles=[(30, "DONE", "delete")], namespaces=())
+@example(
+    story="forgets its driver", served=False, queued=False, gang="none", troubles=[(30, "DONE", "delete")],
+    namespaces=(),
+)  # fmt: skip
+@example(
+    story="loses its PodGroup and its head", served=True, queued=False, gang="native", namespaces=(),
+    troubles=[(60, "DONE", "nothing")],
+)  # fmt: skip
 @in_jumping_loop
 async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
-    story: str, served: bool, queued: bool, troubles: Sequence[Disturbance], namespaces: Sequence[str]
+    story: str, served: bool, queued: bool, gang: str, troubles: Sequence[Disturbance], namespaces: Sequence[str]
 ) -> None:
-    world = await begun(namespaces, **(SERVED if served else {}), **(QUEUED if queued else {}))
+    world = await begun(namespaces, **ganged(gang), **(SERVED if served else {}), **(QUEUED if queued else {}))
     disturb(world, troubles)
     await STORIES[story](world)
     await check_end(world)
@@ -147,7 +141,7 @@ async def test_any_life_that_is_disturbed_keeps_the_invariants_and_ends_well(
 
 @drawn
 @given(
-    schedule=st.lists(of_kueue, min_size=5, max_size=30), prompt=st.booleans(), well=first_well,
+    schedule=st.lists(beside(*OF_KUEUE), min_size=5, max_size=30), prompt=st.booleans(), well=first_well,
     born=st.sampled_from([QUEUED, QUEUED | SERVED, QUEUED | {"suspend": True}]),
 )  # fmt: skip
 @in_jumping_loop
@@ -155,6 +149,25 @@ async def test_any_trouble_with_quota_keeps_the_invariants_and_ends_well(
     well: list[Step], schedule: Sequence[Step], born: Mapping[str, Any], prompt: bool
 ) -> None:
     world = await begun(**born)
+    await play(world, [*well, *schedule], prompt=prompt)
+    await check_end(world)
+
+
+SMALLER = ("another server at once", "a worker is failed", "a driver ends with 75")
+
+
+@drawn
+@given(
+    schedule=st.lists(beside(*OF_GANGS, "Kueue evicts: Preempted", "Kueue admits nothing"), min_size=5, max_size=30),
+    prompt=st.booleans(), well=first_well, scheduler=st.sampled_from([*POD_GROUPS]),
+    born=st.sampled_from([{}, SERVED, QUEUED, QUEUED | SERVED, {"suspend": True}]),
+)  # fmt: skip
+@example(well=[WELL] * 2, schedule=SMALLER, prompt=True, scheduler="native", born=SERVED)
+@in_jumping_loop
+async def test_any_trouble_with_gangs_keeps_the_invariants_and_ends_well(
+    well: list[Step], schedule: Sequence[Step], scheduler: str, born: Mapping[str, Any], prompt: bool
+) -> None:
+    world = await begun(**born, **ganged(scheduler))
     await play(world, [*well, *schedule], prompt=prompt)
     await check_end(world)
 

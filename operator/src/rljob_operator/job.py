@@ -19,8 +19,8 @@ class Job:
 
     problem: why the operator cannot read the job; None if it can. unread: a field of the spec that only a newer API
     has; None if it knows all. deleted: when its deletion was requested. manager: spec.managedBy, also of a spec that
-    cannot be read. queue, priority_class: LocalQueue and WorkloadPriorityClass that its labels name. status: the part
-    that can be read.
+    cannot be read. queue, priority_class: LocalQueue and WorkloadPriorityClass that its labels name. prebuilt: Workload
+    that MultiKueue created for this copy of a job. status: the part that can be read.
     whole: the spec as its author wrote it; `read` has fewer pods if the queue admitted fewer. None for the same.
     """
 
@@ -37,6 +37,7 @@ class Job:
     manager: str | None
     queue: str | None
     priority_class: str | None
+    prebuilt: str | None
     status: RLJobStatus
     whole: RLJobSpec | None = None
 
@@ -51,6 +52,11 @@ class Job:
     def written(self) -> RLJobSpec:
         """The spec as its author wrote it. Raises ValueError if there is a problem."""
         return self.spec if self.whole is None else self.whole
+
+    @property
+    def workload(self) -> str:
+        """Name of its Workload."""
+        return self.prebuilt or names.workload(self.name, self.uid)
 
     @property
     def ref(self) -> Ref:
@@ -82,7 +88,7 @@ class Job:
 def read_job(manifest: Mapping[str, Any]) -> Job:
     """Never raises for what a user or another version can write: `problem` says what cannot be read."""
     metadata = manifest["metadata"]
-    labels = metadata.get("labels", {})
+    labels, annotations = (metadata.get(each, {}) for each in ("labels", "annotations"))
     read, problem, unread = _spec(manifest.get("spec", {}))
     status, unclear = _status(manifest.get("status") or {})
     return Job(
@@ -99,6 +105,7 @@ def read_job(manifest: Mapping[str, Any]) -> Job:
         manager=manifest.get("spec", {}).get("managedBy"),
         queue=labels.get(names.QUEUE_LABEL) or None,
         priority_class=labels.get(names.PRIORITY_LABEL) or None,
+        prebuilt=next(filter(None, (each.get(names.PREBUILT_WORKLOAD) for each in (labels, annotations))), None),
         status=status,
     )
 

@@ -158,7 +158,7 @@ class Operator:
         quieten(self.store)
         namespaces, identity = self._settings.namespaces, self.lease.identity
         for pause in chain(AGAIN_SECONDS, repeat(AGAIN_SECONDS[-1])):
-            missing = self.store.missing
+            missing = self.store.missing.everywhere
             ended = watch(self._connection, self.heard, self.metrics.api_call, namespaces, identity, missing)
             if await unless(ended, self._other_kinds):
                 log.warning("watches_ended", again_in=pause)
@@ -171,12 +171,12 @@ class Operator:
 
     async def _list(self) -> None:
         """Jobs that were listed are looked at even if another list fails: their watches are no news to the store."""
-        news, missing = set[Key](), self.store.missing
+        news, missing = set[Key](), self.store.missing.everywhere
         try:
             await list_all(self._reads, self.store, news, self._settings.namespaces)
         finally:
             self.changed(news)
-        if self.store.missing != missing:
+        if self.store.missing.everywhere != missing:
             self._other_kinds.set()
 
     async def _work(self, key: Key) -> None:

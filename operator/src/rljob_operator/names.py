@@ -9,6 +9,9 @@ MANAGER_NAME = f"{GROUP}/operator"
 OUR_MANAGERS = (None, MANAGER_NAME)
 """spec.managedBy of jobs that this operator manages."""
 
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""spec.managedBy of jobs that Kueue runs in another cluster."""
+
 FINALIZER = f"{GROUP}/cleanup"
 
 JOB_LABEL = f"{GROUP}/job"
@@ -47,6 +50,9 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 WORKLOAD_FINALIZER = "kueue.x-k8s.io/resource-in-use"
 """On a Workload until no pod needs its quota."""
+
+PREBUILT_WORKLOAD = "kueue.x-k8s.io/prebuilt-workload-name"
+"""Label or annotation of the copy of a job of another cluster: the Workload that MultiKueue created for it."""
 
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 POD_SET_LABEL = "kueue.x-k8s.io/podset"

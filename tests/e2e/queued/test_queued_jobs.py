@@ -53,7 +53,7 @@ def test_a_higher_priority_preempts_and_the_job_goes_on_from_its_checkpoint(head
     eventually(jobs.is_queued)
     kind, reason, message = jobs.conditions()["Evicted"]
     assert (kind, reason) == ("True", "Preempted")
-    assert "Preempted to accommodate a workload" in message
+    assert f"Preempted to accommodate RLJob {jobs.namespace}/urgent" in message
     saved = jobs.status()
     assert (saved["workload"]["evictions"], saved["workload"]["lostSteps"]) == (1, 0)
     jobs.reaches("Succeeded", "urgent")

@@ -3,7 +3,7 @@
     user.py, trouble.py                     who starts and stops jobs, and what goes wrong
           |
     api_server.py  <-- kuberay.py, controllers.py (nodes, Deployments, garbage collection)
-       |        ^            |      images.py: what nodes can pull
+       |        ^            |      images.py: what nodes can pull; kueue.py: quota; gangs.py: PodGroups
        |        |         heads.py, drivers.py: Ray and the agent in head pods, drivers, the volume
     watching.py |            ^
        |     connection.py --'   what the operator's clients expect of HTTP

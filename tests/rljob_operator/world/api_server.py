@@ -43,7 +43,9 @@ class Refusal(Exception):
 
 
 class ApiServer:
-    """closed: namespaces in which the operator may do nothing, not even look. leaving: those that are being deleted."""
+    """closed: namespaces in which the operator may do nothing, not even look. leaving: those that are being deleted.
+    absent: kinds that are not installed.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, Key], Manifest] = {}
@@ -51,6 +53,7 @@ class ApiServer:
         self.version = 100
         self.closed: set[str] = set()
         self.leaving: set[str] = set()
+        self.absent: set[Kind] = set()
         self._numbers = count(1)
         self._applied: dict[str, Manifest] = {}  # by uid
 
@@ -165,8 +168,8 @@ class ApiServer:
         return told
 
 
-def pod_of(owner: Manifest, name: str, labels: Manifest, spec: Manifest) -> Manifest:
-    """A pod that a controller makes for what it controls."""
+def pod_of(owner: Manifest, name: str, template: Manifest, labels: Manifest) -> Manifest:
+    """A pod that a controller makes for what it controls. labels: besides those of its template."""
     metadata = owner["metadata"]
     reference = {name: owner[name] for name in ("apiVersion", "kind")} | {
         "controller": True,
@@ -174,10 +177,12 @@ def pod_of(owner: Manifest, name: str, labels: Manifest, spec: Manifest) -> Mani
     }
     return POD.manifest(
         {
-            "name": f"{metadata['name']}-{name}", "namespace": metadata["namespace"], "labels": labels,
+            "name": f"{metadata['name']}-{name}", "namespace": metadata["namespace"],
+            "labels": template["metadata"]["labels"] | labels,
+            "annotations": template["metadata"].get("annotations", {}),
             "ownerReferences": [reference | {name: metadata[name] for name in ("name", "uid")}],
         },
-        spec=spec, status={"phase": "Pending"},
+        spec=template["spec"], status={"phase": "Pending"},
     )  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class Connection:
         key = Key(place.namespace, place.name)
         if place.namespace in self._server.closed:
             raise Refusal(403, "Forbidden", f'{place.kind.plural} is forbidden in the namespace "{place.namespace}"')
+        if place.kind in self._server.absent:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
         if verb == "GET" and not place.name:
             items = [each for each in self._server.all(place.kind) if _selects(place.label, each)]
             items = [each for each in items if place.namespace in ("", Key.of(each).namespace)]

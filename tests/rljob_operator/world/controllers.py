@@ -11,6 +11,7 @@ from rljob_operator.observe.snapshot import is_deleting
 from rljob_operator.render.digest import digest
 from tests.rljob_operator.world.api_server import FOREGROUND, ApiServer, kind_of, owners, pod_of
 from tests.rljob_operator.world.clock import now, stamp
+from tests.rljob_operator.world.gangs import Gangs
 from tests.rljob_operator.world.images import Images, tried_again
 
 TEMPLATE = "pod-template-hash"
@@ -28,8 +29,8 @@ class Nodes:
     Who waits for an image waits as long as it takes.
     """
 
-    def __init__(self, server: ApiServer, lost: Lost, images: Images) -> None:
-        self._server, self._lost, self._images = server, lost, images
+    def __init__(self, server: ApiServer, lost: Lost, images: Images, gangs: Gangs) -> None:
+        self._server, self._lost, self._images, self._gangs = server, lost, images, gangs
 
     def step(self, pod: Manifest) -> bool:
         """The next thing that happens to it if nothing goes wrong."""
@@ -46,8 +47,9 @@ class Nodes:
         return True
 
     def _bind(self, pod: Manifest) -> bool:
-        """To the first node that it does not avoid."""
-        node = next((each for each in NODES if each not in avoided(pod["spec"])), None)
+        """To the first node that it does not avoid, with its gang."""
+        free = NODES if self._gangs.lets(pod) else ()
+        node = next((each for each in free if each not in avoided(pod["spec"])), None)
         if node is not None:
             self._server.patch(POD, Key.of(pod), {"spec": {"nodeName": node}})
         return node is not None
@@ -128,8 +130,7 @@ class Deployments:
 
     def _make(self, deployment: Manifest, made: str) -> None:
         template = deployment["spec"]["template"]
-        labels = template["metadata"]["labels"] | {TEMPLATE: made}
-        self._server.create(pod_of(deployment, f"{next(self._numbers)}", labels, template["spec"]))
+        self._server.create(pod_of(deployment, f"{next(self._numbers)}", template, {TEMPLATE: made}))
 
 
 class GarbageCollector:

@@ -69,6 +69,8 @@ def check_wanted(world: World, *, running: bool) -> None:
         assert phase == ("Running" if running else "Succeeded"), phase
         models = len(job["spec"]["rewards"].get("models", ())) if running else 0
         assert len(world.server.all(DEPLOYMENT)) == len(world.server.all(SERVICE)) == models
+        ganged = running and job["spec"]["gang"]["scheduler"] != "none"
+        assert len(world.gangs.pod_groups) == ganged, "as many PodGroups as gangs"
 
 
 def check_nothing_runs(world: World) -> None:
@@ -76,6 +78,7 @@ def check_nothing_runs(world: World) -> None:
     assert not world.server.all(RAY_CLUSTER), "its cluster stays"
     assert not world.server.all(DEPLOYMENT), "its reward models stay"
     assert not world.server.all(POD), "its pods stay"
+    assert not world.gangs.pod_groups, "its PodGroup stays"
 
 
 async def check_silence(world: World) -> None:

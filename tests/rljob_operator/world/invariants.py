@@ -6,11 +6,22 @@ from typing import Any
 
 from rljob_api.conditions import Note, Reason
 from rljob_operator import names
-from rljob_operator.kube.kinds import DEPLOYMENT, EVENT, POD, RAY_CLUSTER, RLJOB, WORKLOAD, Kind, Manifest
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    EVENT,
+    POD,
+    POD_GROUPS,
+    RAY_CLUSTER,
+    RLJOB,
+    WORKLOAD,
+    Kind,
+    Manifest,
+)
 from rljob_operator.observe.snapshot import is_deleting
 from tests.rljob_operator.world.api_server import ApiServer, owners
 from tests.rljob_operator.world.clock import now
 from tests.rljob_operator.world.controllers import phase
+from tests.rljob_operator.world.gangs import Gangs
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.kuberay import TYPE
 from tests.rljob_operator.world.kueue import holds_quota
@@ -21,8 +32,13 @@ from tests.rljob_operator.world.witness import TERMINAL, Witness
 
 
 class Invariants:
-    def __init__(self, server: ApiServer, heads: Heads, trouble: Trouble, streams: Streams) -> None:
-        self._server, self._heads, self._trouble, self._streams = server, heads, trouble, streams
+    """belated: writes of dead operators arrive."""
+
+    def __init__(
+        self, server: ApiServer, heads: Heads, trouble: Trouble, streams: Streams, gangs: Gangs
+    ) -> None:  # fmt: skip
+        self._server, self._heads, self._trouble, self._streams, self._gangs = server, heads, trouble, streams, gangs
+        self.belated, self._late_groups = False, set[str]()
         self._jobs: dict[str, Manifest] = {}  # as they were last, by uid
         self._makers: dict[str, str] = {}  # the uid of the job of each RayCluster and Deployment
         self._witnesses: list[Witness] = []
@@ -46,6 +62,7 @@ class Invariants:
         assert all(times == 1 for times in told.values()), told
         pods = [pod for pod in self._server.all(POD) if TYPE in pod["metadata"]["labels"]]
         self._check_quota()
+        self._check_gangs()
         clusters = {uid for pod in pods if phase(pod) == "Running" and not is_deleting(pod) for uid in owners(pod)}
         assert len(clusters) <= 1, f"two clusters live: {clusters}"
 
@@ -58,7 +75,21 @@ class Invariants:
                 held = [each for each in self._server.all(WORKLOAD) if uid in owners(each) and holds_quota(each)]
                 assert held or not pods, f"{len(pods)} pods without quota"
 
+    def _check_gangs(self) -> None:
+        """Pods that are to stay have their PodGroup, unless a person took it. With a queue no PodGroup lacks quota."""
+        for owner in (*self._server.all(RAY_CLUSTER), *self._server.all(DEPLOYMENT)):
+            for pod in () if is_deleting(owner) else self._server.owned_by(owner["metadata"]["uid"]):
+                kind, group = self._gangs.group_of(pod) or (None, pod)
+                assert group or kind in self._gangs.taken, f"{pod['metadata']['name']} has no PodGroup"
+        for group in self._gangs.pod_groups:
+            job = next((each for each in self._server.all(RLJOB) if each["metadata"]["uid"] in owners(group)), None)
+            free = job is None or names.QUEUE_LABEL not in job["metadata"]["labels"] or _is_given_up(job["metadata"])
+            if not (free or is_deleting(group) or group["metadata"]["uid"] in self._late_groups):
+                assert any(map(holds_quota, self._server.all(WORKLOAD))), "a PodGroup without quota"
+
     def _see(self, kind: Kind, event: str, manifest: Manifest) -> None:
+        if kind in POD_GROUPS.values() and event == "ADDED" and self.belated:
+            self._late_groups.add(manifest["metadata"]["uid"])
         if kind in (RAY_CLUSTER, DEPLOYMENT):
             self._makers |= dict.fromkeys((manifest["metadata"]["uid"],), next(owners(manifest), ""))
         if kind != RLJOB:

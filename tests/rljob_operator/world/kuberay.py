@@ -55,10 +55,9 @@ class KubeRay:
             self._server.delete(pod)
 
     def _make(self, cluster: Manifest, kind: str, group: Manifest) -> None:
-        template = group["template"]
-        labels = template["metadata"]["labels"] | {CLUSTER: cluster["metadata"]["name"], TYPE: kind}
+        template, labels = group["template"], {CLUSTER: cluster["metadata"]["name"], TYPE: kind}
         spec = template["spec"] | ({} if kind == "head" else _waiting_for_gcs(template["spec"]))
-        self._server.create(pod_of(cluster, f"{kind}-{next(self._numbers)}", labels, spec))
+        self._server.create(pod_of(cluster, f"{kind}-{next(self._numbers)}", {**template, "spec": spec}, labels))
 
     def _report(self, cluster: Manifest) -> None:
         pods, heads = self.pods(cluster), self.pods(cluster, "head")

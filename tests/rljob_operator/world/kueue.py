@@ -29,6 +29,15 @@ class Kueue:
                 self._reconcile(each)
         return self._server.version > before
 
+    def holds(self) -> bool:
+        """Whether a job has quota."""
+        return any(map(holds_quota, self.workloads))
+
+    def finish(self) -> None:
+        """As of the copies in other clusters."""
+        for each in self.workloads:
+            self._say(each, Finished=(True, "Succeeded"))
+
     def evict(self, reason: str = "Preempted") -> None:
         for each in self.workloads:
             if holds_quota(each) and not condition_is(each, "Evicted"):

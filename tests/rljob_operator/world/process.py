@@ -65,7 +65,7 @@ class Process:
 
     async def hear(self, kind: Kind, event: Manifest) -> None:
         """What a watch says."""
-        await self._handlers[kind.plural](event=event)
+        await self._handlers[kind.resource](event=event)
 
     async def bury(self) -> None:
         """Nothing of it goes on."""

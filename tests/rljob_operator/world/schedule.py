@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rljob_operator import names
-from rljob_operator.kube.kinds import POD, WATCHED, Kind
+from rljob_operator.kube.kinds import POD, POD_GROUPS, WATCHED, Kind
 from tests.rljob_operator.world.images import DENIED, NOWHERE, SILENT
 from tests.rljob_operator.world.stories import ADMIT, STOP_ADMITTING, Act, fails, loses, no_image, server
 from tests.rljob_operator.world.user import KEY
@@ -30,6 +30,12 @@ Step = str | Turns
 
 
 LOSSES = ("evicted", "failed", "gone")
+
+WATCHES: dict[str, Kind] = {
+    **{f"{kind}s": kind for kind in WATCHED if kind not in POD_GROUPS.values()},
+    **{f"PodGroups of {scheduler}": kind for scheduler, kind in POD_GROUPS.items()},
+}
+"""What they tell of."""
 
 
 def _unpulled_is_lost(how: str, world: World) -> None:
@@ -94,6 +100,18 @@ def _misnames_at_once(world: World) -> None:
     world.user.change(suspend=False)
 
 
+def _reschedules_at_once(world: World) -> None:
+    world.user.change(suspend=True)
+    world.user.another_scheduler()
+    world.user.change(suspend=False)
+
+
+def _reserves_at_once(world: World) -> None:
+    world.user.change(suspend=True)
+    world.user.another_server()
+    world.user.change(suspend=False)
+
+
 OF_IMAGES: dict[str, Act] = {
     **{f"no {role} gets its image": no_image(SILENT, role) for role in names.ROLES},
     **{f"no {role} may have its image": no_image(DENIED, role) for role in names.ROLES},
@@ -120,6 +138,19 @@ OF_KUEUE: dict[str, Act] = {
     "the Workload is activated": lambda world: world.kueue.activate(active=True),
 }
 """What happens to quota."""
+
+OF_GANGS: dict[str, Act] = {
+    "PodGroups are protected": lambda world: world.gangs.step(),
+    "the PodGroup is deleted": lambda world: world.gangs.delete(),
+    "a person holds the PodGroup": lambda world: world.gangs.hold(),
+    "a person lets the PodGroup go": lambda world: world.gangs.let_go(),
+    "gang schedulers are removed": lambda world: world.gangs.uninstall(),
+    "gang schedulers are installed": lambda world: world.gangs.install(),
+    "another gang scheduler": lambda world: world.user.another_scheduler(),
+    "another gang scheduler at once": _reschedules_at_once,
+    "another server at once": _reserves_at_once,
+}
+"""What happens to PodGroups."""
 
 HAPPENINGS: dict[str, Act] = {
     "nothing": lambda world: None,
@@ -148,14 +179,15 @@ HAPPENINGS: dict[str, Act] = {
     "a driver is killed": lambda world: world.trouble.driver_ends(137, recorded=False),
     **{f"a {kind} is {how}": loses(kind, how) for kind in ("head", "worker") for how in LOSSES},
     **{f"a server is {how}": server(how) for how in LOSSES},
-    **{f"the watch of {kind}s breaks": partial(_breaks, kind) for kind in WATCHED},
-    **{f"the watch of {kind}s stalls": partial(_stalls, kind) for kind in WATCHED},
+    **{f"the watch of {these} breaks": partial(_breaks, kind) for these, kind in WATCHES.items()},
+    **{f"the watch of {these} stalls": partial(_stalls, kind) for these, kind in WATCHES.items()},
     "the operator's Role is gone": lambda world: world.server.closed.add(KEY.namespace),
     "the operator's Role is back": lambda world: world.server.closed.clear(),
     "agents are mute": lambda world: setattr(world.heads, "mute", True),
     "agents answer": lambda world: setattr(world.heads, "mute", False),
     **OF_IMAGES,
     **OF_KUEUE,
+    **OF_GANGS,
     "the watches work": lambda world: world.streams.stalled.clear(),
 }
 """In the middle of a call, or between two."""
@@ -170,9 +202,9 @@ STEPS: dict[str, Act] = {
     "the operator lists and is refused": _is_refused,
     "the operator restarts": lambda world: world.restart(),
     "what was late arrives": lambda world: world.arrive(),
-    **{f"the watch of {kind}s tells one": partial(_tells, kind, 1) for kind in WATCHED},
-    **{f"the watch of {kind}s tells four": partial(_tells, kind, 4) for kind in WATCHED},
-    **{f"the watch of {kind}s repeats itself": partial(_repeats, kind) for kind in WATCHED},
+    **{f"the watch of {these} tells one": partial(_tells, kind, 1) for these, kind in WATCHES.items()},
+    **{f"the watch of {these} tells four": partial(_tells, kind, 4) for these, kind in WATCHES.items()},
+    **{f"the watch of {these} repeats itself": partial(_repeats, kind) for these, kind in WATCHES.items()},
     **{f"{seconds} s pass": partial(_passes, seconds) for seconds in (1, 30, 130, 400)},
 }
 

@@ -141,6 +141,8 @@ EVICT: Act = lambda world: world.kueue.evict()  # noqa: E731
 ADMIT: Act = lambda world: setattr(world.kueue, "open", True)  # noqa: E731
 STOP_ADMITTING: Act = lambda world: setattr(world.kueue, "open", False)  # noqa: E731
 
+UNGROUP: Act = lambda world: world.gangs.delete()  # noqa: E731
+
 STORIES: dict[str, Story] = {
     "finishes": finishes,
     "fails and recovers": _story(1, fails(), "Succeeded"),
@@ -178,6 +180,9 @@ STORIES: dict[str, Story] = {
         1, lambda world: world.kueue.activate(active=False), until(stopped),
         lambda world: world.kueue.activate(active=True), "Succeeded",
     ),
+    "loses its PodGroup and another pod": _story(1, UNGROUP, loses("worker", "failed"), fails(), "Succeeded"),
+    "loses its PodGroup and its head": _story(1, UNGROUP, loses("head", "gone"), "Succeeded"),
+    "has another gang": _story(1, SUSPEND, lambda world: world.user.another_scheduler(), RESUME, "Succeeded"),
     "is deleted": _story(1, deleted("Background"), GONE),
     "is deleted in the foreground": _story(1, deleted("Foreground"), GONE),
     "is followed by another": _story(1, deleted("Background"), GONE, lambda world: world.user.create(), "Succeeded"),

@@ -1,12 +1,13 @@
 """Whoever writes RLJobs, and deletes what they please."""
 
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 from rljob_api.schema import structural_schema, with_defaults
 from rljob_api.v1alpha1 import RLJobSpec
 from rljob_api.v1alpha1.rewards import Rewards
-from rljob_operator.kube.kinds import RLJOB, Key, Manifest
+from rljob_operator.kube.kinds import POD_GROUPS, RLJOB, Key, Manifest
 from rljob_operator.names import PRIORITY_LABEL, QUEUE_LABEL
 from tests.rljob_operator.snapshots import SPEC
 from tests.rljob_operator.world.api_server import ApiServer
@@ -26,6 +27,12 @@ SERVED: dict[str, Any] = {
 
 MEASURED: dict[str, Any] = {"preflight": {"fabric": {"timeLimit": "60s"}}}
 """The part of a spec with a fabric preflight."""
+
+
+def ganged(scheduler: str) -> dict[str, Any]:
+    """The part of a spec whose pods start together."""
+    return {"gang": {"scheduler": scheduler}}
+
 
 _LABELS = {"queue": QUEUE_LABEL, "priority": PRIORITY_LABEL}
 QUEUED: dict[str, Any] = {"labels": {QUEUE_LABEL: "lab"}}
@@ -77,9 +84,17 @@ class User:
             self.change(cluster={"nodes": 5 - self.job["spec"]["cluster"]["nodes"]})
 
     def another_server(self) -> None:
-        """One server more or less, where there is a reward model."""
+        """One server more or less, where there is a reward model, as the API server allows it."""
         if self.job is not None and (models := self.job["spec"]["rewards"].get("models")):
-            self.change(rewards={"models": [models[0] | {"replicas": 3 - models[0]["replicas"]}]})
+            spec, replicas = self.job["spec"], models[0]["replicas"]
+            if spec["suspend"] or spec["gang"]["scheduler"] != "native" or replicas == 1:
+                self.change(rewards={"models": [models[0] | {"replicas": 3 - replicas}]})
+
+    def another_scheduler(self) -> None:
+        """Of the gang, as the API server allows it."""
+        if self.job is not None and self.job["spec"]["suspend"]:
+            following = dict(pairwise(["none", *POD_GROUPS, "none"]))
+            self.change(gang={"scheduler": following[self.job["spec"]["gang"]["scheduler"]]})
 
     def names(self, image: str | None, *, of_servers: bool = False, **spec: Any) -> None:
         """An image, as the API server allows it; None for that of all jobs. spec: what else is changed with it."""

@@ -49,6 +49,10 @@ def check_actions(snapshot: Snapshot, plan: Plan) -> None:
         assert not _of_ray(snapshot), (
             "it makes a cluster beside pods of another, which KubeRay would take for the new one's"
         )
+        kinds = [
+            each["kind"] for each in (*plan.apply, *(each for each in snapshot.pod_groups if not is_deleting(each)))
+        ]
+        assert job.spec.gang.scheduler == "none" or "PodGroup" in kinds, "it makes a cluster without a PodGroup"
     if plan.submit is not None:
         driver, head = status.driver, snapshot.head
         assert wanted, "it starts a driver for a job that nobody wants to run"

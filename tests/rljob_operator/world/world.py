@@ -10,6 +10,7 @@ from tests.rljob_operator.world.api_server import ApiServer, Refusal
 from tests.rljob_operator.world.clock import seconds, settle
 from tests.rljob_operator.world.connection import Connection, Session
 from tests.rljob_operator.world.controllers import Deployments, GarbageCollector, Nodes
+from tests.rljob_operator.world.gangs import Gangs
 from tests.rljob_operator.world.heads import Heads
 from tests.rljob_operator.world.images import Images
 from tests.rljob_operator.world.invariants import Invariants
@@ -52,13 +53,13 @@ class World:
         self.namespaces = namespaces
         self.server = ApiServer()
         self.heads = Heads(self.server)
-        self.images = Images()
-        self.nodes = Nodes(self.server, self.heads.lost, self.images)
+        self.images, self.gangs = Images(), Gangs(self.server)
+        self.nodes = Nodes(self.server, self.heads.lost, self.images, self.gangs)
         self.kuberay, self.garbage = KubeRay(self.server), GarbageCollector(self.server)
         self.deployments, self.kueue = Deployments(self.server), Kueue(self.server)
         self.trouble = Trouble(self.server, self.heads, self.nodes)
         self.streams, self.user = Streams(self.server), User(self.server)
-        self.invariants = Invariants(self.server, self.heads, self.trouble, self.streams)
+        self.invariants = Invariants(self.server, self.heads, self.trouble, self.streams, self.gangs)
         self.next_turn: Callable[[Call], Turn] = undisturbed
         self.late: list[Callable[[], object]] = []
         self.calls: list[Call] = []
@@ -144,6 +145,8 @@ class World:
         self.images.out.clear()
         self.kueue.open = True
         self.kueue.activate(active=True)
+        self.gangs.install()
+        self.gangs.let_go()
         self.arrive()
         version, since = self.server.version, seconds()
         while seconds() - since < QUIET_SECONDS:
@@ -153,9 +156,11 @@ class World:
 
     def arrive(self) -> None:
         """What was late."""
+        self.invariants.belated = True
         while self.late:
             with suppress(Refusal):
                 self.late.pop(0)()
+        self.invariants.belated = False
 
     def _move(self, *, drivers: bool, servers: bool) -> bool:
         """Whether anybody had anything to do. Drivers that are asked to stop do not wait."""
@@ -165,5 +170,5 @@ class World:
             pod for pod in self.server.all(POD) if servers or TYPE in pod["metadata"]["labels"] or is_deleting(pod)
         ]
         pods = [self.nodes.step(pod) for pod in moving]
-        controllers = (self.kueue, self.kuberay, self.deployments, self.garbage)
+        controllers = (self.kueue, self.gangs, self.kuberay, self.deployments, self.garbage)
         return any([*[each.step() for each in controllers], *pods, *stopped])

@@ -98,7 +98,8 @@ class RLJobSpec(ApiModel):
         None,
         description=(
             "Name of the controller that runs this job, with its domain, as in a Kubernetes Job. This operator"
-            " ignores the job unless the name is rljob.dev/operator."
+            " ignores the job unless the name is rljob.dev/operator. With kueue.x-k8s.io/multikueue, and a queue, Kueue"
+            " runs a copy of the job in another cluster."
         ),
     )
 

@@ -4,10 +4,12 @@ The gates are asked in order, and the first that answers decides: later ones see
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rljob_api.v1alpha1 import RLJobStatus
 from rljob_operator import names
+from rljob_operator.decide.dispatching import dispatching
 from rljob_operator.decide.ending import deletion, leftovers, others_finalizers, retirement, unreadable
 from rljob_operator.decide.events import events
 from rljob_operator.decide.failing import ended, finished, hung, never_up, unread
@@ -19,7 +21,7 @@ from rljob_operator.decide.recovering import backoff, replacement
 from rljob_operator.decide.refusals import broken, not_taken, refused
 from rljob_operator.decide.running import pending, running, unheard
 from rljob_operator.decide.serving import served
-from rljob_operator.decide.starting import attempt, own_namespace, ray_cluster, reward_models, submission
+from rljob_operator.decide.starting import attempt, ray_cluster, reward_models, submission, unstartable
 from rljob_operator.decide.status import kept_back, next_status
 from rljob_operator.decide.stopping import deadline_left, stopping
 from rljob_operator.job import Job
@@ -41,6 +43,7 @@ GATES: Final[tuple[Gate, ...]] = (
     leftovers,
     finished,
     stopping,
+    unstartable,
     scheduler_missing,
     queueing,
     unusable,
@@ -51,7 +54,6 @@ GATES: Final[tuple[Gate, ...]] = (
     never_up,
     replacement,
     backoff,
-    own_namespace,
     pod_group_leaves,
     ray_cluster,
     reward_models,
@@ -65,10 +67,18 @@ GATES: Final[tuple[Gate, ...]] = (
 def decide(facts: Facts, settings: Settings) -> Plan:
     """What to do for this job now. Asked again after that was done, it asks for nothing."""
     job = facts.job
+    if job.manager == names.MULTIKUEUE and (job.queue is not None or facts.workload.found is not None):
+        found = dispatching(facts, settings)
+        return found if isinstance(found, Plan) else _planned(facts, settings, replace(found, deployed=False))
     if job.manager not in names.OUR_MANAGERS or foreign(job, settings):
         return Plan()
     step = next((found for gate in GATES if (found := gate(facts, settings))), None) or running(facts, settings)
-    step = ganged(facts, settings, served(facts, settings, step))
+    return _planned(facts, settings, ganged(facts, settings, served(facts, settings, step)))
+
+
+def _planned(facts: Facts, settings: Settings, step: Step) -> Plan:
+    """The step, with what the status says then, and what its time is."""
+    job = facts.job
     if step.finalizer is False and (names.FINALIZER in job.finalizers or not others_finalizers(job)):
         # The status names other finalizers afterwards: no watch reports the operator's own write again.
         return Plan(finalizer=False, delete=step.delete, again_in=0.0 if others_finalizers(job) else None)

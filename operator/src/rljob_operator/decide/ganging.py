@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.decide.ending import nothing_runs
+from rljob_operator.decide.ending import is_idle, nothing_runs, replaced, servers
 from rljob_operator.decide.recovering import WAIT_SECONDS
 from rljob_operator.decide.serving import RUNS
 from rljob_operator.kube.kinds import POD_GROUPS, Kind, Manifest, Ref
@@ -25,7 +25,7 @@ LOOK_SECONDS = 1.0
 
 
 def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
-    """Without the gang's scheduler no pod starts and no Workload is created. Pods that run are left alone."""
+    """Without the gang's scheduler no pod starts, and the job needs no quota. Pods that run are left alone."""
     kind = _kind(facts)
     if kind is None or kind not in facts.seen.missing or facts.cluster.exists or facts.driver.is_open:
         return None
@@ -35,24 +35,36 @@ def scheduler_missing(facts: Facts, _settings: Settings) -> Step | None:
         f" scheduler and set gang.{scheduler} in the operator's chart; or set spec.gang.scheduler to none, with"
         " spec.suspend: true meanwhile"
     )
-    return Step("Pending", Reason.GANG_SCHEDULER_MISSING, message, again_in=WAIT_SECONDS)
+    freed = replaced(facts) if is_idle(facts) else {}
+    return Step("Pending", Reason.GANG_SCHEDULER_MISSING, message, again_in=WAIT_SECONDS, **freed)
 
 
 def pod_group_leaves(facts: Facts, settings: Settings) -> Step | None:
-    """No pod is created beside a PodGroup that goes: its scheduler could place the pod alone."""
+    """No pod is created beside a PodGroup that goes: its scheduler could place the pod alone. Reward models go too: the
+    PodGroup of Kubernetes stays as long as a pod names it.
+    """
     found = _found(facts)
-    if found is None or facts.cluster.exists or not (is_deleting(found) or _is_outdated(facts, settings, found)):
+    if found is None or facts.cluster.exists or not (is_deleting(found) or _excess(facts, settings, found)):
         return None
     going = () if is_deleting(found) else (Ref.of(found),)
     message = f"Waiting for the previous PodGroup {found['metadata']['name']} to be deleted"
+    going = (*going, *servers(facts.seen))
     return Step("Pending", Reason.WAITING_FOR_REMOVAL, message, delete=going, again_in=LOOK_SECONDS)
+
+
+def is_too_large(facts: Facts, settings: Settings) -> bool:
+    """Whether the PodGroup of what runs is immutable and asks for more pods than the spec: one that replaces a lost pod
+    would wait for the rest.
+    """
+    found = _found(facts)
+    if found is None or not facts.cluster.exists or facts.job.unread is not None:
+        return False
+    return _excess(facts, settings, found) > 0
 
 
 def ganged(facts: Facts, settings: Settings, step: Step) -> Step:
     """The step, with what its phase requires of the PodGroup."""
     job, kind = facts.job, None
-    if job.deleted is not None:  # Kubernetes removes it with the job
-        return step
     if job.problem is None and step.deployed and step.phase in RUNS:
         kind = _kind(facts)
     others = (Ref.of(each) for each in facts.seen.pod_groups if not is_deleting(each))
@@ -82,7 +94,12 @@ def _found(facts: Facts) -> Manifest | None:
     return None if kind is None else facts.seen.child(kind, names.pod_group(facts.job.name))
 
 
-def _is_outdated(facts: Facts, settings: Settings, found: Manifest) -> bool:
-    """Whether it cannot follow the spec."""
+def _excess(facts: Facts, settings: Settings, found: Manifest) -> int:
+    """How many pods more than the spec it asks for. 0 for a PodGroup that can follow the spec."""
     made = pod_group_of(facts.job, settings) if _kind(facts) == NATIVE else None
-    return made is not None and found["spec"].get("schedulingPolicy") != made["spec"]["schedulingPolicy"]
+    return 0 if made is None else _least(found) - _least(made)
+
+
+def _least(group: Manifest) -> int:
+    """How many pods a PodGroup of Kubernetes waits for."""
+    return int(group["spec"].get("schedulingPolicy", {}).get("gang", {}).get("minCount", 0))

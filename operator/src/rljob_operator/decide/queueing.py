@@ -18,12 +18,12 @@ from rljob_operator.decide.starting import unmergeable
 from rljob_operator.kube.kinds import WORKLOAD_PRIORITY_CLASS, Key, Manifest
 from rljob_operator.observe.facts import Facts
 from rljob_operator.observe.nodes import excluded
-from rljob_operator.observe.snapshot import annotation
+from rljob_operator.observe.snapshot import annotation, controller_of, is_deleting
 from rljob_operator.observe.workload import WorkloadState
 from rljob_operator.plan import Patch, Step
 from rljob_operator.render import CannotMerge, UnknownFlavor, placements, spec_digest, workload_of
 from rljob_operator.render.placement import avoiding
-from rljob_operator.render.workload import prioritized, released, reported, updated
+from rljob_operator.render.workload import adopted, prioritized, released, reported, updated
 from rljob_operator.settings import Settings
 
 LOOK_SECONDS = 1.0
@@ -67,9 +67,9 @@ def _is_misplaced(facts: Facts) -> bool:
 
 
 def taken_away(facts: Facts) -> tuple[Reason, str] | None:
-    """Why what runs has to stop: it has no quota any more. None if it needs none, has it, or nothing runs."""
+    """Why what runs has to stop: it has no quota any more. None if it needs none, has it, or nothing runs here."""
     work = facts.workload
-    if work.state in _FREE or has_quota(facts):
+    if work.state in _FREE or has_quota(facts) or facts.job.manager == names.MULTIKUEUE:
         return None
     if is_idle(facts) and work.state is not WorkloadState.EVICTED:
         return None
@@ -82,7 +82,7 @@ def taken_away(facts: Facts) -> tuple[Reason, str] | None:
 
 
 def _why(facts: Facts) -> str:
-    work, name = facts.workload, names.workload(facts.job.name, facts.job.uid)
+    work, name = facts.workload, facts.job.workload
     if work.state is WorkloadState.EVICTED:
         return f"Kueue evicted the job: {work.message or 'its Workload was deactivated'}"
     if work.state in (WorkloadState.DELETING, WorkloadState.ABSENT):
@@ -115,10 +115,19 @@ def queueing(facts: Facts, settings: Settings) -> Step | None:
     state = facts.workload.state
     if facts.job.unread is not None and state is not WorkloadState.NOT_QUEUED and is_idle(facts):
         return Step("Queued", Reason.SPEC_NOT_READABLE, facts.job.unread, again_in=WAIT_SECONDS, **replaced(facts))
+    if (found := facts.workload.found) is not None and controller_of(found) is None and not is_deleting(found):
+        message = f"Workload {facts.job.workload} of MultiKueue is taken over"
+        return Step("Queued", Reason.QUEUED, message, patch=adopted(found, facts.job))
     if has_quota(facts):
         return _unplaced(facts)
     if state is WorkloadState.NOT_QUEUED or not is_idle(facts):
         return None
+    return in_queue(facts, settings)
+
+
+def in_queue(facts: Facts, settings: Settings) -> Step | None:
+    """What a job without quota does. None if it may not be asked for."""
+    state = facts.workload.state
     if state is WorkloadState.NO_KUEUE:
         message = (
             f"The label {names.QUEUE_LABEL} names LocalQueue {facts.job.queue}, and the operator cannot read"
@@ -129,14 +138,24 @@ def queueing(facts: Facts, settings: Settings) -> Step | None:
     if state not in (WorkloadState.ABSENT, WorkloadState.WAITING):
         message = "The Workload is replaced" if facts.job.queue else "The Workload is deleted"
         return Step("Queued", Reason.QUEUED, message, again_in=LOOK_SECONDS, **replaced(facts))
-    return _in_queue(facts, settings)
+    if facts.job.prebuilt is not None:
+        return _of_multikueue(facts)
+    return _asked(facts, settings)
 
 
-def _in_queue(facts: Facts, settings: Settings) -> Step | None:
+def _of_multikueue(facts: Facts) -> Step:
+    """Kueue alone creates and changes the Workload of a copy."""
+    if (found := facts.workload.found) is not None:
+        return _waiting(facts, found, ())
+    message = f"Waiting for Workload {facts.job.workload}, which MultiKueue creates"
+    return Step("Queued", Reason.QUEUED, message, again_in=WAIT_SECONDS)
+
+
+def _asked(facts: Facts, settings: Settings) -> Step | None:
     job, found = facts.job, facts.workload.found
     queue, image = job.queue or facts.workload.queue, job.spec.cluster.image or settings.trainer_image
     if image is None or queue is None:
-        return None  # a later gate says what is missing
+        return None  # an earlier gate says what is missing
     priority = _priority(facts)
     if priority is None:
         message = (
@@ -149,13 +168,12 @@ def _in_queue(facts: Facts, settings: Settings) -> Step | None:
         return unmergeable(facts, error)
     if found is None:
         return Step("Queued", Reason.QUEUED, f"Waiting for LocalQueue {queue}", create=(wanted,), again_in=LOOK_SECONDS)
-    return _waiting(facts, found, wanted)
+    # Without quota it follows the job: another queue, another priority, more servers.
+    return _waiting(facts, found, () if facts.workload.admission else updated(found, wanted))
 
 
-def _waiting(facts: Facts, found: Manifest, wanted: Manifest) -> Step:
-    """Without quota the Workload follows the job: another queue, another priority, more servers."""
+def _waiting(facts: Facts, found: Manifest, patch: tuple[Patch, ...]) -> Step:
     work = facts.workload
-    patch = () if work.admission else updated(found, wanted)
     said = work.message or "Kueue has not reported on the Workload; check that it runs"
     if work.is_active:
         avoided = f"; {words}" if (words := excluded(facts.job)) else ""
@@ -195,6 +213,7 @@ def upkeep(facts: Facts, step: Step) -> tuple[Patch, ...]:
     priority = _priority(facts)
     if (
         job.priority_class is not None
+        and job.prebuilt is None
         and priority is not None
         and (patch := prioritized(found, job.priority_class, priority))
     ):

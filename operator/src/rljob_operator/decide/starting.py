@@ -1,4 +1,4 @@
-"""Gates on the way to a driver: RayCluster, reward models, attempt, submission."""
+"""Gates on the way to a driver: what can have pods at all, RayCluster, reward models, attempt, submission."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import DriverStatus
 from rljob_api.v1alpha1.status import Phase
 from rljob_operator import names
-from rljob_operator.decide.ending import pods_left
+from rljob_operator.decide.ending import is_idle, pods_left, replaced, servers
 from rljob_operator.decide.images import cluster_image, server_image
 from rljob_operator.decide.judging import failed, settled
 from rljob_operator.decide.recovering import WAIT_SECONDS
@@ -20,13 +20,30 @@ from rljob_operator.render import CannotMerge, Placements, cluster_of, placement
 from rljob_operator.settings import Settings
 
 
-def own_namespace(facts: Facts, settings: Settings) -> Step | None:
-    """The operator creates no pods in the namespace of the key of all jobs. It leaves a cluster that exists alone."""
+def unstartable(facts: Facts, settings: Settings) -> Step | None:
+    """What cannot have pods asks for no quota, and gives back what it has. A cluster that exists is left alone."""
+    if facts.cluster.exists or facts.driver.is_open:
+        return None
+    step = _own_namespace(facts, settings) or _no_image(facts, settings)
+    if step is None:
+        return None
+    return replace(step, **(replaced(facts) if is_idle(facts) else {"delete": tuple(servers(facts.seen))}))
+
+
+def _own_namespace(facts: Facts, settings: Settings) -> Step | None:
+    """The operator creates no pods in the namespace of the key of all jobs."""
     namespace = facts.job.namespace
-    if not settings.protect_own_namespace or namespace != settings.operator_namespace or facts.cluster.exists:
+    if not settings.protect_own_namespace or namespace != settings.operator_namespace:
         return None
     message = f"Namespace {namespace} is the operator's own. Delete the RLJob, and create it in another namespace"
     return Step("Pending", Reason.NAMESPACE_REFUSED, message, deployed=False)
+
+
+def _no_image(facts: Facts, settings: Settings) -> Step | None:
+    if facts.job.spec.cluster.image or settings.trainer_image:
+        return None
+    message = "No image is set. Set spec.cluster.image, with spec.suspend: true, or the operator's trainer image"
+    return Step("Pending", Reason.IMAGE_MISSING, message)
 
 
 def ray_cluster(facts: Facts, settings: Settings) -> Step | None:
@@ -37,9 +54,6 @@ def ray_cluster(facts: Facts, settings: Settings) -> Step | None:
     """
     state = facts.cluster.state
     image = facts.job.spec.cluster.image or settings.trainer_image
-    if not facts.cluster.exists and image is None:
-        message = "No image is set. Set spec.cluster.image, with spec.suspend: true, or the operator's trainer image"
-        return Step("Pending", Reason.IMAGE_MISSING, message)
     if state in (ClusterState.ENDING, ClusterState.DELETING):
         left = pods_left(replace(facts.seen, pods=facts.seen.ray_pods))
         message = f"The previous RayCluster has not ended yet: waiting for {left}"

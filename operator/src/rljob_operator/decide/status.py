@@ -70,7 +70,7 @@ def _workload(facts: Facts, status: RLJobStatus) -> WorkloadStatus | None:
     job, work, before = facts.job, facts.workload, facts.job.status.workload
     if job.queue is None and work.found is None and before is None:
         return None
-    before = before or WorkloadStatus(name=names.workload(job.name, job.uid))
+    before = before or WorkloadStatus(name=job.workload)
     changes: dict[str, Any] = {"queue": work.queue or job.queue, "cluster_queue": work.cluster_queue}
     if _is_evicted(facts) and not _was_evicted(job):
         changes |= {"evictions": before.evictions + 1, "lost_steps": None if facts.driver.is_open else 0}

@@ -13,6 +13,7 @@ from rljob_api.conditions import Reason
 from rljob_api.v1alpha1 import RecoveryStatus
 from rljob_operator import names
 from rljob_operator.decide.ending import nothing_runs, pods_left, replaced, what_runs
+from rljob_operator.decide.ganging import is_too_large
 from rljob_operator.decide.judging import over
 from rljob_operator.decide.queueing import requeued, taken_away
 from rljob_operator.head import tokens
@@ -34,8 +35,8 @@ def stopping(facts: Facts, settings: Settings) -> Step | None:
         return _stop(facts, Reason.SUSPENDED, "spec.suspend is true")
     if (taken := taken_away(facts)) is not None:
         return _stop(facts, *taken)
-    if _is_outdated(facts):
-        return _stop(facts, Reason.SPEC_CHANGED, "The RayCluster was created for an earlier spec")
+    if (made := _outdated(facts, settings)) is not None:
+        return _stop(facts, Reason.SPEC_CHANGED, made)
     if annotation(facts.seen.cluster, names.KEY_ANNOTATION) not in (None, tokens.fingerprint(settings.key)):
         return _renew(facts, "The RayCluster was created with another key of the operator")
     if is_overdue(facts):
@@ -55,6 +56,13 @@ def is_overdue(facts: Facts) -> bool:
     """Whether spec.activeDeadline has passed."""
     left = deadline_left(facts)
     return left is not None and left <= 0
+
+
+def _outdated(facts: Facts, settings: Settings) -> str | None:
+    """What was created for an earlier spec and cannot follow this one."""
+    if _is_outdated(facts):
+        return "The RayCluster was created for an earlier spec"
+    return "The PodGroup was created for more pods than the spec has" if is_too_large(facts, settings) else None
 
 
 def _is_outdated(facts: Facts) -> bool:

@@ -39,7 +39,7 @@ class Job:
     def other_manager(self) -> str | None:
         """The controller that manages it, if not rljob-operator."""
         manager = self.spec.get("managedBy")
-        return None if manager in names.OUR_MANAGERS else str(manager)
+        return None if manager in (*names.OUR_MANAGERS, names.MULTIKUEUE) else str(manager)
 
     @property
     def unseen(self) -> str:

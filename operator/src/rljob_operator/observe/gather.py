@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from rljob_operator import names
 from rljob_operator.head.heads import Heads
 from rljob_operator.head.report import Heard
-from rljob_operator.job import read_job
-from rljob_operator.kube.kinds import CHILD_KINDS, CLUSTER_WIDE, POD, RLJOB, VOLUME_CLAIM, Key, Kind, Manifest
+from rljob_operator.job import Job, read_job
+from rljob_operator.kube.kinds import CHILD_KINDS, CLUSTER_WIDE, POD, RLJOB, VOLUME_CLAIM, WORKLOAD, Key, Kind, Manifest
 from rljob_operator.observe.cluster import HEAD_READY
-from rljob_operator.observe.snapshot import Snapshot, condition_is, is_deleting, label, role_of
+from rljob_operator.observe.preemptor import preemptor_of
+from rljob_operator.observe.snapshot import Snapshot, condition_is, controller_of, is_deleting, label, role_of
 from rljob_operator.runtime.store import Store
 
 
@@ -29,13 +30,16 @@ async def observe(
     job = read_job(manifest)
 
     def ours(kind: Kind) -> Iterator[tuple[str, Manifest]]:
-        known = store.children(kind, key)
-        return ((each["metadata"]["name"], each) for each in known if is_ours(kind, each, key))
+        for each in store.children(kind, key):
+            if is_ours(kind, each, key) or is_prebuilt(kind, each, job):
+                yield each["metadata"]["name"], each
 
     children = {kind: dict(ours(kind)) for kind in CHILD_KINDS}
     pods = [pod for pod in store.children(POD, key) if role_of(pod) in names.ROLES]
     cluster_wide = {kind: store.all(kind) for kind in CLUSTER_WIDE}
-    seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=store.missing)
+    missing = store.missing.there(key.namespace)
+    seen = Snapshot(job, clock(), children, pods, cluster_wide=cluster_wide, missing=missing)
+    seen = replace(seen, preemptor=preemptor_of(seen.workload, store))
     heard = await heads.report(job) if _head_runs(seen) else Heard()
     return replace(
         seen, now=clock(), head=heard.head, status_written=written, silent=heard.silent, unauthorized=heard.unauthorized
@@ -54,6 +58,11 @@ def is_ours(kind: Kind, child: Manifest, job: Key) -> bool:
     if any(owner.get("controller") and (owner["kind"], owner["name"]) == (RLJOB.name, job.name) for owner in owners):
         return True
     return kind == VOLUME_CLAIM and metadata["name"] == names.claim(job.name)
+
+
+def is_prebuilt(kind: Kind, child: Manifest, job: Job) -> bool:
+    """Whether it is the Workload that MultiKueue created for the job. It has no owner before the operator adopts it."""
+    return kind == WORKLOAD and child["metadata"]["name"] == job.prebuilt and controller_of(child) is None
 
 
 def _head_runs(snapshot: Snapshot) -> bool:

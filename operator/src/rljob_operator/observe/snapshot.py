@@ -7,7 +7,7 @@ from datetime import datetime
 from rljob_operator import names
 from rljob_operator.head.report import HeadReport
 from rljob_operator.job import Job
-from rljob_operator.kube.kinds import POD_GROUPS, RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD, Key, Kind, Manifest
+from rljob_operator.kube.kinds import POD_GROUPS, RAY_CLUSTER, RESOURCE_FLAVOR, WORKLOAD, Key, Kind, Manifest, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Snapshot:
     silent: seconds without a sign of life of the driver, for whatever reason.
     unauthorized: a server answered and refused the operator's token.
     cluster_wide: objects without a namespace, by kind and key.
-    missing: OPTIONAL kinds that the API server does not know.
+    missing: OPTIONAL kinds that the operator cannot list in the job's namespace.
+    preemptor: whom Kueue names in the Workload; None if it names none, or the operator does not know it.
     """
 
     job: Job
@@ -34,6 +35,7 @@ class Snapshot:
     unauthorized: bool = False
     cluster_wide: Mapping[Kind, Mapping[Key, Manifest]] = field(default_factory=dict)
     missing: frozenset[Kind] = frozenset()
+    preemptor: Ref | None = None
 
     def child(self, kind: Kind, name: str) -> Manifest | None:
         return self.children.get(kind, {}).get(name)
@@ -44,7 +46,7 @@ class Snapshot:
 
     @property
     def workload(self) -> Manifest | None:
-        return self.child(WORKLOAD, names.workload(self.job.name, self.job.uid))
+        return self.child(WORKLOAD, self.job.workload)
 
     @property
     def pod_groups(self) -> list[Manifest]:

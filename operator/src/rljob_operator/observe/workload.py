@@ -14,6 +14,7 @@ from rljob_api.sizes import sized
 from rljob_operator import names
 from rljob_operator.job import Job
 from rljob_operator.kube.kinds import WORKLOAD, Manifest
+from rljob_operator.observe.preemptor import by_name
 from rljob_operator.observe.snapshot import Snapshot, condition_is, condition_of, is_deleting
 
 
@@ -33,7 +34,7 @@ class WorkloadState(Enum):
 class Workload:
     """found: as the API server has it; None if there is none.
 
-    reason, message: Kueue's own, of an eviction or of the wait; empty if it gives none.
+    reason, message: Kueue's own, of an eviction or of the wait; empty if it gives none. The message names a preemptor.
     """
 
     state: WorkloadState
@@ -99,7 +100,7 @@ def derive_workload(snapshot: Snapshot) -> Workload:
         return Workload(WorkloadState.NOT_QUEUED if queue is None else without)
     state = _state(found, queue)
     said = condition_of(found, "Evicted" if state is WorkloadState.EVICTED else "QuotaReserved")
-    message = said.get("message", "")
+    message = by_name(said.get("message", ""), snapshot.preemptor)
     if state is WorkloadState.WAITING and condition_is(found, "QuotaReserved"):
         message = "; ".join(_checks(found)) or message
     return Workload(state, found, said.get("reason", ""), message)

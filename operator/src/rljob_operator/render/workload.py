@@ -29,14 +29,19 @@ def workload(job: Job, queue: str, pods: list[Group], priority: int) -> Manifest
     spec: dict[str, Any] = {"queueName": queue, "priority": priority, "podSets": [_pod_set(each) for each in pods]}
     if job.priority_class is not None:
         spec["priorityClassRef"] = priority_class(job.priority_class)
-    annotations = {names.SPEC_ANNOTATION: spec_digest(job.written), names.GENERATION_ANNOTATION: f"{job.generation}"}
+    annotations = _made_for(job)
     metadata = {
-        "name": names.workload(job.name, job.uid),
+        "name": job.workload,
         "labels": {**names.labels(job.name), names.JOB_UID_LABEL: job.uid},
         "annotations": annotations | {names.DIGEST_ANNOTATION: digest([spec, annotations])},
         "finalizers": [names.WORKLOAD_FINALIZER],
     }
     return WORKLOAD.manifest(metadata, spec=spec)
+
+
+def _made_for(job: Job) -> Manifest:
+    """Annotations: the spec that the job has."""
+    return {names.SPEC_ANNOTATION: spec_digest(job.written), names.GENERATION_ANNOTATION: f"{job.generation}"}
 
 
 def priority_class(name: str) -> Manifest:
@@ -58,6 +63,17 @@ def _topology(annotations: Manifest) -> Manifest:
     asked = {word: annotations.get(names.TOPOLOGY_ANNOTATION % word) for word in _TOPOLOGIES}
     given = {word: value for word, value in asked.items() if value is not None}
     return {word: value == "true" if word == "unconstrained" else value for word, value in given.items()}
+
+
+def adopted(found: Manifest, job: Job) -> tuple[Patch, ...]:
+    """A Workload that MultiKueue created becomes the job's. Its spec stays: Kueue compares it with the original's."""
+    metadata = {
+        "labels": {names.JOB_UID_LABEL: job.uid},
+        "annotations": _made_for(job),
+        "ownerReferences": [job.owner_reference],
+        "finalizers": [*dict.fromkeys((*found["metadata"].get("finalizers", ()), names.WORKLOAD_FINALIZER))],
+    }
+    return (_patch(found, {"metadata": metadata}),)
 
 
 def updated(found: Manifest, wanted: Manifest) -> tuple[Patch, ...]:

@@ -4,7 +4,7 @@ kopf does not report objects that vanished while a watch was down, so lists corr
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 
 import structlog
@@ -27,13 +27,13 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
     If it raises, store and news have what was listed until then, which is not enough for a decision before the first
     complete lists. A namespace that may not be read keeps what is known of it, and nothing is decided there until all
     of it has been listed: its Role may be late, gone for a moment, or deleted with it. Raises Forbidden if no namespace
-    may be read. OPTIONAL kinds may be missing: then store.missing has them.
+    may be read. OPTIONAL kinds may be missing: then store.missing has them, each namespace's own.
     """
     refusals = dict[str, Forbidden]()
-    missing = set[Kind]()
+    missing = dict[str | None, set[Kind]]()
     for namespace in namespaces or (None,):
         try:
-            missing |= await _list(kube, store, news, namespace)
+            missing[namespace] = await _list(kube, store, news, namespace)
         except Forbidden as error:
             if (
                 namespace is None or error.status == HTTPStatus.UNAUTHORIZED
@@ -43,8 +43,8 @@ async def list_all(kube: Kube, store: Store, news: set[Key], namespaces: Sequenc
             if namespace not in store.unreadable:
                 store.unreadable.add(namespace)
                 log.warning("namespace_not_readable", namespace=namespace, error=error.message)
-    missing |= {kind for kind in CLUSTER_WIDE if not await _list_cluster_wide(kube, store, news, kind)}
-    _note_missing(store, news, missing)
+    unread = {kind for kind in CLUSTER_WIDE if not await _list_cluster_wide(kube, store, news, kind)}
+    _note_missing(store, news, {**missing, None: missing.get(None, set()) | unread})
     if refusals and refusals.keys() == {*namespaces}:
         raise _none_readable(refusals)
     readable_again, store.unreadable = store.unreadable - refusals.keys(), {*refusals}
@@ -66,13 +66,15 @@ async def _list_cluster_wide(kube: Kube, store: Store, news: set[Key], kind: Kin
     return True
 
 
-def _note_missing(store: Store, news: set[Key], missing: set[Kind]) -> None:
-    """Jobs are looked at again if a kind that they need was installed or removed."""
-    if missing != store.missing:
-        log.info("optional_kinds_missing", kinds=sorted(kind.resource for kind in missing))
-        changed = missing ^ store.missing
-        news |= {key for key, job in store.all(RLJOB).items() if optional_kinds(job) & changed}
-    store.missing = frozenset(missing)
+def _note_missing(store: Store, news: set[Key], listed: Mapping[str | None, Iterable[Kind]]) -> None:
+    """Jobs are looked at again if a kind that they need, or the right to read it there, has come or gone."""
+    before, store.missing = store.missing, store.missing.after(listed)
+    for namespace, kinds in listed.items():
+        if (now := frozenset(kinds)) != before.kinds.get(namespace, frozenset()):
+            log.info("optional_kinds_missing", namespace=namespace, kinds=sorted(kind.resource for kind in now))
+    if store.missing != before:
+        jobs = store.all(RLJOB).items()
+        news |= {key for key, job in jobs if optional_kinds(job) & store.missing.differs(before, key.namespace)}
 
 
 async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None) -> set[Kind]:
@@ -92,7 +94,7 @@ async def _list(kube: Kube, store: Store, news: set[Key], namespace: str | None)
                 if kind not in OPTIONAL or error.status == HTTPStatus.UNAUTHORIZED:
                     raise
                 missing.add(kind)
-                news.update(store.forget(kind))
+                news.update(store.forget(kind, namespace))
                 return
             news.update(store.replace_all(kind, found.items, found.resource_version, namespace))
 

@@ -28,6 +28,7 @@ from rljob_operator.kube.kinds import (
     Ref,
 )
 from rljob_operator.names import JOB_LABEL, QUEUE_LABEL
+from rljob_operator.runtime.missing import Missing
 
 WITH_STATUS = frozenset({RLJOB, RAY_CLUSTER, POD, DEPLOYMENT, WORKLOAD})
 """Kinds whose status matters for a decision. That of a disruption budget, for example, changes with every pod."""
@@ -39,18 +40,18 @@ class Store:
 
     Methods that change it return the keys of the RLJobs to look at again: none if nothing that it keeps is new.
     unreadable: namespaces of which it may not know everything that a decision needs.
-    missing: OPTIONAL kinds that the API server did not know when they were last listed.
+    missing: OPTIONAL kinds that could not be listed last.
     """
 
     def __init__(self) -> None:
         self._shelves: dict[Kind, _Shelf] = {}
         self.unreadable: set[str] = set()
-        self.missing: frozenset[Kind] = frozenset()
+        self.missing = Missing()
 
     @property
     def lacks_kinds(self) -> bool:
         """Whether a job needs a kind that is missing: it may be installed later."""
-        return any(optional_kinds(job) & self.missing for job in self.all(RLJOB).values())
+        return any(optional_kinds(job) & self.missing.there(key.namespace) for key, job in self.all(RLJOB).items())
 
     def get(self, kind: Kind, key: Key) -> Manifest | None:
         return self._shelf(kind).objects.get(key)
@@ -98,10 +99,12 @@ class Store:
         shelf.forget_deletions(listed_at, namespace)
         return set[Key]().union(*changed)
 
-    def forget(self, kind: Kind) -> set[Key]:
-        """The API server does not know the kind any more."""
-        gone = self._shelves.pop(kind, None)
-        return set() if gone is None else set(gone.children)
+    def forget(self, kind: Kind, namespace: str | None = None) -> set[Key]:
+        """The operator cannot read the kind any more. namespace: None for all."""
+        shelf = self._shelf(kind)
+        shelf.forget_lists(namespace)
+        gone = [key for key in shelf.objects if namespace in (None, key.namespace)]
+        return set[Key]().union(*[shelf.drop(key) for key in gone])
 
     def _shelf(self, kind: Kind) -> "_Shelf":
         if kind not in self._shelves:
@@ -145,6 +148,10 @@ class _Shelf:
     def forget_deletions(self, listed_at: int, namespace: str | None) -> None:
         self._listed_at[namespace] = max(listed_at, self._listed_at.get(namespace, 0))
         self.deleted = {key: version for key, version in self.deleted.items() if version > self._listed(key)}
+
+    def forget_lists(self, namespace: str | None) -> None:
+        """What they had may come back in the version that it had then."""
+        self._listed_at.pop(namespace, None)
 
     def _listed(self, key: Key) -> int:
         """The version of the newest list that would have had the key."""

@@ -117,7 +117,7 @@ def register(
         group, _, version = kind.api_version.rpartition("/")
         if kind not in (RLJOB, *CLUSTER_WIDE):
             settings.watching.label_selectors[group, version, kind.plural] = JOB_LABEL
-        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(_handler(kind, heard))
+        kopf.on.event(group, version, kind.plural, id=kind.resource, registry=registry)(_handler(kind, heard))
 
 
 def _handler(kind: Kind, heard: Heard) -> Callable[..., Any]:
@@ -130,12 +130,13 @@ def _handler(kind: Kind, heard: Heard) -> Callable[..., Any]:
 
 def quieten(store: Store) -> None:
     """kopf retries a watch that is forbidden without end, and logs an error for each kind and try. The lists log once
-    that a namespace may not be read, and when it may again.
+    that a namespace, or a kind in it, may not be read, and when it may again.
     """
 
     def is_news(record: logging.LogRecord) -> bool:
         words = record.getMessage() if record.name.startswith("kopf.") else ""
-        return not any(f"/namespaces/{each}/" in words for each in store.unreadable)
+        known = (*(f"/namespaces/{each}/" for each in store.unreadable), *store.missing.paths)
+        return not any(path in words for path in known)
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(is_news)
