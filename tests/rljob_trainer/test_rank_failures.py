@@ -42,7 +42,7 @@ def test_gpu_memory_names_the_field(remedies, field):
 def test_the_gpu_allocators_error_is_told_from_others():
     """The class that a CUDA allocation raises, on a machine without CUDA."""
     with (
-        pytest.raises(JobError, match=r"^spec\.actor\.fsdp\.offload: .* set it to true"),
+        pytest.raises(JobError, match=r"^spec\.actor\.fsdp\.offload: .* set it to all"),
         explained(LOADING),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -24,13 +24,14 @@ class Remedies:
 
 
 LOADING = Remedies(
-    gpu=Remedy("spec.actor.fsdp.offload", "set it to true, or spread the model over more GPUs"),
+    gpu=Remedy("spec.actor.fsdp.offload", "set it to all, or spread the model over more GPUs"),
     host=Remedy("spec.model.path", "give rank 0, which reads the whole model in float32, more memory"),
 )
 STEPPING = Remedies(
     gpu=Remedy(
         "spec.actor.tokensPerMicroBatch",
-        "lower it, set actor.fsdp.offload to true, or lower rollout.gpuMemoryUtilization",
+        "lower it, set actor.recompute to layer or actor.fsdp.offload to optimizer, or lower"
+        " rollout.gpuMemoryUtilization",
     ),
     host=Remedy("spec.actor.tokensPerMicroBatch", "lower it, or give the ranks more memory"),
 )
