@@ -59,7 +59,7 @@ def _with_losses(*losses: Loss) -> tuple[str, str]:
 
 
 def _set_or(field: str, default: float) -> str:
-    return f"(has(self.{field}) ? self.{field} : {default:.1f})"
+    return f"(has(self.{field}) ? double(self.{field}) : {default:.1f})"
 
 
 _COVARIANCE = LOSS_SETTINGS["clip_cov"]
