@@ -41,7 +41,7 @@ def policies(model_dir):
 
 @pytest.fixture(scope="module")
 def started(model_dir):
-    engine = RemoteEngine(settings("vllm", model_dir))
+    engine = RemoteEngine(settings("vllm", model_dir, arguments={"max_num_batched_tokens": 777}))
     yield engine
     engine.close()
 
@@ -69,6 +69,15 @@ def left_over(engine):
     pool = core.scheduler.kv_cache_manager.block_pool
     held = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one block is vLLM's own
     return engine._engine.get_num_unfinished_requests(), held
+
+
+def tokens_at_once(engine):
+    return engine._engine.vllm_config.scheduler_config.max_num_batched_tokens
+
+
+@pytest.mark.slow
+def test_arguments_that_the_api_does_not_name_reach_vllm(engine):
+    assert engine.call(tokens_at_once) == 777
 
 
 @pytest.mark.slow
