@@ -137,17 +137,20 @@ class Operator:
             self.queue.add(key)
 
     async def resync(self) -> None:
-        """Find what the watches have missed."""
+        """Find what the watches have missed. Soon, while a namespace is unreadable or a job needs a missing kind."""
         await self.watchable.wait()
-        pause = FIRST_RESYNC_SECONDS
+        pause, due = FIRST_RESYNC_SECONDS, 0.0
         while True:
             await asyncio.sleep(pause)
+            waits = self.store.unreadable or self.store.lacks_kinds  # such a job may be younger than the last lists
+            if time.monotonic() < due and not waits:
+                continue
+            pause = FIRST_RESYNC_SECONDS
             try:
                 await self._list()
-                waits = self.store.unreadable or self.store.lacks_kinds
-                pause = FIRST_RESYNC_SECONDS if waits else RESYNC_SECONDS
+                due = time.monotonic() + RESYNC_SECONDS
             except KubeError as error:
-                pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
+                pause, due = max(pause, error.retry_after or 0.0), 0.0
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def watch(self) -> None:

@@ -24,7 +24,11 @@ def validate(
     errors = 0
     for file in files:
         found = validate_file(file)
-        ours = (each for one in found.documents for each in (*_wrong_data(one), *_wrong_code(one, file)))
+        ours = (
+            each
+            for one in found.documents
+            for each in (*_wrong_data(one), *_wrong_arguments(one), *_wrong_code(one, file))
+        )
         problems = in_order([*found.problems, *ours])
         errors += len(problems)
         if problems or found.notes:
@@ -51,6 +55,22 @@ def _wrong_data(judged: "Judged") -> "Iterator[Problem]":
                 errors = synthetic_errors if url.startswith(SCHEME) else argument_errors
                 for error in errors(url, field):
                     yield Problem(*judged.document.locate(place, key=False), field, error.message)
+
+
+def _wrong_arguments(judged: "Judged") -> "Iterator[Problem]":
+    """Errors in the arguments of the engine; of vLLM's list only if vLLM is installed here."""
+    from rljob_api.validation import Problem
+    from rljob_trainer.engines.registry import argument_errors
+
+    place, engine = ("spec", "rollout", "engineArguments"), ("spec", "rollout", "engine")
+    arguments = judged.sound(*place)
+    if not arguments or judged.is_broken(*engine):
+        return
+    supervised = judged.sound("spec", "algorithm", "preset") == "sft"
+    for error in argument_errors(judged.sound(*engine) or "vllm", arguments, supervised=supervised):
+        assert error.field is not None
+        at = tuple(error.field.split(".", 3))
+        yield Problem(*judged.document.locate(at, key=True), error.field, error.message)
 
 
 _CODE_FIELDS = ("builtin", "path", "source", "function", "arguments")
