@@ -177,7 +177,7 @@ NEITHER = {
     "actor__tokensPerMicroBatch": 8192,
     "actor__recompute": "none",
     "actor__compile": True,
-    "actor__fsdp": {"offload": True},
+    "actor__fsdp": {"offload": "all"},
     "checkpoint": {"keepLast": 9},
     "training__validateEvery": 0,
     "cluster": {"nodes": 2},
