@@ -25,6 +25,7 @@ from rljob_trainer.compute.dtypes import compute_dtype
 from rljob_trainer.compute.freed_memory import keep_freed_memory
 from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.errors import InfrastructureError
+from rljob_trainer.losses.covariance import BY_COVARIANCE
 from rljob_trainer.losses.diagnostics import ImportanceSums, importance_sums
 from rljob_trainer.losses.kl import kl_estimate
 from rljob_trainer.losses.totals import BatchTotals
@@ -161,7 +162,8 @@ class Rank(RankCalls):
     ) -> list[Floats] | None:  # fmt: skip
         self._shard = None
         shard = shard_of_groups(plan, totals, [bundles[bundle][index] for bundle, index in places])
-        if len(totals) * self.spec.actor.epochs > 1 or self.spec.kl_in_reward or self.rejection is not None:
+        several = len(totals) * self.spec.actor.epochs > 1 or self.spec.algorithm.loss in BY_COVARIANCE
+        if several or self.spec.kl_in_reward or self.rejection is not None:
             score_samples(self.policy.module, shard, "old_log_probs", self.device)
         if self.reference is not None:
             score_samples(self.reference.module, shard, "reference_log_probs", self.device)
