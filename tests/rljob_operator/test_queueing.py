@@ -7,7 +7,7 @@ import pytest
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, WORKLOAD, Key, Manifest, Ref
+from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, VOLUME_CLAIM, WORKLOAD, Key, Manifest, Ref
 from rljob_operator.observe.preemptor import by_name, preemptor_of
 from rljob_operator.plan import Plan
 from rljob_operator.render import UnknownFlavor, placements
@@ -68,6 +68,17 @@ def test_one_workload_asks_for_all_pods_of_the_job():
     assert (urgent["priority"], urgent["priorityClassRef"]["name"]) == (1000, "urgent")
     assert [each["kind"] for each in plan.create] == ["Workload"], "nothing has pods before it is admitted"
     assert not [each for each in plan.apply if each["kind"] == "Deployment"]
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "claimed"), [(WAITING, False, False), (WAITING, True, True), (ADMITTED, False, True)]
+)
+def test_a_job_claims_its_volume_once_it_has_quota(found, there, claimed):
+    """A volume that is bound earlier could be in a zone without nodes of the flavor that Kueue chooses."""
+    known = seen(found)
+    if not there:
+        known = replace(known, children={kind: each for kind, each in known.children.items() if kind != VOLUME_CLAIM})
+    assert any(each["kind"] == VOLUME_CLAIM.name for each in decide(known).apply) == claimed
 
 
 def test_a_template_asks_for_a_topology_by_kueue_s_annotations():
