@@ -7,6 +7,7 @@ All ranks are asked alike, and most calls are collective: client.py asks all of 
 are two calls because the driver computes advantages in between, from metadata alone.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,9 +63,12 @@ class RankCalls(Protocol):
 
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float = math.inf,
     ) -> Updated:  # fmt: skip
-        """Train on this rank's share of the rows, once. training_state: what the weights are afterwards."""
+        """Train on this rank's share of the rows, once.
+
+        training_state: what the weights are afterwards. norm_bound: as in `update`.
+        """
 
     def prepare(
         self, plan: RankPlan, totals: Sequence[BatchTotals], places: Sequence[tuple[int, int]],
@@ -80,12 +84,14 @@ class RankCalls(Protocol):
         """
 
     def update(
-        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
-    ) -> Updated:
+        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
+        norm_bound: float = math.inf,
+    ) -> Updated:  # fmt: skip
         """Train on the prepared shard, once.
 
         advantages: [R] for each trajectory in the order of the rank's plan.
         training_state: what the weights are afterwards.
+        norm_bound: no step is made of a gradient with a larger norm, or of one that is not finite.
         Raises InfrastructureError if nothing is prepared: Ray leaves out a `prepare` whose groups are lost, and calls
         this all the same.
         """

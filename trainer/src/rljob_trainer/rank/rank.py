@@ -4,6 +4,7 @@ begin_save returns at once; whatever would change the state it saves waits until
 """
 
 import datetime
+import math
 import os
 import socket
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights
 from rljob_trainer.rank.step import Trainee, policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
@@ -147,11 +148,12 @@ class Rank(RankCalls):
     @in_phase("update")
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float = math.inf,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
-        updated = Updated(supervised_step(self.trainee, shard_of_rows(plan, totals, rows), learning_rate))
+        shard = shard_of_rows(plan, totals, rows)
+        updated = Updated(supervised_step(self.trainee, shard, learning_rate, norm_bound))
         self._state = RankState(training_state, updated)
         return updated
 
@@ -172,20 +174,24 @@ class Rank(RankCalls):
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
+        ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
+        flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
 
     @in_phase("update")
     def update(
-        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
-    ) -> Updated:
+        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
+        norm_bound: float = math.inf,
+    ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         shard, self._shard, self._state = self._shard, None, None
         if shard is None:
             raise InfrastructureError("no groups are prepared for this update")
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient)
+        sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+        if self.reference is not None and self.spec.refreshes_reference(training_state.step):
+            copy_weights(self.policy.module, self.reference.module)
         updated = Updated(sums, _importance(shard, version=training_state.step - 1))
         self._state = RankState(training_state, updated)
         return updated

@@ -30,9 +30,11 @@ class RankInfo:
 class StepSums:
     """One rank's contribution to the step's metrics; the driver adds up those of all ranks.
 
-    loss: sum over minibatches. entropy, kl, clipped: sums over the tokens that count in the loss.
-    tokens: their number, once for each epoch.
+    loss: sum over minibatches, which `minibatches` counts, once for each epoch.
+    entropy, kl, clipped: sums over the tokens that count in the loss.
+    tokens: their number, once for each epoch. trajectories: those with at least one such token, as often.
     grad_norms: of each optimizer step, over all ranks and before clipping (equal on every rank).
+    skipped: norms of gradients that were too large or not finite; no step was made of them.
     drift: sum over those tokens of the KL estimate from the policy at the start of the step.
     covariance: sums over those tokens of log-probability and advantage.
     """
@@ -45,6 +47,9 @@ class StepSums:
     grad_norms: list[float]
     drift: float = 0.0
     covariance: CovarianceSums = field(default_factory=CovarianceSums)
+    trajectories: int = 0
+    minibatches: int = 0
+    skipped: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

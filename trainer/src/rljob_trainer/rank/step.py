@@ -6,6 +6,7 @@ the split into micro-batches changes a gradient. FSDP averages gradients over ra
 Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -16,7 +17,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rljob_api import ResolvedSpec
-from rljob_trainer.errors import JobError
 from rljob_trainer.losses.aggregation import token_weights
 from rljob_trainer.losses.covariance import BY_COVARIANCE, CovarianceSums
 from rljob_trainer.losses.kl import kl_estimate
@@ -25,6 +25,7 @@ from rljob_trainer.losses.policy.terms import MAX_LOG_RATIO
 from rljob_trainer.losses.positive import positive_nll
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.rank.choosing import choose_tokens
+from rljob_trainer.rank.early_stop import exceeded
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
 from rljob_trainer.rank.packing import PackedBatch, on_device
@@ -58,15 +59,20 @@ class RunningSums:
 
     values: Tensor
     tokens: int = 0
+    trajectories: int = 0
+    minibatches: int = 0
     grad_norms: list[float] = field(default_factory=list)
+    skipped: list[float] = field(default_factory=list)
 
     @classmethod
     def on(cls, device: torch.device) -> "RunningSums":
         return cls(torch.zeros(8, dtype=torch.float64, device=device))
 
     @torch.no_grad()
-    def add(self, tokens: int, loss: Tensor, terms: PassTerms, mask: Tensor | None = None) -> None:
-        """One pass. tokens: those that count. loss: a scalar."""
+    def add(
+        self, tokens: int, loss: Tensor, terms: PassTerms, mask: Tensor | None = None, trajectories: int = 0
+    ) -> None:
+        """One pass. tokens: those that count. trajectories: those with such tokens. loss: a scalar."""
         self.values[0] += loss.sum(dtype=torch.float64)
         product = None
         if terms.advantages is not None and terms.log_probs is not None:
@@ -77,11 +83,24 @@ class RunningSums:
                 counting = value if mask is None else torch.where(mask, value, 0)
                 self.values[index] += counting.sum(dtype=torch.float64)
         self.tokens += tokens
+        self.trajectories += trajectories
+
+    def counted(self) -> Tensor:
+        """Tokens, what was clipped and the drift until now, [3]."""
+        return torch.cat([torch.full_like(self.values[:1], self.tokens), self.values[3:5]])
+
+    def finished(self, norm: float, stepped: bool) -> None:
+        """One minibatch."""
+        self.minibatches += 1
+        (self.grad_norms if stepped else self.skipped).append(norm)
 
     def read(self) -> StepSums:
         loss, entropy, kl, clipped, drift, advantages, log_probs, products = self.values.tolist()
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
-        return StepSums(loss, entropy, kl, clipped, self.tokens, self.grad_norms, drift, covariance)
+        return StepSums(
+            loss, entropy, kl, clipped, self.tokens, self.grad_norms, drift, covariance, self.trajectories,
+            self.minibatches, self.skipped,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +121,21 @@ class Trainee(Generic[M_co]):
         """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
         (loss * self.parallel.loss).backward()
 
-    def finish_minibatch(self, learning_rate: float) -> float:
-        """Clip, step, forget the gradients. Returns the norm before clipping.
+    def finish_minibatch(self, learning_rate: float, norm_bound: float = math.inf) -> tuple[float, bool]:
+        """Clip, step, forget the gradients. Returns the norm before clipping, and whether a step was made.
 
-        Raises JobError if it is not finite; nothing has been stepped then.
+        norm_bound: no step is made of a gradient with a larger norm, or of one that is not finite.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.grad_clip)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        if not torch.isfinite(norm):
-            raise JobError(f"the gradient's norm is {norm.item()}: lower it", field="spec.actor.learningRate")
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.step()
+        size = norm.item()
+        good = math.isfinite(size) and size <= norm_bound
+        if good:
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm.item()
+        return size, good
 
 
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
@@ -126,7 +146,9 @@ def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.devi
             scatter(samples, name, log_probs)
 
 
-def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float) -> StepSums:
+def supervised_step(
+    trainee: Trainee[Policy], shard: Shard, learning_rate: float, norm_bound: float = math.inf
+) -> StepSums:
     """One optimizer step on given answers: the mean of -log p over all tokens in the loss."""
     sums = RunningSums.on(trainee.device)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
@@ -136,14 +158,15 @@ def supervised_step(trainee: Trainee[Policy], shard: Shard, learning_rate: float
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
             sums.add(entropies.numel(), loss, PassTerms(entropies))
-        sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+        sums.finished(*trainee.finish_minibatch(learning_rate, norm_bound))
     return sums.read()
 
 
 def policy_step(
-    trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float
-) -> StepSums:
-    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches.
+    trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float,
+    norm_bound: float = math.inf,
+) -> StepSums:  # fmt: skip
+    """All optimizer steps of one training step: `actor.epochs` passes over its minibatches, or fewer (early_stop.py).
 
     Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
     of the start of the step is the policy that is trained.
@@ -153,11 +176,16 @@ def policy_step(
         choose_tokens(shard, spec.algorithm)
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
+            before = sums.counted()
             scored = [
                 (samples, _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums))
                 for samples in shard.passes(minibatch)
             ]
-            sums.grad_norms.append(trainee.finish_minibatch(learning_rate))
+            if exceeded(spec.algorithm.early_stop, sums.counted() - before):
+                sums.minibatches += 1
+                trainee.optimizer.zero_grad()
+                return sums.read()
+            sums.finished(*trainee.finish_minibatch(learning_rate, norm_bound))
             for samples, log_probs in scored:
                 if samples and samples[0].old_log_probs is None:
                     scatter(samples, "old_log_probs", log_probs)
@@ -188,7 +216,8 @@ def _policy_pass(
     if algorithm.positive_nll_coefficient > 0:
         loss = loss + algorithm.positive_nll_coefficient * positive_nll(log_probs, _positive(batch, samples), totals)
     trainee.backward(loss)
-    sums.add(sum(sample.remaining for sample in samples), loss, terms, batch.mask)
+    remaining = [sample.remaining for sample in samples]
+    sums.add(sum(remaining), loss, terms, batch.mask, trajectories=sum(count > 0 for count in remaining))
     return log_probs.detach()
 
 
@@ -234,7 +263,7 @@ def _token_losses(
     per_token = terms.per_token - algorithm.entropy_coefficient * entropies
     kl = None
     if algorithm.kl.placement == "loss" and reference is not None:
-        kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference)
+        kl = kl_estimate(algorithm.kl.estimator, batch.log_probs, reference, algorithm.kl.clip)
         per_token = per_token + kl_coefficient * kl
     return per_token, PassTerms(entropies, kl, terms.clipped, _drift(batch), batch.advantages, batch.log_probs)
 
