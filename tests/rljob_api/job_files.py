@@ -133,7 +133,7 @@ GOOD = (
         "a reference that follows, and an early stop",
         (
             "  rollout:",
-            "  algorithm: {kl: {controller: adaptive, target: 2, clip: 10, refreshEvery: 9}, earlyStop: {kl: 1}}\n  rollout:",
+            "  algorithm: {kl: {controller: adaptive, clip: 10, refreshEvery: 9}, earlyStop: {kl: 1}}\n  rollout:",
         ),
     ),
     good(

@@ -88,6 +88,9 @@ EFFECTIVE = {
 }
 """When a field has an effect: as CEL over the algorithm, and as text."""
 
+UNSET = ("kl.clip", "kl.refreshEvery", "earlyStop.kl", "earlyStop.clipFraction")
+"""The fields that no preset sets."""
+
 GOVERNED = (
     *(
         "advantage",
@@ -98,12 +101,11 @@ GOVERNED = (
         "kl.placement",
         "dynamicSampling.enabled",
     ),
-    *("earlyStop.kl", "earlyStop.clipFraction"),
-    *EFFECTIVE,
+    *(field for field in EFFECTIVE if field not in UNSET),
 )
 """The fields that a preset governs."""
 
-_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in GOVERNED)
+_ANY_OVERRIDE = " || ".join(f"has(self.{field})" for field in (*GOVERNED, *UNSET))
 
 
 class Kl(ApiModel):
