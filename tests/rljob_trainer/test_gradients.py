@@ -12,7 +12,7 @@ from rljob_trainer.loop.metrics import supervised_metrics
 from rljob_trainer.loop.state import LoopState
 from rljob_trainer.losses.kl_controller import KlController
 from rljob_trainer.progress import names
-from rljob_trainer.rank.results import StepSums, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, StepSums, Updated
 
 
 def guard(**settings):
@@ -22,10 +22,10 @@ def guard(**settings):
 def test_no_norm_is_too_large_before_there_is_a_usual_one():
     young = guard(spikeFactor=3)
     young.observe([2.0] * (JUDGED_AFTER - 1), [])
-    assert young.bound == float("inf")
+    assert young.bound == LARGEST_NORM
     young.observe([2.0], [])
     assert young.bound == pytest.approx(6.0)
-    assert guard().bound == float("inf")
+    assert guard().bound == LARGEST_NORM
 
 
 def test_the_usual_norm_forgets_and_does_not_learn_from_what_was_skipped():

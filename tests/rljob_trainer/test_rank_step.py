@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank.results import LARGEST_NORM
 from rljob_trainer.types import Trajectory
 from tests.rljob_trainer.checkpoint_support import make_spec
 from tests.rljob_trainer.rank_support import (
@@ -146,11 +147,12 @@ def test_clipping_scales_the_gradient_to_the_norm(folder):
 
 @pytest.mark.parametrize("kind", ["sft", "rl"])
 def test_recomputing_activations_changes_no_gradient(folder, kind):
-    kept, recomputed = (
-        alone(make_spec(actor={"gradientCheckpointing": on, "gradClip": 1e6}), first_gradient, folder, kind)
-        for on in (False, True)
+    kept, recomputed, offloaded = (
+        alone(make_spec(actor={"recompute": how, "gradClip": 1e6}), first_gradient, folder, kind)
+        for how in ("none", "layer", "offload")
     )
     assert largest_difference(recomputed, kept) < 1e-6
+    assert largest_difference(offloaded, recomputed) == 0
 
 
 def first_gradient(worker, folder, kind):
@@ -181,7 +183,7 @@ def test_no_update_is_made_of_a_gradient_that_is_too_large(folder):
 
 def steps_with_a_bound(worker, folder):
     """Norms without a bound; then those skipped with a bound below the first, and whether the weights changed."""
-    free, _, _ = updates_within(worker, folder, np.inf)
+    free, _, _ = updates_within(worker, folder, LARGEST_NORM)
     tight, before, after = updates_within(worker, folder, 0.999 * free.grad_norms[0])
     return free.grad_norms, tight.skipped, any(not torch.equal(before[name], after[name]) for name in before)
 

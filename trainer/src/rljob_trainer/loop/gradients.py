@@ -3,14 +3,15 @@
 driver: bound of the norm ──> ranks: update, or skip ──> driver: norms, skipped ──> mean of the norms, steps in a row
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import structlog
 
 from rljob_api.v1alpha1.training import OnBadGradient
 from rljob_trainer.errors import JobError
+from rljob_trainer.rank.results import LARGEST_NORM
 
 log = structlog.get_logger()
 
@@ -32,9 +33,14 @@ class GradientGuard:
 
     @property
     def bound(self) -> float:
-        """The largest norm of the next step's gradients; infinite if none is too large."""
+        """The largest norm of the next step's gradients, which ranks compare in float32.
+
+        LARGEST_NORM if none is too large.
+        """
         factor = self.settings.spike_factor
-        return math.inf if factor is None or self.count < JUDGED_AFTER else factor * self.mean
+        if factor is None or self.count < JUDGED_AFTER:
+            return LARGEST_NORM
+        return float(np.float32(factor * self.mean))
 
     def observe(self, norms: Sequence[float], skipped: Sequence[float]) -> None:
         """One step. norms: of its updates. skipped: of the gradients of which no update was made."""

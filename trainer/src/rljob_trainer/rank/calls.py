@@ -7,7 +7,6 @@ All ranks are asked alike, and most calls are collective: client.py asks all of 
 are two calls because the driver computes advantages in between, from metadata alone.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from rljob_trainer.engines.engine_host import EngineProcess
 from rljob_trainer.losses.totals import BatchTotals
 from rljob_trainer.progress.metrics import Stage
 from rljob_trainer.rank.plan import RankPlan
-from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory
 from rljob_trainer.workers.worker import Worker
@@ -63,7 +62,7 @@ class RankCalls(Protocol):
 
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState, norm_bound: float = math.inf,
+        training_state: TrainingState, norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         """Train on this rank's share of the rows, once.
 
@@ -85,7 +84,7 @@ class RankCalls(Protocol):
 
     def update(
         self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
-        norm_bound: float = math.inf,
+        norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         """Train on the prepared shard, once.
 

@@ -4,7 +4,6 @@ begin_save returns at once; whatever would change the state it saves waits until
 """
 
 import datetime
-import math
 import os
 import socket
 from collections.abc import Sequence
@@ -40,12 +39,12 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
 from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights
-from rljob_trainer.rank.step import Trainee, policy_step, score_samples, supervised_step
+from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.types import Floats, Group, Ids, Trajectory, answered
 from rljob_trainer.weights.sender import WeightSender
@@ -115,7 +114,7 @@ class Rank(RankCalls):
     def begin_stage(self, stage: Stage) -> None:
         self.saver.wait_staged()
         self._state = None
-        self.policy = with_fresh_optimizer(self.policy, self.spec)
+        self.policy = with_fresh_optimizer(self.policy, self.spec, self.device)
         self.trainee = self.training(self.policy)
         if stage == "rl" and self.spec.needs_reference:
             self.reference = reference_of(self.policy, self.spec, self.folder, self.mesh)
@@ -148,7 +147,7 @@ class Rank(RankCalls):
     @in_phase("update")
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState, norm_bound: float = math.inf,
+        training_state: TrainingState, norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
@@ -181,7 +180,7 @@ class Rank(RankCalls):
     @in_phase("update")
     def update(
         self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
-        norm_bound: float = math.inf,
+        norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         shard, self._shard, self._state = self._shard, None, None
@@ -189,9 +188,10 @@ class Rank(RankCalls):
             raise InfrastructureError("no groups are prepared for this update")
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
-        sums = policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+        queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
         if self.reference is not None and self.spec.refreshes_reference(training_state.step):
             copy_weights(self.policy.module, self.reference.module)
+        sums = queued.read()
         updated = Updated(sums, _importance(shard, version=training_state.step - 1))
         self._state = RankState(training_state, updated)
         return updated

@@ -6,6 +6,9 @@ from rljob_trainer.engines.engine import Completion
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 
+LARGEST_NORM = 3.4028234663852886e38
+"""The largest float32: as the bound of a norm, only what is not finite is above it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:

@@ -6,7 +6,6 @@ the split into micro-batches changes a gradient. FSDP averages gradients over ra
 Between two optimizer steps nothing reads a number back from the device: the host would wait there, and the GPU after.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
@@ -28,9 +27,10 @@ from rljob_trainer.rank.choosing import choose_tokens
 from rljob_trainer.rank.early_stop import exceeded
 from rljob_trainer.rank.forward import Policy, score, score_only
 from rljob_trainer.rank.models.role import M_co, ModelRole
+from rljob_trainer.rank.optimizer import ShardedAdamW
 from rljob_trainer.rank.packing import PackedBatch, on_device
 from rljob_trainer.rank.parallel import ParallelDims
-from rljob_trainer.rank.results import StepSums
+from rljob_trainer.rank.results import LARGEST_NORM, StepSums
 from rljob_trainer.rank.shard import Column, Shard, ShardSample, column, column_if_known, loss_tokens, scatter
 
 
@@ -52,21 +52,22 @@ class PassTerms:
 
 @dataclass(slots=True)
 class RunningSums:
-    """StepSums as they grow.
+    """StepSums as they grow, on the device.
 
-    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64 on the device.
+    values: loss, entropy, kl, clipped, drift, advantage, log_prob and advantage x log_prob, [8] float64.
+    grad_norms: a scalar of each optimizer step.
     """
 
     values: Tensor
     tokens: int = 0
+    norm_bound: float = LARGEST_NORM
     trajectories: int = 0
     minibatches: int = 0
-    grad_norms: list[float] = field(default_factory=list)
-    skipped: list[float] = field(default_factory=list)
+    grad_norms: list[Tensor] = field(default_factory=list)
 
     @classmethod
-    def on(cls, device: torch.device) -> "RunningSums":
-        return cls(torch.zeros(8, dtype=torch.float64, device=device))
+    def on(cls, device: torch.device, norm_bound: float) -> "RunningSums":
+        return cls(torch.zeros(8, dtype=torch.float64, device=device), norm_bound=norm_bound)
 
     @torch.no_grad()
     def add(
@@ -89,17 +90,22 @@ class RunningSums:
         """Tokens, what was clipped and the drift until now, [3]."""
         return torch.cat([torch.full_like(self.values[:1], self.tokens), self.values[3:5]])
 
-    def finished(self, norm: float, stepped: bool) -> None:
-        """One minibatch."""
+    def finished(self, norm: Tensor) -> None:
+        """One minibatch, and the norm of its gradient."""
         self.minibatches += 1
-        (self.grad_norms if stepped else self.skipped).append(norm)
+        self.grad_norms.append(norm)
 
     def read(self) -> StepSums:
-        loss, entropy, kl, clipped, drift, advantages, log_probs, products = self.values.tolist()
+        """Wait for the device."""
+        norms = [each.to(self.values.device, torch.float64).view(1) for each in self.grad_norms]
+        loss, entropy, kl, clipped, drift, *others = torch.cat([self.values, *norms]).tolist()
+        advantages, log_probs, products, *grad_norms = others
         covariance = CovarianceSums(float(self.tokens), advantages, log_probs, products)
+        skipped = [norm for norm in grad_norms if not norm <= self.norm_bound]
+        made = [norm for norm in grad_norms if norm <= self.norm_bound]
         return StepSums(
-            loss, entropy, kl, clipped, self.tokens, self.grad_norms, drift, covariance, self.trajectories,
-            self.minibatches, self.skipped,
+            loss, entropy, kl, clipped, self.tokens, made, drift, covariance, self.trajectories, self.minibatches,
+            skipped,
         )  # fmt: skip
 
 
@@ -108,7 +114,7 @@ class Trainee(Generic[M_co]):
     """A model that has an optimizer, as one rank sees it."""
 
     role: ModelRole[M_co]
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedAdamW
     device: torch.device
     parallel: ParallelDims
     grad_clip: float
@@ -121,36 +127,34 @@ class Trainee(Generic[M_co]):
         """Add this rank's part of the minibatch's gradient. loss: this rank's part of the minibatch's loss."""
         (loss * self.parallel.loss).backward()
 
-    def finish_minibatch(self, learning_rate: float, norm_bound: float = math.inf) -> tuple[float, bool]:
-        """Clip, step, forget the gradients. Returns the norm before clipping, and whether a step was made.
+    def finish_minibatch(self, learning_rate: float, norm_bound: float = LARGEST_NORM) -> Tensor:
+        """Clip, step, forget the gradients. Returns the norm before clipping, a scalar on the device.
 
-        norm_bound: no step is made of a gradient with a larger norm, or of one that is not finite.
+        norm_bound: the device leaves out the step of a gradient with a larger norm, or of one that is not finite.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.grad_clip)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        size = norm.item()
-        good = math.isfinite(size) and size <= norm_bound
-        if good:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self.optimizer.step()
+        self.optimizer.skip = (~torch.isfinite(norm) | (norm > norm_bound)).float()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
         self.optimizer.zero_grad()
-        return size, good
+        return norm
 
 
 def score_samples(policy: Policy, shard: Shard, name: Column, device: torch.device) -> None:
     """Set `name` (old_log_probs or reference_log_probs) of every sample of the shard."""
-    for samples in shard.micro_batches():
-        log_probs = score_only(policy, _packed(policy, samples, device))
-        if samples:
-            scatter(samples, name, log_probs)
+    passes = list(shard.micro_batches())
+    scored = [score_only(policy, _packed(policy, samples, device)) for samples in passes]
+    for samples, log_probs in zip(passes, scored, strict=True):  # then only: it waits for the device
+        scatter(samples, name, log_probs)
 
 
 def supervised_step(
-    trainee: Trainee[Policy], shard: Shard, learning_rate: float, norm_bound: float = math.inf
+    trainee: Trainee[Policy], shard: Shard, learning_rate: float, norm_bound: float = LARGEST_NORM
 ) -> StepSums:
     """One optimizer step on given answers: the mean of -log p over all tokens in the loss."""
-    sums = RunningSums.on(trainee.device)
+    sums = RunningSums.on(trainee.device, norm_bound)
     for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
         for samples in shard.passes(minibatch):
             batch = _packed(trainee.module, samples, trainee.device)
@@ -158,38 +162,54 @@ def supervised_step(
             loss = -log_probs.sum() / totals.tokens
             trainee.backward(loss)
             sums.add(entropies.numel(), loss, PassTerms(entropies))
-        sums.finished(*trainee.finish_minibatch(learning_rate, norm_bound))
+        sums.finished(trainee.finish_minibatch(learning_rate, norm_bound))
     return sums.read()
 
 
-def policy_step(
+@dataclass(frozen=True, slots=True)
+class QueuedStep:
+    """A training step that the device has been given whole; the host has waited for none of it.
+
+    scored: samples that had no old_log_probs, with the log-probabilities that their pass computed.
+    """
+
+    sums: RunningSums
+    scored: list[tuple[Sequence[ShardSample], Tensor]]
+
+    def read(self) -> StepSums:
+        """Wait for it, and set those old_log_probs."""
+        sums = self.sums.read()
+        for samples, log_probs in self.scored:
+            scatter(samples, "old_log_probs", log_probs)
+        return sums
+
+
+def queue_policy_step(
     trainee: Trainee[Policy], shard: Shard, spec: ResolvedSpec, learning_rate: float, kl_coefficient: float,
-    norm_bound: float = math.inf,
-) -> StepSums:  # fmt: skip
+    norm_bound: float = LARGEST_NORM,
+) -> QueuedStep:  # fmt: skip
     """All optimizer steps of one training step: `actor.epochs` passes over its minibatches, or fewer (early_stop.py).
 
     Samples without old_log_probs get the ones that their pass computes: with one minibatch and one epoch, the policy
     of the start of the step is the policy that is trained.
     """
-    sums = RunningSums.on(trainee.device)
+    sums = RunningSums.on(trainee.device, norm_bound)
     if spec.algorithm.loss in BY_COVARIANCE:
         choose_tokens(shard, spec.algorithm)
+    scored = []
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
             before = sums.counted()
-            scored = [
-                (samples, _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums))
-                for samples in shard.passes(minibatch)
-            ]
+            for samples in shard.passes(minibatch):
+                log_probs = _policy_pass(trainee, samples, spec, totals, kl_coefficient, sums)
+                if samples and samples[0].old_log_probs is None:
+                    scored.append((samples, log_probs))
             if exceeded(spec.algorithm.early_stop, sums.counted() - before):
                 sums.minibatches += 1
                 trainee.optimizer.zero_grad()
-                return sums.read()
-            sums.finished(*trainee.finish_minibatch(learning_rate, norm_bound))
-            for samples, log_probs in scored:
-                if samples and samples[0].old_log_probs is None:
-                    scatter(samples, "old_log_probs", log_probs)
-    return sums.read()
+                return QueuedStep(sums, scored)
+            sums.finished(trainee.finish_minibatch(learning_rate, norm_bound))
+    return QueuedStep(sums, scored)
 
 
 def _policy_pass(
