@@ -6,6 +6,7 @@ visibility API there.
 
 import base64
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,11 @@ _AUTHORITY = "kueue-ca"
 """As Kueue names its own; it replaces a certificate of any other."""
 
 _POD = {"ConfigMap", "Deployment"}
+
+_INSTALLED, _GATES_FILE, _OPEN = "installed.json", "gates.json", "gates-open"
+"""Among Kueue's files: what was applied, what is applied once it answers, and whether that is done."""
+
+GONE_SECONDS = 120
 
 _GATES = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 """What has the API server call Kueue, and fail if Kueue does not answer."""
@@ -82,7 +88,7 @@ def configure(layout: Layout, **settings: Any) -> None:
 
 def install(access: Access, layout: Layout) -> None:
     """Apply what Kueue needs to start, and its rights to RLJobs, unless it is done."""
-    if layout.kueue("installed").exists():
+    if layout.kueue(_INSTALLED).exists():
         return
     config = {"controllerManagerConfigYaml": layout.kueue("config.yaml").read_text()}
     chart = _rendered(layout, "kueue", _chart(), {"managerConfig": config})
@@ -93,19 +99,34 @@ def install(access: Access, layout: Layout) -> None:
     gates = [each for each in chart if each["kind"] in _GATES]
     others = [each for each in chart if each["kind"] not in _GATES | _POD]
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-    _apply(access, [namespace, *others, *rljob])
+    installed = [namespace, *others, *rljob]
+    _apply(access, installed)
     kinds = {each["spec"]["names"]["kind"] for each in others if each["kind"] == "CustomResourceDefinition"}
     wait_until_served(access, "kueue.x-k8s.io/v1beta2", kinds)
-    layout.kueue("gates.json").write_text(json.dumps(gates))
-    layout.kueue("installed").touch()
+    layout.kueue(_GATES_FILE).write_text(json.dumps(gates))
+    layout.kueue(_INSTALLED).write_text(json.dumps(installed))
 
 
 def open_gates(access: Access, layout: Layout) -> None:
     """Apply what has the API server call Kueue, unless it is done."""
-    gates = layout.kueue("gates.json")
-    if gates.exists():
+    gates, opened = layout.kueue(_GATES_FILE), layout.kueue(_OPEN)
+    if not opened.exists():
         _apply(access, json.loads(gates.read_text()))
-        gates.unlink()
+        opened.touch()
+
+
+def close_gates(access: Access, layout: Layout) -> None:
+    """The API server calls Kueue no more, which may then stop."""
+    _delete(access, json.loads(layout.kueue(_GATES_FILE).read_text()))
+
+
+def uninstall(access: Access, layout: Layout) -> None:
+    """Delete what `install` applied, and Kueue's files.
+
+    No queue and no Workload of a job may be left: without Kueue, their finalizers would stay.
+    """
+    _delete(access, json.loads(layout.kueue(_INSTALLED).read_text()))
+    shutil.rmtree(layout.kueue(""))
 
 
 def _chart() -> Path:
@@ -147,5 +168,15 @@ def _base64(file: Path) -> str:
 
 
 def _apply(access: Access, documents: Iterable[dict[str, Any]]) -> None:
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})
-    access.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", objects=text)
+    access.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", objects=_list(documents))
+
+
+def _delete(access: Access, documents: Iterable[dict[str, Any]]) -> None:
+    """And wait until they are gone."""
+    access.kubectl(
+        "delete", "--ignore-not-found", f"--timeout={GONE_SECONDS}s", "--filename=-", objects=_list(documents)
+    )
+
+
+def _list(documents: Iterable[dict[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(documents)})

@@ -129,6 +129,20 @@ class Plane:
         wait_until_ready(layout, [QUEUES])
         queues.open_gates(self.access, layout)
 
+    def add_kueue(self) -> None:
+        """To a cluster that runs, as an administrator installs it later."""
+        build(KUEUE)
+        with locks.locked(self.folder, locks.MARKER):
+            queues.prepare(self.layout)
+            self._start_kueue(self.layout)
+
+    def remove_kueue(self) -> None:
+        """With its kinds. Queues, and jobs in them, must be deleted before."""
+        with locks.locked(self.folder, locks.MARKER):
+            queues.close_gates(self.access, self.layout)
+            self._stop([QUEUES.name])
+            queues.uninstall(self.access, self.layout)
+
     def down(self) -> bool:
         """False where there was nothing."""
         if not locks.is_cluster(self.folder) and not processes.find(self.folder):

@@ -1,13 +1,11 @@
 """One job under faults, and what is wrong with it afterwards. Its volume is a folder of this machine, too."""
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from pathlib import Path
 from typing import Any, TypeVar
 
 from e2e.chaos.steps import Recovery, Steps, recovery_in
@@ -123,7 +121,7 @@ def trial(
     """Apply the job, strike while it trains, and wait for its end. Its objects stay; `remove` deletes them."""
     applied = time.time()
     patiently(lambda: job.apply(**TRAINED))
-    volume = Volume(job.eventually(lambda: _folder(job), "bound volume", BEGIN_SECONDS))
+    volume = Volume(job.eventually(job.folder, "bound volume", BEGIN_SECONDS))
     watch, steps = VolumeWatch(volume), Steps(volume)
     found = Trial(job.namespace, volume, attempts=watch.attempts, applied=applied)
     with job.access.client() as client:
@@ -236,17 +234,6 @@ def _update_began(line: Line) -> float:
     """Unix time."""
     since = (TIME_UPDATE, TIME_SYNC, TIME_VALIDATION, TIME_CHECKPOINT)
     return float(line["time"] - sum(line.get(name, 0.0) for name in since))
-
-
-def _folder(job: Job) -> Path | None:
-    """Of the job's volume on this machine."""
-    try:
-        claim = json.loads(job.kubectl("get", "pvc", f"{job.name}-checkpoints", "--output=json"))
-        volume = json.loads(job.kubectl("get", "pv", claim["spec"]["volumeName"], "--output=json"))
-    except (ClusterError, KeyError):
-        return None
-    source = volume["spec"].get("hostPath") or volume["spec"]["local"]
-    return Path(source["path"])
 
 
 def _ended(job: Job) -> bool:

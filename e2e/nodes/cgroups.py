@@ -33,6 +33,9 @@ RECORD = Path("/run/rljob/kernel.json")
 
 EMPTY_SECONDS = 10.0
 
+_PERIOD = 100_000
+"""Microseconds between two refills of a CPU quota: the kernel's default."""
+
 
 def make(name: str) -> None:
     """A cgroup in every hierarchy, with room for children. name: its path below the root."""
@@ -60,10 +63,26 @@ def _write(control: Path, text: str) -> None:
     try:
         control.write_text(text)
     except OSError as error:
-        raise ClusterError(
-            f"cannot write {text} to {control} ({error.strerror}): the kernel refuses this to a container whose"
-            " processes are in its topmost cgroup; start nodes on the machine itself"
-        ) from error
+        why = (
+            ": the kernel refuses this to a container whose processes are in its topmost cgroup; start nodes on the"
+            " machine itself"
+        )
+        reason = why if control.name == "cgroup.subtree_control" else ""
+        raise ClusterError(f"cannot write {text} to {control} ({error.strerror}){reason}") from error
+
+
+@contextmanager
+def limited(name: str, cpus: float) -> Iterator[None]:
+    """Meanwhile the processes in a cgroup and below it share so many CPUs. name: its path below the root."""
+    if (ROOT / name / "cpu.max").exists():  # version 2
+        control, limit, none = ROOT / name / "cpu.max", f"{cpus * _PERIOD:.0f} {_PERIOD}", "max"
+    else:
+        control, limit, none = ROOT / "cpu" / name / "cpu.cfs_quota_us", f"{cpus * _PERIOD:.0f}", "-1"
+    _write(control, limit)
+    try:
+        yield
+    finally:
+        _write(control, none)
 
 
 def find(name: str) -> Iterator[Path]:

@@ -51,13 +51,21 @@ CLOCKS = (
 """Where the seconds to the next optimizer step start."""
 
 
+OTHER_CLOCKS = (
+    "The clock of the API server's audit log tells when Kueue evicted a job, when the operator released the quota (its"
+    " last pod had ended), and when the operator created the next RayCluster. The clock of the pod tells when an"
+    " optimizer step ended. Rewards of a preempted job and of an undisturbed one are equal bit for bit, and no step was"
+    " repeated."
+)
+
+
 def write_page(results: Iterable[Result]) -> None:
     """The last result of each scenario."""
     found, code = last(results), content(CODE)
     older = sum(each.code != code for each in found.values())
     rows = [
         [
-            name.partition("::")[2].removeprefix("test_").replace("_", " "),
+            _words(name),
             "passed" if each.passed else "FAILED",
             f"{each.seconds:.0f}",
             "-" if each.recovery is None else f"{each.recovery:.1f}",
@@ -66,15 +74,25 @@ def write_page(results: Iterable[Result]) -> None:
         ]
         for name, each in sorted(found.items())
     ]
+    others = [
+        [_words(name), what, f"{seconds:.1f}", each.commit]
+        for name, each in sorted(found.items())
+        for what, seconds in each.measured.items()
+    ]
     heading = ("scenario", "", "seconds", "from the loss to the next optimizer step (s)", "commit", "date")
     about = (
         "The last result of each scenario of [e2e/scenarios](../../e2e/scenarios), by `make e2e`, on one machine whose"
         " two kubelets share its CPUs."
         f" {GANGS} {_age(older, len(found))}\n\n{CLOCKS}\n\n{WITHOUT_SECONDS}"
     )
-    write_part(
-        PAGES, "recovery_scenarios.md", f"# Scenarios on a cluster with real nodes\n\n{about}\n\n{table(heading, rows)}"
-    )
+    parts = ["# Scenarios on a cluster with real nodes", about, table(heading, rows)]
+    if others:
+        parts += ["## Other times", OTHER_CLOCKS, table(("scenario", "what", "seconds", "commit"), others)]
+    write_part(PAGES, "recovery_scenarios.md", "\n\n".join(parts))
+
+
+def _words(scenario: str) -> str:
+    return scenario.partition("::")[2].removeprefix("test_").replace("_", " ")
 
 
 def _age(older: int, count: int) -> str:

@@ -30,8 +30,12 @@ __all__ = ["client", "helm", "namespaces"]
 GONE_SECONDS = 180.0
 
 SECONDS = "seconds to the next step"
+MEASURED = "measured seconds"
+"""Names of properties of a result."""
 
 Report = Callable[[float], None]
+
+Measured = Callable[[dict[str, float]], None]
 
 
 def own_cluster_only(why: str) -> pytest.MarkDecorator:
@@ -88,6 +92,12 @@ def namespace(client: ApiClient, namespaces: list[str]) -> Iterator[str]:
 def report(record_property: Callable[[str, object], None]) -> Report:
     """Seconds from what was lost to the next optimizer step: they go with the scenario's result."""
     return lambda seconds: record_property(SECONDS, round(seconds, 1))
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Measured:
+    """Other seconds, by what they are: they go with the scenario's result."""
+    return lambda seconds: record_property(MEASURED, {what: round(each, 1) for what, each in seconds.items()})
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from e2e.cluster.access import Access
 from e2e.cluster.errors import ClusterError
 from e2e.scenarios.rewards import check_end
 from rljob_api.conditions import Reason
+from rljob_operator.names import claim
 from rljob_operator.render.merge import merged
 from rljob_trainer.checkpoint.lineage import Claim
 
@@ -88,13 +89,17 @@ MINUTES = 60.0
 
 @dataclass(frozen=True)
 class Job:
+    """labels: of the RLJob, such as its queue."""
+
     access: Access
     namespace: str
     name: str = "reverse-text"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def apply(self, **spec: Any) -> None:
         """The example, made small. spec: on top of that."""
         manifest = yaml.safe_load(EXAMPLE.read_text())
+        manifest["metadata"] = {"name": self.name, "labels": dict(self.labels)}
         volume = {"accessMode": os.environ.get(ACCESS_MODE)}
         small = merged(merged(manifest["spec"], SMALL), {"checkpoint": {"volume": volume}})
         manifest["spec"] = merged(small, spec)
@@ -143,6 +148,16 @@ class Job:
         of_job = f"--field-selector=involvedObject.kind=RLJob,involvedObject.name={self.name}"
         found = json.loads(self.kubectl("get", "events", of_job, "--output=json"))["items"]
         return [each["reason"] for each in sorted(found, key=lambda each: each["eventTime"] or "")]
+
+    def folder(self) -> Path | None:
+        """Of its volume on this machine. None if the claim is not bound, or the cluster does not answer."""
+        try:
+            found = json.loads(self.kubectl("get", "pvc", claim(self.name), "--output=json"))
+            volume = json.loads(self.kubectl("get", "pv", found["spec"]["volumeName"], "--output=json"))
+        except (ClusterError, KeyError):
+            return None
+        source = volume["spec"].get("hostPath") or volume["spec"]["local"]
+        return Path(source["path"])
 
     def trains(self, beyond: int = 0) -> None:
         """Waits for an RL step of a job that has a durable checkpoint, later than that one."""

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e.scenarios.conftest import SECONDS
+from e2e.scenarios.conftest import MEASURED, SECONDS
 
 CODE = (
     "charts",
@@ -43,6 +43,7 @@ class Result:
     """seconds: of the scenario; where its preparation or its tidying up failed, of that.
 
     recovery: seconds from what was lost to the next optimizer step, for scenarios that lose something.
+    measured: other seconds that the scenario reports, by what they are.
     commit: the last one of CODE, for people. code: digest of its files; "" in lines that are older than digests.
     """
 
@@ -53,6 +54,7 @@ class Result:
     commit: str
     date: str
     code: str = ""
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 class Recorder:
@@ -77,9 +79,11 @@ class Recorder:
         """Of what goes before and after a scenario only failures are kept: a line after the scenario's own counts."""
         if report.skipped or (report.when != "call" and report.passed):
             return
-        recovery: Any = dict(report.user_properties).get(SECONDS)
+        properties: dict[str, Any] = dict(report.user_properties)
+        recovery, measured = properties.get(SECONDS), properties.get(MEASURED, {})
         seconds, today = round(report.duration, 1), datetime.now(UTC).date().isoformat()
-        result = Result(_name(report.nodeid), report.passed, seconds, recovery, self._commit, today, self._code)
+        name, commit = _name(report.nodeid), self._commit
+        result = Result(name, report.passed, seconds, recovery, commit, today, self._code, measured)
         with self._file.open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
 

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from e2e.cluster import processes
-from e2e.cluster.components import COMPONENTS
+from e2e.cluster.components import COMPONENTS, KUEUE
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import HOST
 from tests.e2e.waiting import eventually
@@ -50,3 +50,22 @@ def test_the_audit_log_says_who_asked_what(plane, tmp_path):
         somebody.kubectl("get", "rljobs")
     asked = eventually(lambda: requests_of(plane, "system:serviceaccount:default:somebody"))
     assert ("list", "/apis/rljob.dev/v1alpha1/namespaces/default/rljobs?limit=500") in asked
+
+
+def test_kueue_is_added_to_a_control_plane_that_runs_and_removed_without_a_trace(plane):
+    before = everywhere(plane)
+    plane.add_kueue()
+    assert {*plane.running} == {*COMPONENTS, KUEUE.name}
+    assert any(each.endswith("/workloads.kueue.x-k8s.io") for each in everywhere(plane) - before)
+    plane.remove_kueue()
+    assert {*plane.running} == {*COMPONENTS}
+    eventually(lambda: everywhere(plane) == before)
+
+
+def everywhere(plane):
+    """Objects without a namespace that have the API server call another program, or allow it something."""
+    kinds = (
+        "customresourcedefinitions,apiservices,mutatingwebhookconfigurations,validatingwebhookconfigurations,"
+        "namespaces,clusterroles,clusterrolebindings"
+    )
+    return {*plane.access.kubectl("get", kinds, "--output=name").split()}

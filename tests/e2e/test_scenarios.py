@@ -11,7 +11,7 @@ import pytest
 from bench.commits import ROOT, content
 from e2e.cluster.fixtures import CONTEXT
 from e2e.cluster_chaos.__main__ import _CODE as CHAOS_CODE
-from e2e.scenarios.conftest import SECONDS
+from e2e.scenarios.conftest import MEASURED, SECONDS
 from e2e.scenarios.results import CODE, Recorder, Result, passed, read
 
 pytest_plugins = ["pytester"]
@@ -30,6 +30,7 @@ def broken():
 
 def test_that_passes(record_property):
     record_property("{seconds}", 6.5)
+    record_property("{measured}", {{"to its end": 1.5}})
 
 def test_that_fails():
     assert False
@@ -56,7 +57,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def story(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makepyfile(test_story=STORY.format(seconds=SECONDS))
+    pytester.makepyfile(test_story=STORY.format(seconds=SECONDS, measured=MEASURED))
     return pytester
 
 
@@ -74,7 +75,7 @@ def test_a_scenario_that_leaves_something_has_not_passed(story, file):
     assert {name: each.passed for name, each in kept.items()} == {
         "passes": True, "fails": False, "leaves_something": False, "cannot_begin": False
     }  # fmt: skip
-    assert kept["passes"].recovery == 6.5
+    assert (kept["passes"].recovery, kept["passes"].measured) == (6.5, {"to its end": 1.5})
     assert {(each.commit, each.code) for each in kept.values()} == {("abc1234", "code")}
 
 

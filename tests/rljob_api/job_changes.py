@@ -62,6 +62,7 @@ WHILE_SUSPENDED: list[tuple[str, Any]] = [
     ("algorithm.preset", "rloo"),
     ("sft", {"steps": 5}),
     ("rollout.temperature", 0.5),
+    ("rollout.engineArguments", {"a": None}),
     ("actor.learningRate", 1e-5),
     ("rewards.functions", []),
     ("rewards.timeout", "1s"),
@@ -148,5 +149,6 @@ REPLACED: list[tuple[str, Any, Any]] = [
     ("cluster.worker", _metadata(name="a"), _metadata(generateName="a")),
     ("rewards.models", [{**MODELS[0], **_pod(hostname="x")}], [{**MODELS[0], **_pod(subdomain=None)}]),
     ("rewards.functions", _function(b=1), _function(c=1)),
+    ("rollout.engineArguments", {"b": 1}, {"c": 1}),
 ]
 """One key in place of another, in parts of Kubernetes' own objects: as much a change as another value of one key."""

@@ -13,7 +13,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from rljob_operator import main
-from rljob_operator.kube.kinds import OPTIONAL, RAY_CLUSTER, RLJOB, WATCHED, Key, Kind
+from rljob_operator.kube.kinds import OPTIONAL, RAY_CLUSTER, RLJOB, WATCHED, WORKLOAD_PRIORITY_CLASS, Key, Kind
+from rljob_operator.names import QUEUE_LABEL
 from rljob_operator.runtime.missing import Missing
 from rljob_operator.runtime.store import Store
 from rljob_operator.settings import Settings
@@ -136,4 +137,22 @@ async def test_optional_kinds_are_watched_once_they_are_installed(monkeypatch: p
         await until(lambda: all(server.asked["watch", kind.plural] for kind in OPTIONAL))
         await until(lambda: server.asked["watch", RLJOB.plural] > before)
         assert not operator.store.missing.everywhere
+        resync.cancel()
+
+
+@in_loop
+async def test_a_kind_that_a_new_job_needs_is_found_before_the_next_regular_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(main, "FIRST_RESYNC_SECONDS", 0.1)
+    server = PlayedServer(missing={kind.plural for kind in OPTIONAL})
+    async with kopf_before(server) as operator:
+        resync = asyncio.create_task(operator.resync())
+        await until(lambda: server.asked["list", WORKLOAD_PRIORITY_CLASS.plural])  # the last one of the first lists
+        await asyncio.sleep(0.2)
+        server.missing.clear()
+        job = manifest()
+        labels = {"labels": {QUEUE_LABEL: "training"}, "resourceVersion": "101"}
+        operator.heard(RLJOB, job | {"metadata": job["metadata"] | labels}, False)
+        await until(lambda: all(server.asked["watch", kind.plural] for kind in OPTIONAL))
         resync.cancel()

@@ -41,7 +41,7 @@ def policies(model_dir):
 
 @pytest.fixture(scope="module")
 def started(model_dir):
-    engine = RemoteEngine(settings("vllm", model_dir))
+    engine = RemoteEngine(settings("vllm", model_dir, arguments={"max_num_batched_tokens": 777}))
     yield engine
     engine.close()
 
@@ -71,6 +71,15 @@ def left_over(engine):
     return engine._engine.get_num_unfinished_requests(), held
 
 
+def tokens_at_once(engine):
+    return engine._engine.vllm_config.scheduler_config.max_num_batched_tokens
+
+
+@pytest.mark.slow
+def test_arguments_that_the_api_does_not_name_reach_vllm(engine):
+    assert engine.call(tokens_at_once) == 777
+
+
 @pytest.mark.slow
 def test_an_abort_leaves_nothing_behind(engine):
     wanted = requests(random_prompts(30), Sampling(80))
@@ -98,7 +107,7 @@ def without_gpu_memory(engine, wanted):
 
 @pytest.mark.slow
 def test_memory_that_does_not_suffice_while_generating_names_the_field(engine):
-    with pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: .*maxResponseTokens"):
+    with pytest.raises(JobError, match=r"^spec\.rollout\.gpuMemoryUtilization: .* in the rollout .*weights "):
         engine.call(without_gpu_memory, requests(random_prompts(4), Sampling(4)))
 
 

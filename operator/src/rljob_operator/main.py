@@ -33,7 +33,7 @@ from rljob_operator.head.heads import Heads
 from rljob_operator.kube.client import Kube
 from rljob_operator.kube.connection import Connection
 from rljob_operator.kube.errors import KubeError
-from rljob_operator.kube.kinds import RLJOB, Key, Kind, Manifest
+from rljob_operator.kube.kinds import RLJOB, WORKLOAD, Key, Kind, Manifest
 from rljob_operator.names import OUR_MANAGERS
 from rljob_operator.perform.performer import Performer
 from rljob_operator.reconcile import Reconciler
@@ -125,7 +125,7 @@ class Operator:
         if self.watchable.is_set() or time.monotonic() - begun > STALE_SECONDS:  # it waited for lease or key
             await _patiently(self._list)  # what happened since the first lists
         self.queue.start()
-        self.changed(set(self.store.all(RLJOB)))
+        self.changed({*self.store.all(RLJOB), *self.store.jobs_with(WORKLOAD)})
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_SECONDS):
                 await self.queue.caught_up()
@@ -137,17 +137,20 @@ class Operator:
             self.queue.add(key)
 
     async def resync(self) -> None:
-        """Find what the watches have missed."""
+        """Find what the watches have missed. Soon, while a namespace is unreadable or a job needs a missing kind."""
         await self.watchable.wait()
-        pause = FIRST_RESYNC_SECONDS
+        pause, due = FIRST_RESYNC_SECONDS, 0.0
         while True:
             await asyncio.sleep(pause)
+            waits = self.store.unreadable or self.store.lacks_kinds  # such a job may be younger than the last lists
+            if time.monotonic() < due and not waits:
+                continue
+            pause = FIRST_RESYNC_SECONDS
             try:
                 await self._list()
-                waits = self.store.unreadable or self.store.lacks_kinds
-                pause = FIRST_RESYNC_SECONDS if waits else RESYNC_SECONDS
+                due = time.monotonic() + RESYNC_SECONDS
             except KubeError as error:
-                pause = max(FIRST_RESYNC_SECONDS, error.retry_after or 0.0)
+                pause, due = max(pause, error.retry_after or 0.0), 0.0
                 log.warning("resync_failed", error=str(error), again_in=pause)
 
     async def watch(self) -> None:

@@ -1,6 +1,6 @@
 """`spec.rollout`: how responses are generated."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -68,6 +68,14 @@ class Rollout(ApiModel):
     )
     enforce_eager: bool = Field(
         False, description="Run vLLM without CUDA graphs and compilation: it starts faster and generates slower."
+    )
+    engine_arguments: Annotated[dict[str, Any], Field(max_length=64)] = Field(
+        default_factory=dict,
+        description=(
+            "Arguments of vLLM's EngineArgs that this API does not name, such as kv_cache_dtype: fp8. Names, types and"
+            " conflicts with fields of this API are checked by `rljob validate` if vLLM is installed, and at the start"
+            " of the run."
+        ),
     )
     deterministic: bool = Field(
         False,

@@ -22,7 +22,7 @@ _REWARDS = tuple(str(field.alias) for name, field in Rewards.model_fields.items(
 _TRAINING = ("validateEvery", "validateBeforeTraining", "seed", "project")
 
 
-_OPEN = ("cluster", "data", "envFrom", "rewards", "template", "volumeMounts", "volumes")
+_OPEN = ("cluster", "data", "envFrom", "rewards", "rollout", "template", "volumeMounts", "volumes")
 """Fields with parts of Kubernetes objects, which may have keys that the schema does not declare."""
 
 

@@ -25,6 +25,8 @@ def _terms(default: ApiModel, path: str) -> Iterator[str]:
             yield f"!has({place})"
         elif isinstance(value, list):
             yield f"{place}.size() == {len(value)}"
+        elif isinstance(value, dict):
+            continue  # CEL cannot read values of any type: the trainer rejects them
         elif isinstance(value, bool):
             yield place if value else f"!{place}"
         else:

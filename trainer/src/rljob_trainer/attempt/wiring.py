@@ -31,6 +31,7 @@ from rljob_trainer.data.supervised import load_supervised
 from rljob_trainer.data.tokenizer import make_tokenizer
 from rljob_trainer.data.torchless import import_transformers
 from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.registry import argument_errors
 from rljob_trainer.errors import InfrastructureError, StoppedOnRequest, WorkerLost
 from rljob_trainer.journal import first_digest, rollout_fingerprint, step_fingerprint, update_fingerprint
 from rljob_trainer.loggers import LoggerSet
@@ -108,6 +109,7 @@ class Wiring:
 
     def run(self, before_steps: Callable[[], None]) -> None:
         """Train. before_steps: called when everything is ready."""
+        self._check_arguments()
         importing = Thread(target=import_transformers, name="import", daemon=True)
         importing.start()  # while workers answer
         self._progress.phase("looking for workers and checkpoints")
@@ -205,6 +207,13 @@ class Wiring:
         check_data_sources(self._spec.rewards, dataset.data_sources)
         return dataset.all("validation")
 
+    def _check_arguments(self) -> None:
+        """Raises JobError for arguments that no engine reads; vLLM checks the others as it starts."""
+        rollout, supervised = self._spec.rollout, self._spec.supervised_only
+        if supervised or rollout.engine != "vllm":
+            for error in argument_errors(rollout.engine, rollout.engine_arguments, supervised=supervised):
+                raise error
+
     def _rollout_settings(self) -> RolloutSettings:
         return RolloutSettings(
             rewards=self._spec.rewards,
@@ -233,6 +242,7 @@ class Wiring:
             enforce_eager=rollout.enforce_eager,
             seed=rollout.seed,
             trust_remote_code=self._spec.model.trust_remote_code,
+            arguments=rollout.engine_arguments,
             deterministic=rollout.deterministic,
         )
 

@@ -23,9 +23,9 @@ of its driver, starts again with begin_update; one that raises leaves the engine
 starts another. One thread calls an engine.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from rljob_api.v1alpha1.rollout import Engine
 from rljob_trainer.errors import InfrastructureError, JobError
@@ -51,6 +51,7 @@ class EngineSettings:
     enforce_eager: no CUDA graphs, no compilation (vllm).
     seed: of an engine that does not sample by each request's seeds (vllm on cuda); different for each engine of a job,
         or engines would draw the same noise.
+    arguments: spec.rollout.engineArguments (vllm).
     deterministic: samples are bit for bit the same whatever else is generated (hf, on one CPU thread).
     """
 
@@ -65,6 +66,7 @@ class EngineSettings:
     enforce_eager: bool = False
     seed: int = 0
     trust_remote_code: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     deterministic: bool = False
 
 

@@ -1,10 +1,10 @@
 """All kinds of rollout engines. Light: an engine's libraries are imported when it is made."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
-from rljob_trainer.compute.out_of_memory import Remedies, Remedy
 from rljob_trainer.engines.engine import EngineSettings, RolloutEngine
 from rljob_trainer.errors import JobError
 from rljob_trainer.weights.probe import ProbeSize
@@ -18,14 +18,14 @@ class EngineKind:
         missing.
     preflight: raises JobError, with the remedy, if a library is missing; imports none.
     probe: one token from the prompt, one from its cache and in a KV block of its own. Every step pays for the probe.
-    remedies: what to do if memory does not suffice to generate.
+    argument_errors: an error for each of `spec.rollout.engineArguments` that it does not take.
     reads_saved_names: whether it takes weights as a checkpoint names them; else as transformers' modules do.
     """
 
     factory: Callable[[str], Callable[[EngineSettings], RolloutEngine]]
     preflight: Callable[[], None]
     probe: ProbeSize
-    remedies: Remedies
+    argument_errors: Callable[[Mapping[str, Any]], Iterator[JobError]]
     reads_saved_names: bool
 
 
@@ -46,6 +46,20 @@ def _vllm(device: str) -> Callable[[EngineSettings], RolloutEngine]:
     return VllmEngine
 
 
+_ARGUMENTS = "spec.rollout.engineArguments"
+
+
+def _no_arguments(arguments: Mapping[str, Any]) -> Iterator[JobError]:
+    if arguments:
+        yield JobError("engine hf takes no arguments: remove them, or set rollout.engine to vllm", field=_ARGUMENTS)
+
+
+def _vllm_arguments(arguments: Mapping[str, Any]) -> Iterator[JobError]:
+    from rljob_trainer.engines.vllm.arguments import argument_errors
+
+    yield from argument_errors(arguments)
+
+
 def _find_vllm() -> None:
     if find_spec("vllm") is None:
         raise _vllm_missing("No module named 'vllm'")
@@ -59,31 +73,33 @@ def _vllm_missing(reason: str) -> JobError:
     )
 
 
-_HOST = Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens, or give the engine more memory")
-
 ENGINES: Mapping[str, EngineKind] = {
     "hf": EngineKind(
         factory=_hf,
         preflight=lambda: None,
         probe=ProbeSize(length=24, tokens=2),
-        remedies=Remedies(
-            gpu=Remedy("spec.rollout.maxNumSeqs", "lower it, or lower data.maxResponseTokens"), host=_HOST
-        ),
+        argument_errors=_no_arguments,
         reads_saved_names=False,
     ),
     "vllm": EngineKind(
         factory=_vllm,
         preflight=_find_vllm,
         probe=ProbeSize(length=96, tokens=2),  # 3 KV blocks of 32 tokens on a CPU, 6 of 16 on a GPU
-        remedies=Remedies(
-            gpu=Remedy(
-                "spec.rollout.gpuMemoryUtilization", "lower it, or lower data.maxResponseTokens or rollout.maxNumSeqs"
-            ),
-            host=_HOST,
-        ),
+        argument_errors=_vllm_arguments,
         reads_saved_names=True,
     ),
 }
+
+
+def argument_errors(engine: str, arguments: Mapping[str, Any], *, supervised: bool) -> Iterator[JobError]:
+    """An error for each of `spec.rollout.engineArguments` that the engine does not take.
+
+    supervised: the job generates nothing. vLLM's own list counts only if vLLM is installed.
+    """
+    if supervised and arguments:
+        yield JobError("preset sft generates no responses: remove them, or choose an RL preset", field=_ARGUMENTS)
+    elif not supervised:
+        yield from ENGINES[engine].argument_errors(arguments)
 
 
 def create_engine(settings: EngineSettings) -> RolloutEngine:

@@ -11,7 +11,7 @@ from rljob_trainer.data.chat import check_arguments
 from rljob_trainer.data.rows import peek
 from rljob_trainer.data.sources import prompt_rows, supervised_rows
 from rljob_trainer.data.torchless import import_transformers
-from rljob_trainer.engines.registry import ENGINES
+from rljob_trainer.engines.registry import ENGINES, argument_errors
 from rljob_trainer.errors import JobError
 from rljob_trainer.local.ray_cluster import LONGEST_TEMPORARY
 from rljob_trainer.loggers import require_packages
@@ -26,6 +26,8 @@ def check(spec: ResolvedSpec, base_dir: Path) -> None:
     require_packages(spec.training.loggers)
     if not spec.supervised_only:
         ENGINES[spec.rollout.engine].preflight()
+    for error in argument_errors(spec.rollout.engine, spec.rollout.engine_arguments, supervised=spec.supervised_only):
+        raise error
     _check_model(spec, base_dir)
     _check_data(spec, base_dir)
     for index, function in enumerate(spec.rewards.functions):

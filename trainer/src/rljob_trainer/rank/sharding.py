@@ -64,7 +64,7 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     offloads = spec.actor.fsdp.offload and mesh.device_type == "cuda"
     offload = CPUOffloadPolicy() if offloads else OffloadPolicy()
-    layers = _layers(policy)
+    layers = decoder_layers(policy.model)
     if mesh.size() == 1 and dtype is torch.float32 and not offloads:
         policy.to(mesh.device_type)
         return
@@ -79,9 +79,9 @@ def _shard(policy: Policy, spec: ResolvedSpec, mesh: DeviceMesh, dtype: torch.dt
     fully_shard(policy, mesh=mesh, mp_policy=precision, offload_policy=offload)
 
 
-def _layers(policy: Policy) -> list[nn.Module]:
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
     """The blocks of the decoder, which FSDP gathers one by one: wherever an architecture keeps them."""
-    lists = [module for module in policy.model.modules() if isinstance(module, nn.ModuleList)]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     layers = max(lists, key=lambda each: sum(p.numel() for p in each.parameters()), default=nn.ModuleList())
     return list(layers)
 

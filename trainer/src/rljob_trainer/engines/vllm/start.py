@@ -5,9 +5,12 @@ import os
 from typing import Any
 
 from rljob_trainer.engines.engine import EngineSettings
+from rljob_trainer.engines.vllm.arguments import FIELD, parsed
 from rljob_trainer.engines.vllm.log_probs import LOGPROBS_MODE
 from rljob_trainer.engines.vllm.worker_extension import EXTENSION
 from rljob_trainer.errors import InfrastructureError, JobError, quoted
+from rljob_trainer.memory.engine_advice import REST, engine_error, start_error
+from rljob_trainer.memory.held import Held
 from rljob_trainer.weights.bucket import torch_dtype
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -39,54 +42,69 @@ def import_vllm(device: str) -> None:
 def start(settings: EngineSettings) -> Any:
     """Build the LLMEngine, once in a process: vLLM leaves things behind if it fails.
 
-    Raises JobError if memory does not suffice, or if vLLM does not know the model.
+    Raises JobError if memory does not suffice, or if vLLM does not know the model or an argument.
     """
     from vllm import EngineArgs, LLMEngine
 
     cpu = settings.device == "cpu"
-    arguments = EngineArgs(
-        model=settings.model_dir,
-        load_format="dummy",
-        dtype=settings.dtype,
-        seed=settings.seed,
-        trust_remote_code=settings.trust_remote_code,
-        generation_config="vllm",  # sampling is the job's, whatever the model's folder suggests
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        tensor_parallel_size=settings.tensor_parallel_size,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        block_size=CPU_BLOCK if cpu else None,
-        kv_cache_memory_bytes=_cpu_kv_cache_bytes(settings) if cpu else None,
-        enforce_eager=settings.enforce_eager or cpu,
-        enable_sleep_mode=not cpu,
-        enable_prefix_caching=True,
+    arguments: dict[str, Any] = {
+        "model": settings.model_dir,
+        "load_format": "dummy",
+        "dtype": settings.dtype,
+        "seed": settings.seed,
+        "trust_remote_code": settings.trust_remote_code,
+        "generation_config": "vllm",  # sampling is the job's, whatever the model's folder suggests
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "block_size": CPU_BLOCK if cpu else None,
+        "kv_cache_memory_bytes": _cpu_kv_cache_bytes(settings) if cpu else None,
+        "enforce_eager": settings.enforce_eager or cpu,
+        "enable_sleep_mode": not cpu,
+        "enable_prefix_caching": True,
         # On a CPU, vLLM 0.32 fails on a prompt that is computed in parts and has a seed of its own.
-        enable_chunked_prefill=False if cpu else None,
-        logprobs_mode=LOGPROBS_MODE,
-        worker_extension_cls=EXTENSION,
-        disable_log_stats=True,
-    )
+        "enable_chunked_prefill": False if cpu else None,
+        "logprobs_mode": LOGPROBS_MODE,
+        "worker_extension_cls": EXTENSION,
+        "disable_log_stats": True,
+    }
+    arguments |= parsed(settings.arguments)
     if cpu:
         _keep_plain_weights()
         _rotate_slices()
     try:
-        return LLMEngine.from_engine_args(arguments)
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
     except AssertionError as error:
         if "memory" not in str(error):
-            raise not_known(error) from error
+            raise _rejected(error, settings) from error
         raise InfrastructureError(f"the GPU's memory changed while vLLM measured it: {error}") from error
     except (KeyError, TypeError, AttributeError, NotImplementedError, IndexError) as error:
-        raise not_known(error) from error
+        raise _rejected(error, settings) from error
     except (RuntimeError, ValueError) as error:
         if "memory" not in str(error) and isinstance(error, ValueError):
-            raise not_known(error) from error
+            raise _rejected(error, settings) from error
         if "memory" not in str(error):
             raise
-        raise JobError(
-            f"vLLM does not fit into {settings.gpu_memory_utilization:.0%} of the memory: raise it, or lower "
-            f"spec.data.maxResponseTokens or spec.rollout.maxNumSeqs ({error})",
-            field="spec.rollout.gpuMemoryUtilization",
-        ) from error
+        raise _too_little(error, settings) from error
+
+
+def _too_little(error: Exception, settings: EngineSettings) -> JobError:
+    """For memory that did not suffice: vLLM measured too little, or an allocation failed."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error):
+        return engine_error("start", Held.of(str(error), {}, REST), settings)
+    total = torch.cuda.get_device_properties(0).total_memory if settings.device == "cuda" else 0
+    return start_error(str(error), total, settings)
+
+
+def _rejected(error: Exception, settings: EngineSettings) -> JobError:
+    """For what vLLM rejects as it starts: the model, or arguments that each may be right by itself."""
+    if not settings.arguments:
+        return not_known(error)
+    names = ", ".join(settings.arguments)
+    return JobError(f"vLLM cannot run this model with {names} ({quoted(error)}): correct or remove them", field=FIELD)
 
 
 def not_known(error: Exception) -> JobError:
