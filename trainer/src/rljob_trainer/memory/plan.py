@@ -91,7 +91,7 @@ def _for_update(size: ModelSize, work: Work, gpu: int) -> Remedy:
         and (fitting is None or 2 * fitting.tokens < work.tokens)
         and fits(replace(work, recompute=True))
     ):
-        return Remedy("spec.actor.gradientCheckpointing", "set it to true")
+        return Remedy("spec.actor.recompute", "set it to layer")
     return Remedy(_TOKENS, f"lower it to {fitting.tokens}") if fitting else _for_shards(size, work, gpu)
 
 
@@ -104,8 +104,12 @@ def _multiples(below: int, least: int) -> Iterator[int]:
 
 def _for_shards(size: ModelSize, work: Work, gpu: int) -> Remedy:
     least = replace(work, tokens=work.longest, recompute=True, accumulates=True)
-    if not work.host_weights and _fits(size, gpu, "update")(replace(least, host_weights=True, host_optimizer=True)):
-        return Remedy("spec.actor.fsdp.offload", "set it to true, or spread the model over more GPUs")
+    fits = _fits(size, gpu, "update")
+    if not work.host_optimizer and fits(replace(least, host_optimizer=True)):
+        kind = "all" if work.host_weights else "optimizer"
+        return Remedy("spec.actor.fsdp.offload", f"spread the model over more GPUs, or set it to {kind}")
+    if not work.host_weights and fits(replace(least, host_weights=True, host_optimizer=True)):
+        return Remedy("spec.actor.fsdp.offload", "spread the model over more GPUs, or set it to all")
     return Remedy("spec.cluster.gpusPerNode", "spread the model over more GPUs: raise it, or cluster.nodes")
 
 
