@@ -9,7 +9,7 @@ import numpy as np
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
-from rljob_trainer.rank.results import Updated
+from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
 from rljob_trainer.types import Floats, GroupSummary
 
@@ -93,12 +93,27 @@ def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metric
         names.ACTOR_UPDATES: float(len(norms)),
         names.ACTOR_UPDATES_SKIPPED: float(len(skipped)),
         names.ACTOR_LEARNING_RATE: learning_rate,
+        **usage_metrics([part.usage for part in parts]),
     }
     return _finite(metrics)
 
 
 def _finite(metrics: Metrics) -> Metrics:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def usage_metrics(parts: Sequence[Usage]) -> Metrics:
+    """Of the ranks' GPUs in an update; nothing on CPUs."""
+    capacity, peak = sum(part.capacity for part in parts), max(part.peak for part in parts)
+    mfu = {names.ACTOR_MFU: sum(part.flops for part in parts) / capacity} if capacity else {}
+    return mfu | ({names.MEMORY_UPDATE: float(peak)} if peak else {})
+
+
+def idle_metrics(times: Mapping[str, float]) -> Metrics:
+    """Shares of an RL step in which engines and ranks wait. times: of its parts, and the whole."""
+    whole = times[names.TIME_STEP]
+    parts = {names.IDLE_ENGINES: names.ENGINE_TIMES, names.IDLE_RANKS: names.RANK_TIMES}
+    return {idle: max(0.0, 1 - sum(times.get(name, 0.0) for name in busy) / whole) for idle, busy in parts.items()}
 
 
 def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:
