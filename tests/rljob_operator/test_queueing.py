@@ -7,7 +7,18 @@ import pytest
 
 from rljob_api.conditions import Reason
 from rljob_operator import names
-from rljob_operator.kube.kinds import RESOURCE_FLAVOR, RLJOB, VOLUME_CLAIM, WORKLOAD, Key, Manifest, Ref
+from rljob_operator.kube.kinds import (
+    DEPLOYMENT,
+    RAY_CLUSTER,
+    RESOURCE_FLAVOR,
+    RLJOB,
+    VOLUME_CLAIM,
+    WORKLOAD,
+    Key,
+    Manifest,
+    Ref,
+)
+from rljob_operator.observe.gather import abandoned
 from rljob_operator.observe.preemptor import by_name, preemptor_of
 from rljob_operator.plan import Plan
 from rljob_operator.render import UnknownFlavor, placements
@@ -253,6 +264,18 @@ def test_a_preemptor_is_named_in_its_own_namespace_alone(kind, uid, namespace, k
     preemptor = preemptor_of(found, store)
     assert preemptor == (Ref(kind, "team", "urgent", uid) if known else None)
     assert by_name(PREEMPTED, preemptor).startswith(f"Preempted to accommodate {preemptor or 'a workload (UID: 77'}")
+
+
+def test_quota_of_a_job_that_has_gone_is_in_use_while_what_creates_its_pods_is_left():
+    """A person's Deployment may have the job's label, for the NetworkPolicy."""
+    store, key = Store(), Key("team", "job")
+    ours = {name: ADMITTED["metadata"][name] for name in ("namespace", "labels", "ownerReferences")}
+    ours |= {"name": "job", "uid": "c-1", "resourceVersion": "9"}
+    store.put(WORKLOAD, ADMITTED)
+    store.put(DEPLOYMENT, DEPLOYMENT.manifest(ours | {"ownerReferences": []}))
+    assert abandoned(store, key) == [ADMITTED]
+    store.put(RAY_CLUSTER, RAY_CLUSTER.manifest(ours))
+    assert abandoned(store, key) == []
 
 
 @pytest.mark.parametrize("found", [READY, evicted()])
