@@ -1,5 +1,6 @@
 """What a step says about itself: from groups, sums and reports to the flat metrics of one line."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +9,7 @@ import numpy as np
 from rljob_trainer.losses.covariance import CovarianceSums
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.progress import names
-from rljob_trainer.rank.results import Updated
+from rljob_trainer.rank.results import Updated, Usage
 from rljob_trainer.rollouts.weight_sync import Synced
 from rljob_trainer.types import Floats, GroupSummary
 
@@ -82,18 +83,41 @@ def length_metrics(groups: Sequence[GroupSummary]) -> Metrics:
 
 
 def supervised_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
-    """parts: of every rank."""
+    """parts: of every rank. A number that is not finite is left out; only a step with a skipped update has any."""
     sums = [part.sums for part in parts]
-    return {
-        names.ACTOR_LOSS: sum(each.loss for each in sums) / len(sums[0].grad_norms),
+    norms, skipped = sums[0].grad_norms, sums[0].skipped
+    metrics = {
+        names.ACTOR_LOSS: sum(each.loss for each in sums) / max(1, sums[0].minibatches),
         names.ACTOR_ENTROPY: sum(each.entropy for each in sums) / _tokens(parts),
-        names.ACTOR_GRAD_NORM: float(np.mean(sums[0].grad_norms)),
+        names.ACTOR_GRAD_NORM: float(np.mean(norms)) if norms else math.nan,
+        names.ACTOR_UPDATES: float(len(norms)),
+        names.ACTOR_UPDATES_SKIPPED: float(len(skipped)),
         names.ACTOR_LEARNING_RATE: learning_rate,
+        **usage_metrics([part.usage for part in parts]),
     }
+    return _finite(metrics)
 
 
-def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
-    """parts: of every rank."""
+def _finite(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def usage_metrics(parts: Sequence[Usage]) -> Metrics:
+    """Of the ranks' GPUs in an update; nothing on CPUs."""
+    capacity, peak = sum(part.capacity for part in parts), max(part.peak for part in parts)
+    mfu = {names.ACTOR_MFU: sum(part.flops for part in parts) / capacity} if capacity else {}
+    return mfu | ({names.MEMORY_UPDATE: float(peak)} if peak else {})
+
+
+def idle_metrics(times: Mapping[str, float]) -> Metrics:
+    """Shares of an RL step in which engines and ranks wait. times: of its parts, and the whole."""
+    whole = times[names.TIME_STEP]
+    parts = {names.IDLE_ENGINES: names.ENGINE_TIMES, names.IDLE_RANKS: names.RANK_TIMES}
+    return {idle: max(0.0, 1 - sum(times.get(name, 0.0) for name in busy) / whole) for idle, busy in parts.items()}
+
+
+def update_metrics(parts: Sequence[Updated], learning_rate: float, kl_in_loss: bool) -> Metrics:
+    """parts: of every rank. kl_in_loss: whether a KL estimate acts in the loss."""
     importance = sum((part.importance for part in parts), start=ImportanceSums()).finish()
     metrics = supervised_metrics(parts, learning_rate) | {
         names.ACTOR_CLIP_FRACTION: sum(part.sums.clipped for part in parts) / _tokens(parts),
@@ -104,12 +128,9 @@ def update_metrics(parts: Sequence[Updated], learning_rate: float) -> Metrics:
     if importance.mean_difference is not None and importance.max_difference is not None:
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MEAN] = importance.mean_difference
         metrics[names.ROLLOUT_LOG_PROB_DIFF_MAX] = importance.max_difference
-    return metrics
-
-
-def mean_kl(parts: Sequence[Updated]) -> float:
-    """KL estimate per token, if it acts in the loss. parts: of every rank."""
-    return sum(part.sums.kl for part in parts) / _tokens(parts)
+    if kl_in_loss:
+        metrics[names.ACTOR_KL] = sum(part.sums.kl for part in parts) / _tokens(parts)
+    return _finite(metrics) if parts[0].sums.skipped else metrics
 
 
 def _tokens(parts: Sequence[Updated]) -> int:
