@@ -26,14 +26,14 @@ def compiles(spec: ResolvedSpec, device_type: str) -> bool:
 
     Raises JobError if it says so and this machine lacks what it takes.
     """
-    import structlog
-
     missing = _missing(device_type)
     if spec.actor.compile and missing is not None:
         raise JobError(
             f"torch.compile needs {missing} here: install it, or set it to false", field="spec.actor.compile"
         )
     if spec.actor.compile is None and device_type == "cuda" and missing is not None:
+        import structlog
+
         structlog.get_logger().warning("layers_not_compiled", missing=missing)
     return missing is None and (device_type == "cuda" if spec.actor.compile is None else spec.actor.compile)
 

@@ -119,6 +119,6 @@ def _sums(like: Tensor) -> Tensor:
 def _add_outer(sums: Tensor, gradient: Tensor, hidden: Tensor) -> None:
     """sums [V, H] += gradient.T @ hidden, the products summed in the type of `sums`."""
     if gradient.is_cuda and gradient.dtype != sums.dtype:
-        torch.addmm(sums, gradient.t(), hidden, out_dtype=sums.dtype, out=sums)
+        sums += torch.mm(gradient.t(), hidden, out_dtype=sums.dtype)
     else:
         sums += outer(gradient, hidden)

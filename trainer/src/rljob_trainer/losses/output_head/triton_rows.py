@@ -6,8 +6,6 @@ Online normalizer calculation for softmax: https://arxiv.org/abs/1805.02867); th
     H = log sum exp x - sum p x
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +18,7 @@ _BLOCK, _WARPS = 8192, 16
 
 
 @triton.jit
-def _transformed(products: Any, scale: Any, cap: Any, HAS_CAP: tl.constexpr) -> Any:
+def _transformed(products, scale, cap, HAS_CAP: tl.constexpr):
     scaled = products.to(tl.float32) * scale
     if HAS_CAP:
         scaled = cap * (1 - 2 / (tl.exp(2 * scaled / cap) + 1))  # cap tanh(scaled / cap)
@@ -29,9 +27,9 @@ def _transformed(products: Any, scale: Any, cap: Any, HAS_CAP: tl.constexpr) -> 
 
 @triton.jit
 def _reduce(
-    products: Any, targets: Any, temperature: Any, log_probs: Any, entropies: Any, log_sums: Any, V: Any, scale: Any,
-    cap: Any, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    products, targets, temperature, log_probs, entropies, log_sums, V, scale,
+    cap, HAS_CAP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     products += row * V
     heat = tl.load(temperature + row)
@@ -59,10 +57,10 @@ def _reduce(
 
 @triton.jit
 def _gradient(
-    products: Any, targets: Any, temperature: Any, entropies: Any, log_sums: Any, of_log_probs: Any,
-    of_entropies: Any, V: Any, scale: Any, cap: Any, HAS_CAP: tl.constexpr, HAS_ENTROPY: tl.constexpr,
+    products, targets, temperature, entropies, log_sums, of_log_probs,
+    of_entropies, V, scale, cap, HAS_CAP: tl.constexpr, HAS_ENTROPY: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < V
