@@ -129,6 +129,23 @@ def test_ranks_share_weights_gradients_and_optimizer(sizes):
         assert four[part] == pytest.approx(one[part] / 4, rel=1e-6)
 
 
+def test_what_lies_in_host_memory_takes_none_of_the_gpus(sizes):
+    size = sizes["1.5B"]
+
+    def update(offload, recompute="layer"):
+        spec = spec_of(
+            algorithm={"kl": {"placement": "none"}}, actor={"fsdp": {"offload": offload}, "recompute": recompute}
+        )
+        return phases(size, work_of(spec), H100)["update"]
+
+    parts = {offload: update(offload) for offload in ("none", "optimizer", "parameters", "all")}
+    assert [parts[each].get("weights", 0) for each in parts] == [4 * size.parameters] * 2 + [0, 0]
+    assert [parts[each].get("optimizer", 0) for each in parts] == [8 * size.parameters, 0, 8 * size.parameters, 0]
+    assert update("optimizer")["gradients"] == 4 * size.parameters
+    one_input = 2 * 1536 * 16_384
+    assert update("none", "layer")["activations"] - update("none", "offload")["activations"] == (28 - 2) * one_input
+
+
 @pytest.mark.parametrize("name", ["0.5B", "1.5B"])
 def test_the_defaults_train_qwen_on_one_gpu_of_80_gb(sizes, name):
     found = plan(sizes[name], work_of(spec_of()), H100)

@@ -178,7 +178,7 @@ def queue_policy_step(
     sums = RunningSums.on(trainee.device)
     if spec.algorithm.loss in BY_COVARIANCE:
         choose_tokens(shard, spec.algorithm)
-    scored = []
+    scored: list[tuple[Sequence[ShardSample], Tensor]] = []
     for _ in range(spec.actor.epochs):
         for minibatch, totals in zip(shard.plan.minibatches, shard.totals, strict=True):
             for samples in shard.passes(minibatch):
