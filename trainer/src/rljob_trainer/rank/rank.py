@@ -39,11 +39,11 @@ from rljob_trainer.rank.models.reference import reference_of
 from rljob_trainer.rank.models.role import ModelRole, State
 from rljob_trainer.rank.plan import RankPlan
 from rljob_trainer.rank.rendezvous import join_store, open_store
-from rljob_trainer.rank.results import RankInfo, Rendezvous, Sent, Updated
+from rljob_trainer.rank.results import LARGEST_NORM, RankInfo, Rendezvous, Sent, Updated
 from rljob_trainer.rank.sending import full_tensors, send
 from rljob_trainer.rank.settings import RankSettings
 from rljob_trainer.rank.shard import Shard, column, shard_of_groups, shard_of_rows, split
-from rljob_trainer.rank.sharding import COMPUTE_DTYPES
+from rljob_trainer.rank.sharding import COMPUTE_DTYPES, copy_weights
 from rljob_trainer.rank.step import Trainee, queue_policy_step, score_samples, supervised_step
 from rljob_trainer.rank.training_state import RankState, TrainingState
 from rljob_trainer.rank.usage import UpdateMeter
@@ -148,12 +148,12 @@ class Rank(RankCalls):
     @in_phase("update")
     def supervised_step(
         self, plan: RankPlan, totals: Sequence[BatchTotals], rows: Sequence[Trajectory], learning_rate: float,
-        training_state: TrainingState,
+        training_state: TrainingState, norm_bound: float = LARGEST_NORM,
     ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         self._state = None
         shard, meter = shard_of_rows(plan, totals, rows), UpdateMeter(self.device)
-        sums = supervised_step(self.trainee, shard, learning_rate)
+        sums = supervised_step(self.trainee, shard, learning_rate, norm_bound)
         updated = Updated(sums, usage=meter.read(self.policy.module, shard, epochs=1))
         self._state = RankState(training_state, updated)
         return updated
@@ -175,13 +175,15 @@ class Rank(RankCalls):
 
     def _token_kl(self, shard: Shard) -> list[Floats]:
         samples, estimator = shard.ordered, self.spec.algorithm.kl.estimator
-        flat = kl_estimate(estimator, column(samples, "old_log_probs"), column(samples, "reference_log_probs"))
+        ours, reference = column(samples, "old_log_probs"), column(samples, "reference_log_probs")
+        flat = kl_estimate(estimator, ours, reference, self.spec.algorithm.kl.clip)
         return split(flat.numpy(), samples)
 
     @in_phase("update")
     def update(
-        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState
-    ) -> Updated:
+        self, advantages: Sequence[Floats], learning_rate: float, kl_coefficient: float, training_state: TrainingState,
+        norm_bound: float = LARGEST_NORM,
+    ) -> Updated:  # fmt: skip
         self.saver.wait_staged()
         shard, self._shard, self._state = self._shard, None, None
         if shard is None:
@@ -189,8 +191,11 @@ class Rank(RankCalls):
         for sample, advantage in zip(shard.ordered, advantages, strict=True):
             sample.advantages = advantage
         meter = UpdateMeter(self.device)
-        sums = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient).read()
-        usage = meter.read(self.policy.module, shard, self.spec.actor.epochs)
+        queued = queue_policy_step(self.trainee, shard, self.spec, learning_rate, kl_coefficient, norm_bound)
+        if self.reference is not None and self.spec.refreshes_reference(training_state.step):
+            copy_weights(self.policy.module, self.reference.module)
+        sums = queued.read()
+        usage = meter.read(self.policy.module, shard, sums.minibatches / len(shard.plan.minibatches))
         updated = Updated(sums, _importance(shard, version=training_state.step - 1), usage)
         self._state = RankState(training_state, updated)
         return updated
