@@ -6,8 +6,8 @@
 
 Moments of the update: the output head's backward pass (activations of all blocks); that of the last block (the same,
 or its own computed again); that of the first block (one block's activations, gradients of all others); the end, where
-FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is not the minibatch's
-first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
+FSDP reduces what is outside of the blocks in float32; the optimizer's step. While a pass runs, gradients exist if it is
+not the minibatch's first. Masters, gradients and optimizer are in float32: 4 + 4 + 8 bytes a parameter.
 https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
