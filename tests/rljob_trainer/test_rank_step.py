@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from rljob_trainer.errors import InfrastructureError
 from rljob_trainer.losses.diagnostics import ImportanceSums
 from rljob_trainer.losses.totals import BatchTotals
+from rljob_trainer.rank import compiling
 from rljob_trainer.rank.results import LARGEST_NORM
 from rljob_trainer.types import Trajectory
 from tests.rljob_trainer.checkpoint_support import make_spec
@@ -153,6 +154,29 @@ def test_recomputing_activations_changes_no_gradient(folder, kind):
     )
     assert largest_difference(recomputed, kept) < 1e-6
     assert largest_difference(offloaded, recomputed) == 0
+
+
+@pytest.mark.slow
+def test_compiled_layers_change_no_gradient_and_compile_once_for_all_lengths(folder, monkeypatch):
+    """Traced and differentiated as on a GPU; what was traced then runs in PyTorch, for inductor takes a minute here."""
+    monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
+    compiled, plain = (
+        alone(make_spec(actor={"compile": on, "gradClip": 1e6}), first_gradient, folder, "rl") for on in (True, False)
+    )
+    assert largest_difference(compiled, plain) < 1e-5
+    before = compiling.compiled_graphs()
+    assert before > 0
+    alone(make_spec(actor={"compile": True}), gradients_of_other_lengths, folder)
+    assert compiling.compiled_graphs() - before < 2 * before  # a new model, and one more shape at most
+
+
+def gradients_of_other_lengths(worker, folder):
+    worker.load(folder)
+    worker.begin_stage("sft")
+    for count in range(2, 8):
+        rows = random_trajectories(count, seed=count)
+        plans, totals = plans_of(rows, 1, 30)
+        worker.supervised_step(plans[0], totals, [replace(each, turns=()) for each in rows], RATE, MARK)
 
 
 def first_gradient(worker, folder, kind):
